@@ -28,7 +28,8 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, newest_name, read_result
 
-COLUMNS = ("path", "score", "guess", "nearest", "nearest_label")
+COLUMNS = ("path", "label", "score", "guess", "nearest", "nearest_label")
+"""Of the table; ``label`` is empty, to be filled in."""
 _SHOWN = 20
 # of a later image, among earlier and among other later ones
 _NEIGHBORS = 5
@@ -99,12 +100,16 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     values = _summary(config, result.name, lines, guesses, len(rows), len(given))
     if earlier is not None:
         values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}
-    shown: list[list[Cell]] = [[str(one) for one in line] for line in lines[:_SHOWN]]
+    current_progress().message(
+        f"next, look at the first ones, fill in the column label of {config.out} for two or three images of each new "
+        "class, and pass it to `labelkit label --from FILE`, or to `labelkit start --labels FILE`"
+    )
+    shown: list[list[Cell]] = [[str(one) for one in (line[0], *line[2:])] for line in lines[:_SHOWN]]
     title = f"of {len(rows)} images without a label, the {len(shown)} least like {len(given)} with a label"
     if earlier is not None:
         title = f"of {len(rows)} later images, the {len(shown)} least like {int(earlier.sum())} earlier ones"
     made = (config.out,) if config.sheet is None else (config.out, config.sheet)
-    return SimpleResult(values, made, (Table(title, list(COLUMNS), shown),))
+    return SimpleResult(values, made, (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown),))
 
 
 def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
@@ -190,7 +195,7 @@ def _new_shares(
 
 def _line(store: EmbeddingStore, row: int, score: float, near: int, found: StoredAnswers) -> list[object]:
     nearest = ("", "") if near < 0 else (written_name(store.sample_ids[near]), found.labels[near])
-    return [written_name(store.sample_ids[row]), f"{score:.4f}", found.labels[row], *nearest]
+    return [written_name(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
 
 
 def _pictures(row: int, near: int, found: StoredAnswers) -> list[tuple[int, tuple[str, ...]]]:
@@ -218,5 +223,5 @@ def _summary(
         "nearer_to_each_other": None,
         "in_new_groups": guesses.total(),
         "new_groups": [{"group": name, "images": number} for name, number in guesses.most_common()],
-        "novel": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[1]))} for line in lines],
+        "novel": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[2]))} for line in lines],
     }

@@ -115,10 +115,7 @@ def start(config: StartConfig) -> SimpleResult:
         progress.message(note)
     for number, (name, step) in enumerate(steps.items(), 1):
         progress.message(f"{number}. {name}: {command_line(step)}")
-    minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"])
-    if minutes is not None and this.described is not None:
-        there = set(open_store(this.described).sample_ids)
-        minutes *= sum(name not in there for name in dataset.sample_ids) / len(dataset)
+    minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None:
         progress.message(f"describing the photos takes about {minutes:.1f} minutes here; the other steps come on top")
     if config.dry_run:
@@ -141,15 +138,7 @@ def start(config: StartConfig) -> SimpleResult:
     record.write()
     _write_labels(folder, dataset, labels, known.away)
     told = {"embed": _do(record, this, "embed", steps["embed"])}
-    unread = {name for name, _ in open_store(this.store).skipped}
-    readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
-    if len(readable) < len(labels):
-        problem = f"{len(labels) - len(readable)} labels are of photos that cannot be read"
-        progress.warning(f"{problem}: {folder / AWAY} keeps them until they can")
-        unreadable = {
-            written_name(dataset.sample_ids[place]): labels[place] for place in labels.keys() - readable.keys()
-        }
-        _write_labels(folder, dataset, readable, known.away | unreadable)
+    _set_unreadable_aside(this, dataset, known.away)
     this = replace(this, previous=_previous(this, [folder / name for name in _stores(record, folder)], dataset))
     if this.previous is not None:
         progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
@@ -209,6 +198,23 @@ def _write_labels(folder: Path, dataset: ImageDataset, placed: dict[int, str], a
         commit_bytes(folder / AWAY, away_csv(away))
     if placed or (folder / GIVEN).is_file():
         commit_bytes(folder / GIVEN, given_csv(dataset, placed))
+
+
+def _set_unreadable_aside(this: _Round, dataset: ImageDataset, away: dict[str, str]) -> None:
+    """Keep labels of photos that cannot be read with those of photos that are not there."""
+    unread = {name for name, _ in open_store(this.store).skipped}
+    aside = {place: text for place, text in this.labels.items() if dataset.sample_ids[place] in unread}
+    if not aside:
+        return
+    problem = f"{len(aside)} labels are of photos that cannot be read"
+    current_progress().warning(f"{problem}: {this.folder / AWAY} keeps them until they can")
+    readable = {place: text for place, text in this.labels.items() if place not in aside}
+    _write_labels(
+        this.folder,
+        dataset,
+        readable,
+        away | {written_name(dataset.sample_ids[place]): text for place, text in aside.items()},
+    )
 
 
 def _listing(dataset: ImageDataset) -> str:
@@ -414,11 +420,14 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig) -> dict[st
     return values
 
 
-def _minutes(config: StageConfig) -> float | None:
-    """Estimate how long the photos take, by a few of them."""
+def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
+    """Estimate how long the photos take that are not described yet, by a few of them."""
     assert isinstance(config, EmbedConfig)
     with use_progress(SilentProgress()):
         short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
         result, _ = all_commands()[config.command].run(short)
     found = result.to_json()["estimated_minutes"]
-    return float(found) if isinstance(found, int | float) else None
+    if not isinstance(found, int | float):
+        return None
+    there = set() if this.described is None else set(open_store(this.described).sample_ids)
+    return float(found) * sum(name not in there for name in dataset.sample_ids) / len(dataset)

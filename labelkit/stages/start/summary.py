@@ -21,10 +21,12 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
 LABELS = "labels.csv"
-_FEW_LATER = 4
 COLUMNS = ("path", "label", "kind", "confidence")
 """Of ``labels.csv``. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the
 label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
+# earlier photos for each later one, from which on it means something that later ones are nearer to each other
+_FEW_LATER = 4
+_LABEL_THEM = "Label two or three of each new class in its column label, and pass it with --labels."
 
 
 def finish(
@@ -183,12 +185,13 @@ def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
         told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
         told += f" {novel['images']} photos that came later"
         told += " are nearer to each other than to all that was there: those that" if few else ", those that"
-        return [f"{told} are most likely of a new class {first}."]
+        return [f"{told} are most likely of a new class {first}. {_LABEL_THEM}"]
     if not novel["in_new_groups"]:
         return []
     which = "a group without a label" if groups == 1 else f"{groups} groups without a label"
     return [
-        f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours {first}."
+        f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours {first}. "
+        + _LABEL_THEM
     ]
 
 

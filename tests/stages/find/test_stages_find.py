@@ -310,8 +310,21 @@ def test_images_of_a_class_without_labels_come_first(answered: Path, tmp_path: P
     assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
     assert (answer.json["images"], answer.json["labels"], answer.json["in_new_groups"]) == (12, 6, 6)
     assert answer.json["new_groups"] == [{"group": "new-1", "images": 6}]
+    assert f"fill in the column label of {out}" in answer.err
     with Image.open(sheet) as drawn:
         assert drawn.width > 10 * 100
+
+
+def test_labels_filled_in_for_novel_images_are_taken(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    out = tmp_path / "novel.csv"
+    find_novel(FindNovelConfig(index=answered, out=out))
+    first = read(out)[0]["path"]
+    out.write_text(out.read_text().replace(f"{first},,", f"{first},blue,"))
+
+    answer = labelkit("label", "--index", answered, "--from", out, "--json")
+
+    assert answer.code == 0, answer.err
+    assert answer.json["added"] == 1
 
 
 def test_as_many_novel_images_are_listed_as_asked_for(answered: Path, tmp_path: Path) -> None:
