@@ -430,6 +430,16 @@ def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, v
     assert "--min-confidence" in done.err
 
 
+def test_a_new_group_without_rows_leaves_classes_to_the_classifier() -> None:
+    grouping = grouping_of(np.eye(4), [0, 1, 1, 0], [5, 7, -1])
+    labels = np.array([5, 7, -1, -1])
+    assert grouping.of_rows(labels) == (None, None)
+    assert not grouping.has_new
+    shares = grouping.by_group(np.array([[0.3, 0.7]] * 4), labels)
+    assert np.array_equal(shares, np.array([[0.3, 0.7, 0.0]] * 4))
+    assert grouping_of(np.eye(4), [0, 1, 2, 0], [5, 7, -1]).of_rows(labels)[0] is not None
+
+
 def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -> None:
     """A group that kept its name from an earlier time may be empty."""
     store = build()

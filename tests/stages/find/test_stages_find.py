@@ -20,6 +20,7 @@ from labelkit.stages.find.duplicates import find_duplicates
 from labelkit.stages.find.mislabeled import find_mislabeled
 from labelkit.stages.find.novel import find_novel
 from labelkit.stages.find.odd import find_odd
+from labelkit.store.embeddings import open_store
 from PIL import Image, ImageFilter
 from tests.textures import SIZE, photo
 
@@ -384,17 +385,22 @@ def test_a_label_of_a_later_image_counts_as_what_was_there(
 ) -> None:
     earlier, index = later_colors(tmp_path, colors, rng, labelkit)
     labels = color_labels(tmp_path / "more.csv", count=9)
-    labels.write_text(labels.read_text() + "".join(f"{i}.png,yellow\n" for i in range(21, 25)))
+    labels.write_text(labels.read_text() + "21.png,yellow\n22.png,yellow\n")
     words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 4, "--overwrite"]
     assert labelkit(*words).code == 0
     out = tmp_path / "novel.csv"
 
-    answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out, "--json")
+    find_novel(FindNovelConfig(index=index, previous=earlier, out=out))
 
-    assert answer.code == 0, answer.err
-    assert {row["nearest_label"] for row in read(out) if row["path"] in ("25.png", "26.png")} == {"yellow"}
-    assert answer.json["images"] == 5
-    assert answer.json["nearer_to_each_other"] == 0
+    store = open_store(index)
+    rows = np.asarray(store.embeddings, dtype=np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    there, later = [*range(18), 21, 22], [18, 19, 20, 23, 24, 25, 26]
+    for place in later:
+        others = [other for other in later if other != place]
+        before, after = (np.sort(1 - rows[place] @ rows[side].T)[:5].mean() for side in (there, others))
+        (line,) = (row for row in read(out) if row["path"] == f"{place}.png")
+        assert float(line["score"]) == pytest.approx(before / (before + after), abs=2e-4)
 
 
 def test_copies_of_earlier_images_are_not_later_ones(

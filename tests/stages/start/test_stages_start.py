@@ -6,13 +6,16 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.config.start import StartConfig
 from labelkit.errors import ConfigError
+from labelkit.stages.result import SimpleResult
 from labelkit.stages.start import record as records
+from labelkit.stages.start import run as run_module
 from labelkit.stages.start.run import start
 from labelkit.stages.train.verdict import MeasuredGain
 from labelkit.store.embeddings import open_store
@@ -321,6 +324,20 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     known.write_text(known.read_text().replace("gren\n", "green\n"))
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
     assert "looks like" not in capsys.readouterr().err
+
+
+def test_time_is_told_for_photos_that_are_not_described_yet(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(photos, num_classes=3)
+    add_photos(photos, range(30, 40), seed=1)
+
+    def timed(_: object) -> tuple[SimpleResult, None]:
+        return SimpleResult({"estimated_minutes": 8.0}, (), ()), None
+
+    monkeypatch.setattr(run_module, "all_commands", lambda: {("embed",): SimpleNamespace(run=timed)})
+    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["embed_minutes"] == pytest.approx(2.0)
 
 
 def test_a_call_that_does_nothing_describes_no_photo(photos: Path, tmp_path: Path) -> None:
