@@ -2463,7 +2463,7 @@ def diff(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Compare two groupings: groups kept, split, merged, new or vanished, and images that moved."""
+    """Compare two groupings: groups kept, split, merged, changed, new or vanished, and images that moved."""
 
 @final
 class _Evaluate:

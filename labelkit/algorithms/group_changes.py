@@ -58,6 +58,7 @@ class GroupChanges:
 
     Attributes:
         kept: (earlier, later) pairs.
+        changed: (earlier, later) pairs that are the same by name, but not by most of their images.
         splits: (earlier, its later parts, the largest first).
         merges: (later, its earlier parts, the largest first).
         new: later groups in none of these.
@@ -66,6 +67,7 @@ class GroupChanges:
     """
 
     kept: list[tuple[int, int]]
+    changed: list[tuple[int, int]]
     splits: list[tuple[int, list[int]]]
     merges: list[tuple[int, list[int]]]
     new: list[int]
@@ -73,7 +75,9 @@ class GroupChanges:
     related: NDArray[np.bool_]
 
 
-def compare_groups(counts: ArrayLike, *, main_share: float = 0.5, part_share: float = 0.2) -> GroupChanges:
+def compare_groups(
+    counts: ArrayLike, *, main_share: float = 0.5, part_share: float = 0.2, same: Sequence[tuple[int, int]] = ()
+) -> GroupChanges:
     """Name what became of each group, by the images that are in both runs.
 
     With c images in both groups, a in the earlier and b in the later one, ``m = main_share`` and ``s = part_share``:
@@ -83,6 +87,7 @@ def compare_groups(counts: ArrayLike, *, main_share: float = 0.5, part_share: fl
     - Earlier groups **merge** into a later one if two or more have ``c >= s b`` and ``c > m a``: each is a fair part of
       it and went mostly there.
     - A pair is **kept** if ``c > m a`` and ``c > m b`` and neither group is in a split or merge.
+    - A pair of ``same`` of which neither group is in any of these is **changed**.
     - Every other later group is **new** (also one of images that were not there before), every other earlier group
       **vanished** (also one whose images are gone).
 
@@ -90,6 +95,8 @@ def compare_groups(counts: ArrayLike, *, main_share: float = 0.5, part_share: fl
         counts: (p, q) images of each earlier group (row) in each later one (column), of the images in both runs.
         main_share: m, in [0.5, 1), so that a group is mostly at most one other.
         part_share: s, in (0, 0.5].
+        same: (earlier, later) pairs that are one group whatever their images, such as those of a class with labels: an
+            image in both has not moved.
 
     Raises:
         ValueError: counts that are none, or shares out of range.
@@ -119,9 +126,14 @@ def compare_groups(counts: ArrayLike, *, main_share: float = 0.5, part_share: fl
     kept_pairs = any_shared & mostly_earlier & mostly_later & ~in_event[:, None] & ~made_by_event
     related |= kept_pairs
     kept = [(int(p), int(q)) for p, q in zip(*np.nonzero(kept_pairs), strict=True)]
-    new = np.flatnonzero(~related.any(axis=0)).tolist()
-    vanished = np.flatnonzero(~related.any(axis=1)).tolist()
-    return GroupChanges(kept, splits, merges, new, vanished, related)
+    alone, made = np.atleast_1d(~related.any(axis=1)), np.atleast_1d(~related.any(axis=0))
+    changed = [(p, q) for p, q in same if alone[p] and made[q]]
+    for p, q in same:
+        related[p, q] = True
+    for p, q in changed:
+        alone[p] = made[q] = False
+    new, vanished = np.flatnonzero(made).tolist(), np.flatnonzero(alone).tolist()
+    return GroupChanges(kept, changed, splits, merges, new, vanished, related)
 
 
 def _largest_first(sizes: NDArray[np.int64], chosen: NDArray[np.bool_]) -> list[int]:

@@ -305,7 +305,7 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "diff": Command(
-        "Compare two groupings: groups kept, split, merged, new or vanished, and images that moved.",
+        "Compare two groupings: groups kept, split, merged, changed, new or vanished, and images that moved.",
         "labelkit diff --index new.h5 --result k-means --previous old.h5",
         "labeling:DiffConfig",
         "group.diff:diff_groups",

@@ -77,6 +77,19 @@ def test_images_of_related_groups_have_not_moved() -> None:
     assert related.tolist() == [[True, False, False], [False, True, False], [False, False, True]]
 
 
+def test_a_group_that_is_the_same_by_name_is_neither_new_nor_vanished() -> None:
+    found = compare_groups([[5, 5, 0], [5, 5, 0], [0, 0, 9]], same=[(0, 1), (2, 2)])
+
+    assert (found.changed, found.kept, found.new, found.vanished) == ([(0, 1)], [(2, 2)], [0], [1])
+    assert found.related.tolist() == [[False, True, False], [False, False, False], [False, False, True]]
+
+
+def test_a_group_that_was_split_is_not_changed_too() -> None:
+    found = compare_groups([[6, 4, 0]], same=[(0, 2)])
+
+    assert (found.splits, found.changed, found.new) == ([(0, [0, 1])], [], [2])
+
+
 def test_thresholds_decide() -> None:
     assert compare_groups([[7, 3]], part_share=0.4).kept == [(0, 0)]
     assert compare_groups([[7, 3]], main_share=0.7, part_share=0.4).kept == []

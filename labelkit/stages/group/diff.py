@@ -55,8 +55,8 @@ class _Side:
 def diff_groups(config: DiffConfig) -> SimpleResult:
     """Compare two groupings by the images that are in both stores (by the SHA-256 of their files).
 
-    Which groups are kept, split, merged, new or vanished is defined by :func:`compare_groups`. An image moved if it has
-    a group in both, and its groups are not related by one of the first three.
+    Which groups are kept, split, merged, changed, new or vanished is defined by :func:`compare_groups`. An image moved
+    if it has a group in both, and its groups are not related by one of the first four.
 
     Raises:
         StoreError: a store or a result cannot be used, or no image is in both.
@@ -75,7 +75,8 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
         )
     counts = np.zeros((len(earlier.used), len(later.used)), dtype=np.int64)
     np.add.at(counts, (earlier.places[before[both]], later.places[after[both]]), 1)
-    changes = compare_groups(counts, main_share=config.main_share, part_share=config.part_share)
+    same = _same(earlier, later)
+    changes = compare_groups(counts, main_share=config.main_share, part_share=config.part_share, same=same)
     lines = _images(earlier, later, before, after, changes)
     made: tuple[Path, ...] = ()
     if config.csv is not None:
@@ -112,6 +113,23 @@ def _side(groups: Groups) -> _Side:
     used = np.unique(groups.ids[groups.ids >= 0])
     places = np.where(groups.ids >= 0, np.searchsorted(used, groups.ids), -1)
     return _Side(groups, used, places, np.bincount(places[places >= 0], minlength=len(used)))
+
+
+def _same(earlier: _Side, later: _Side) -> list[tuple[int, int]]:
+    """Pairs of one class with labels, and of one id where the later run went on with the ids of the earlier one."""
+    source = later.groups.result.params.get("previous")
+    goes_on = isinstance(source, dict) and source.get("content_digest") == earlier.groups.result.content_digest
+    ids = {group: p for p, group in enumerate(earlier.used.tolist())}
+    classes = {earlier.groups.name(group): p for group, p in ids.items() if earlier.groups.is_class[group]}
+    pairs = []
+    for q, group in enumerate(later.used.tolist()):
+        if later.groups.is_class[group]:
+            p = classes.get(later.groups.name(group))
+        else:
+            p = ids.get(group) if goes_on and not earlier.groups.is_class[group] else None
+        if p is not None:
+            pairs.append((p, q))
+    return pairs
 
 
 def _images(
@@ -157,6 +175,7 @@ def _events(earlier: _Side, later: _Side, counts: NDArray[np.int64], changes: Gr
 
     return {
         "kept": [pair(p, q) for p, q in changes.kept],
+        "changed": [pair(p, q) for p, q in changes.changed],
         "split": [
             {
                 "previous": earlier.to_json(p),
@@ -188,6 +207,7 @@ def _cells(earlier: _Side, later: _Side, counts: NDArray[np.int64], changes: Gro
         ]
 
     cells = [row("kept", p, q) for p, q in changes.kept]
+    cells += [row("changed", p, q) for p, q in changes.changed]
     cells += [row("split", p, q) for p, parts in changes.splits for q in parts]
     cells += [row("merged", p, q) for q, parts in changes.merges for p in parts]
     cells += [row("new", None, q) for q in changes.new]

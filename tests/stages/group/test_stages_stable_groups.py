@@ -246,6 +246,38 @@ def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: P
     }
 
 
+@pytest.mark.parametrize("kind", ["a class with labels", "an id that went on", "an id by chance"])
+def test_a_group_of_which_most_images_are_others_is_changed(make_named: MakeNamed, kind: str) -> None:
+    old, new = make_named("old.h5", images("ab", 6)), make_named("new.h5", images("ab", 6))
+    before = {name: int(name[1] in "345") for name in old.sample_ids}
+    after = {name: int(name[0] == "b") for name in new.sample_ids}
+    for store, groups in ((old, before), (new, after)):
+        ids = np.array([groups[name] for name in store.sample_ids])
+        first = read_result(old, "groups").content_digest if store is new else ""
+        is_class = kind == "a class with labels"
+        write_result(
+            store,
+            "groups",
+            kind="classes",
+            arrays={
+                "pseudo_labels": ids,
+                "names": ["milk", "oats"] if is_class else ["new-1", "new-2"],
+                "new_classes": np.array([not is_class] * 2, dtype=np.uint8),
+            },
+            params={"previous": {"content_digest": first}} if kind == "an id that went on" else {},
+            stage="test",
+        )
+
+    told = diff(new, old)
+
+    pairs = [(pair["previous"]["id"], pair["now"]["id"], pair["shared"]) for pair in told["changed"]]
+    if kind == "an id by chance":
+        assert (pairs, len(told["new"]), len(told["vanished"])) == ([], 2, 2)
+    else:
+        assert (pairs, told["new"], told["vanished"]) == ([(0, 0, 3), (1, 1, 3)], [], [])
+        assert (told["images"]["stayed"], told["images"]["moved"]) == (6, 6)
+
+
 def test_two_results_are_needed() -> None:
     with pytest.raises(ValueError, match="give what to compare with"):
         DiffConfig(index=Path("a.h5"), result="groups")
