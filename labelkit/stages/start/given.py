@@ -1,23 +1,24 @@
 """Labels that ``start`` knows: those of earlier calls, those filled in in its own suggestions, and those of a file.
 
-A label is of a photo, not of a path: it follows a photo that was moved or renamed, by the bytes of the file. Labels of
-photos that are not there are kept in a file of their own until the photos are back.
+A label is of a photo, not of a path: it follows a photo that was moved or renamed, by the bytes of the file, also where
+its path is that of another photo now. A photo that is not there any more while another file has its path was edited:
+its label stays. Labels of photos that are not there are kept in a file of their own until the photos are back.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import written_name
 from labelkit.data.tables import read_label_csv
-from labelkit.reading import sha256_file
+from labelkit.reading import read_bytes, sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import similar_names
 from labelkit.stages.read.label_files import LabeledImages, placed_csv
@@ -29,16 +30,35 @@ _FEW = 2
 
 
 @dataclass(frozen=True)
+class WrittenLabel:
+    """A label as it is written down: of a path, and of the file that was there then.
+
+    Attributes:
+        path: below the folder of the photos.
+        text: the label.
+        file: SHA-256 in hex; empty if it is not known.
+    """
+
+    path: str
+    text: str
+    file: str
+
+
+@dataclass(frozen=True)
 class KnownLabels:
     """All labels that were ever given.
 
     Attributes:
         placed: by place of the photo in the listing.
+        files: SHA-256 of the photo at each of these places, in hex; empty if it cannot be read.
         away: by path, of photos that are not there.
+        followed: labels that are at another path than they were written for.
     """
 
     placed: dict[int, str]
-    away: dict[str, str]
+    files: dict[int, str]
+    away: dict[str, WrittenLabel]
+    followed: int
 
 
 def collect_labels(
@@ -47,6 +67,8 @@ def collect_labels(
     dataset: ImageDataset,
     label_column: str | None = None,
     stores: Sequence[EmbeddingStore] = (),
+    *,
+    is_same: bool = False,
 ) -> KnownLabels:
     """Return the label of each photo that has one; later sources win.
 
@@ -55,37 +77,48 @@ def collect_labels(
         labels: a CSV of the user; ``None`` for none.
         dataset: the photos.
         label_column: header of the column of labels in the CSV of the user; ``None`` for the usual one.
-        stores: of earlier calls, the newest first, which know the bytes of photos that are elsewhere now.
+        stores: of earlier calls, the newest first, which know what file was at a path.
+        is_same: the photos are those of the newest store, so that no label has to look for its own.
 
     Raises:
         DatasetError: a file cannot be used, or names photos that are not there.
     """
     images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
     place_of = {written_name(name): place for place, name in enumerate(dataset.sample_ids)}
+    kept, given, filled = (_read_written(folder / name) for name in (AWAY, GIVEN, NEXT))
+    earlier = _with_files({**kept, **given, **filled}, stores)
+    noted = {place_of[path]: earlier[path].file for path in given.keys() - filled.keys() if path in place_of}
+    files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
     known: dict[int, str] = {}
-    away: dict[str, str] = {}
-    kept, *others = (
-        read_label_csv(file, empty_ok=True) if file.is_file() else {}
-        for file in (folder / AWAY, folder / GIVEN, folder / NEXT)
-    )
-    for path, text in itertools.chain(kept.items(), *(other.items() for other in others)):
-        if path in place_of:
-            known[place_of[path]] = text
+    strays: list[WrittenLabel] = []
+    for label in earlier.values():
+        place = place_of.get(label.path)
+        if place is None or (label.file and files.digest(place) not in (label.file, "")):
+            strays.append(label)
         else:
-            away[path] = text
+            known[place] = label.text
     progress = current_progress()
-    followed = _followed(away, dataset, stores) if away else {}
-    for path, places in followed.items():
-        text = away.pop(path)
-        for place in places:
-            known.setdefault(place, text)
-    if followed:
-        progress.message(f"{len(followed)} labels follow their photos, which were moved or renamed")
+    away, moved = _follow(strays, place_of, files, stores, known, is_same=is_same)
+    if moved:
+        progress.message(f"{len(moved)} labels follow their photos, which were moved or renamed")
     if gone := len(away.keys() - kept.keys()):
         progress.warning(f"{gone} labels are of photos that are not there: {folder / AWAY} keeps them until they are")
+    if edited := len(strays) - len(away) - len(moved):
+        progress.warning(
+            f"{edited} labeled photos are other files than they were: taken for edited ones, which keep their labels; "
+            f"if they are other photos, delete their lines in {folder / GIVEN} and call again"
+        )
     fresh: dict[int, str] = {}
     if labels is not None:
         fresh = placed_csv(labels, images, label_column)
+        left = {place_of[path]: earlier[path].text for path in (*moved, *away) if path in place_of}
+        stale = {place for place, text in left.items() if fresh.get(place) == text != known.get(place)}
+        if stale:
+            progress.warning(
+                f"{labels}: {len(stale)} labels are of photos that have other names by now; if the file is newer than "
+                f"these names, give the labels in {folder / NEXT}"
+            )
+        fresh = {place: text for place, text in fresh.items() if place not in stale}
         changed = sum(known.get(place, text) != text for place, text in fresh.items())
         if changed:
             progress.warning(f"{labels}: {changed} photos had another label before; the new one is taken")
@@ -95,7 +128,104 @@ def collect_labels(
             f"the class {name!r} ({count} {'label' if count == 1 else 'labels'}) looks like {near!r}: if they are the "
             f"same, replace it in {labels if name in fresh.values() else folder / GIVEN} and call again"
         )
-    return KnownLabels(known, away)
+    return KnownLabels(known, {place: files.digest(place) for place in known}, away, len(moved))
+
+
+def _follow(
+    strays: Sequence[WrittenLabel],
+    place_of: Mapping[str, int],
+    files: _Files,
+    stores: Sequence[EmbeddingStore],
+    known: dict[int, str],
+    *,
+    is_same: bool,
+) -> tuple[dict[str, WrittenLabel], list[str]]:
+    """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left.
+
+    Returns:
+        the labels of photos that are not there, by path, and the paths that photos with labels had before. Other
+        labels are of photos that were edited.
+    """
+    texts = defaultdict(set)
+    for label in strays:
+        texts[label.file].add(label.text)
+    wanted = {label.file for label in strays if label.file and len(texts[label.file]) == 1}
+    found = {} if is_same else _places_of(wanted, files, stores)
+    described = {digest.tobytes().hex() for digest in stores[0].sha256} if strays and stores else set()
+    away: dict[str, WrittenLabel] = {}
+    moved: list[str] = []
+    for label in strays:
+        place = place_of.get(label.path)
+        if label.file in found:
+            moved.append(label.path)
+            for other in found[label.file]:
+                known.setdefault(other, label.text)
+        elif place is None or files.digest(place) in described:
+            away[label.path] = label
+        else:
+            known.setdefault(place, label.text)
+    return away, moved
+
+
+def _read_written(path: Path) -> dict[str, WrittenLabel]:
+    """Read labels by path; without their files where an earlier version, or a person, wrote the table."""
+    if not path.is_file():
+        return {}
+    texts = read_label_csv(path, empty_ok=True)
+    rows = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig", "replace"), newline=""))
+    files = {row.get("path") or "": row.get("sha256") or "" for row in rows}
+    return {name: WrittenLabel(name, text, files.get(name, "")) for name, text in texts.items()}
+
+
+def _with_files(labels: Mapping[str, WrittenLabel], stores: Sequence[EmbeddingStore]) -> dict[str, WrittenLabel]:
+    """Add the files that are not known: those that the newest store with the path had there."""
+    found = dict(labels)
+    missing = {path for path, label in labels.items() if not label.file}
+    for store in stores if missing else ():
+        for row, name in enumerate(store.sample_ids):
+            path = written_name(name)
+            if path in missing:
+                found[path] = replace(labels[path], file=store.sha256[row].tobytes().hex())
+                missing.remove(path)
+    return found
+
+
+class _Files:
+    """The files of a listing, each read at most once."""
+
+    def __init__(self, dataset: ImageDataset, known: Mapping[int, str]) -> None:
+        assert dataset.root is not None
+        self._paths = [dataset.root / name for name in dataset.sample_ids]
+        self._digests = dict(known)
+
+    def digest(self, place: int) -> str:
+        """SHA-256 in hex, or nothing if it cannot be read; embed will say why."""
+        if place not in self._digests:
+            try:
+                self._digests[place] = sha256_file(self._paths[place])
+            except OSError:
+                self._digests[place] = ""
+        return self._digests[place]
+
+    def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
+        """Places of the files with so many bytes."""
+        for place, path in enumerate(self._paths):
+            with contextlib.suppress(OSError):
+                if path.stat().st_size in sizes:
+                    yield place
+
+
+def _places_of(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
+    """Where files that earlier stores had are now."""
+    sizes: set[int] = set()
+    for store in stores if wanted else ():
+        rows = [row for row, digest in enumerate(store.sha256) if digest.tobytes().hex() in wanted]
+        sizes |= set(store.file_sizes[rows].tolist())
+    found: dict[str, list[int]] = {}
+    for place in files.of_sizes(sizes) if sizes else ():
+        if files.digest(place) in wanted:
+            found.setdefault(files.digest(place), []).append(place)
+    return found
 
 
 def _slips(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
@@ -107,69 +237,31 @@ def _slips(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
             yield name, count, near
 
 
-def moved_files(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> dict[bytes, list[int]]:
-    """Return which files with paths that the store does not have are the same as the files of some of its rows.
-
-    Only files of the same size are read.
-
-    Returns:
-        places in the listing by digest.
-    """
-    return _places_of(dict(zip(_digests(store, rows), store.file_sizes[rows].tolist(), strict=True)), dataset, store)
-
-
-def _digests(store: EmbeddingStore, rows: Sequence[int]) -> list[bytes]:
-    return [digest.tobytes() for digest in store.sha256[rows]]
+def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
+    """Count the rows of a store whose files have a path that the store does not have."""
+    old = set(store.sample_ids)
+    files = _Files(dataset, {})
+    sizes = set(store.file_sizes[rows].tolist())
+    places = [place for place in files.of_sizes(sizes) if dataset.sample_ids[place] not in old]
+    there = {files.digest(place) for place in places}
+    return len({store.sha256[row].tobytes().hex() for row in rows} & there)
 
 
-def _places_of(sizes: Mapping[bytes, int], dataset: ImageDataset, store: EmbeddingStore) -> dict[bytes, list[int]]:
-    """Where the files of these digests and bytes are, among those whose paths the store does not have."""
-    assert dataset.root is not None
-    found: dict[bytes, list[int]] = {}
-    old, wanted = set(store.sample_ids), set(sizes.values())
-    for place, name in enumerate(dataset.sample_ids):
-        if name in old:
-            continue
-        try:
-            if (dataset.root / name).stat().st_size in wanted:
-                found.setdefault(bytes.fromhex(sha256_file(dataset.root / name)), []).append(place)
-        except OSError:  # embed will say why it cannot be read
-            continue
-    return {digest: places for digest, places in found.items() if digest in sizes}
-
-
-def _followed(away: Mapping[str, str], dataset: ImageDataset, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
-    """Return where the photos of labels are now, by their old path; two labels of the same bytes are not followed."""
-    if not stores:
-        return {}
-    digest_of: dict[str, bytes] = {}
-    sizes: dict[bytes, int] = {}
-    texts: dict[bytes, set[str]] = {}
-    for store in stores:
-        row_of = {written_name(name): row for row, name in enumerate(store.sample_ids)}
-        paths = sorted((away.keys() - digest_of.keys()) & row_of.keys())
-        rows = [row_of[path] for path in paths]
-        for path, digest, size in zip(paths, _digests(store, rows), store.file_sizes[rows].tolist(), strict=True):
-            digest_of[path], sizes[digest] = digest, size
-            texts.setdefault(digest, set()).add(away[path])
-    places = _places_of(sizes, dataset, stores[0])
-    return {path: places[digest] for path, digest in digest_of.items() if digest in places and len(texts[digest]) == 1}
-
-
-def away_csv(away: Mapping[str, str]) -> bytes:
+def away_csv(away: Mapping[str, WrittenLabel]) -> bytes:
     """Return the labels of photos that are not there as CSV, by path."""
-    return _csv(sorted(away.items()))
+    return _csv(away[path] for path in sorted(away))
 
 
-def given_csv(dataset: ImageDataset, labels: dict[int, str]) -> bytes:
-    """Return the labels as CSV, by path."""
-    return _csv((dataset.sample_ids[place], labels[place]) for place in sorted(labels))
+def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
+    """Return the labels as CSV: path, label, and the SHA-256 of the photo, by which the label finds it again."""
+    places = sorted(known.placed)
+    return _csv(WrittenLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)
 
 
-def _csv(rows: Iterable[tuple[str, str]]) -> bytes:
+def _csv(labels: Iterable[WrittenLabel]) -> bytes:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["path", "label"])
-    writer.writerows(rows)
+    writer.writerow(["path", "label", "sha256"])
+    writer.writerows((label.path, label.text, label.file) for label in labels)
     # bytes of a file name that are no text become backslash escapes
     return buffer.getvalue().encode("utf-8", "backslashreplace")

@@ -29,7 +29,17 @@ from labelkit.stages.commands import all_commands
 from labelkit.stages.group.stable_ids import held_rows
 from labelkit.stages.progress import SilentProgress, current_progress, use_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.start.given import AWAY, GIVEN, NEXT, away_csv, collect_labels, given_csv, moved_files
+from labelkit.stages.start.given import (
+    AWAY,
+    GIVEN,
+    NEXT,
+    KnownLabels,
+    WrittenLabel,
+    away_csv,
+    collect_labels,
+    count_moved,
+    given_csv,
+)
 from labelkit.stages.start.record import Record, digest, last_finished
 from labelkit.stages.start.summary import LABELS, finish
 from labelkit.store.commit import commit_bytes
@@ -96,7 +106,10 @@ def start(config: StartConfig) -> SimpleResult:
     record = Record.read(folder)
     stores = [open_store(folder / name) for name in _stores(record, folder)]
     alone = bool(stores) and _photos_left(config, folder, dataset, stores[0]) == 0
-    known = collect_labels(folder, config.labels, dataset, config.label_column, stores)
+    listing = _listing(dataset)
+    last = record.rounds[-1] if record.rounds else {}
+    is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
+    known = collect_labels(folder, config.labels, dataset, config.label_column, stores, is_same=is_same)
     labels = known.placed
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
@@ -104,7 +117,6 @@ def start(config: StartConfig) -> SimpleResult:
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}: nothing tells classes apart"
         raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
-    listing = _listing(dataset)
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     steps = _steps(config, this)
     progress = current_progress()
@@ -136,9 +148,12 @@ def start(config: StartConfig) -> SimpleResult:
     if this.record not in record.rounds:
         record.rounds.append(this.record)
     record.write()
-    _write_labels(folder, dataset, labels, known.away)
+    _write_labels(folder, dataset, known)
+    if known.followed:
+        # what it says of paths held before; its labels are in the tables that were written
+        (folder / NEXT).unlink(missing_ok=True)
     told = {"embed": _do(record, this, "embed", steps["embed"])}
-    _set_unreadable_aside(this, dataset, known.away)
+    _set_unreadable_aside(this, dataset, known)
     this = replace(this, previous=_previous(this, [folder / name for name in _stores(record, folder)], dataset))
     if this.previous is not None:
         progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
@@ -184,7 +199,7 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
     elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
     left = store.n - len(elsewhere)
     if 2 * left < store.n:
-        left += len(moved_files(dataset, store, elsewhere))
+        left += count_moved(dataset, store, elsewhere)
     if 2 * left < store.n and not config.other_photos:
         problem = f"{folder} was made of {store.n} photos, of which {config.photos} holds {left}"
         remedy = "Put new photos beside the others, or choose another --out; --other-photos goes on with these alone."
@@ -192,29 +207,26 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
     return left
 
 
-def _write_labels(folder: Path, dataset: ImageDataset, placed: dict[int, str], away: dict[str, str]) -> None:
+def _write_labels(folder: Path, dataset: ImageDataset, known: KnownLabels) -> None:
     """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
-    if away or (folder / AWAY).is_file():
-        commit_bytes(folder / AWAY, away_csv(away))
-    if placed or (folder / GIVEN).is_file():
-        commit_bytes(folder / GIVEN, given_csv(dataset, placed))
+    if known.away or (folder / AWAY).is_file():
+        commit_bytes(folder / AWAY, away_csv(known.away))
+    if known.placed or (folder / GIVEN).is_file():
+        commit_bytes(folder / GIVEN, given_csv(dataset, known))
 
 
-def _set_unreadable_aside(this: _Round, dataset: ImageDataset, away: dict[str, str]) -> None:
+def _set_unreadable_aside(this: _Round, dataset: ImageDataset, known: KnownLabels) -> None:
     """Keep labels of photos that cannot be read with those of photos that are not there."""
     unread = {name for name, _ in open_store(this.store).skipped}
-    aside = {place: text for place, text in this.labels.items() if dataset.sample_ids[place] in unread}
+    aside = {place: text for place, text in known.placed.items() if dataset.sample_ids[place] in unread}
     if not aside:
         return
     problem = f"{len(aside)} labels are of photos that cannot be read"
     current_progress().warning(f"{problem}: {this.folder / AWAY} keeps them until they can")
-    readable = {place: text for place, text in this.labels.items() if place not in aside}
-    _write_labels(
-        this.folder,
-        dataset,
-        readable,
-        away | {written_name(dataset.sample_ids[place]): text for place, text in aside.items()},
-    )
+    readable = {place: text for place, text in known.placed.items() if place not in aside}
+    names = {place: written_name(dataset.sample_ids[place]) for place in aside}
+    away = known.away | {names[i]: WrittenLabel(names[i], text, known.files[i]) for i, text in aside.items()}
+    _write_labels(this.folder, dataset, replace(known, placed=readable, away=away))
 
 
 def _listing(dataset: ImageDataset) -> str:

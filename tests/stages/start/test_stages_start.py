@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import shutil
@@ -57,6 +58,19 @@ def run(photos: Path, **options: object) -> dict[str, object]:
 def table(folder: Path) -> dict[str, dict[str, str]]:
     with (folder / "labels.csv").open() as file:
         return {row["path"]: row for row in csv.DictReader(file)}
+
+
+def labels_in(path: Path) -> dict[str, str]:
+    with path.open() as file:
+        return {row["path"]: row["label"] for row in csv.DictReader(file)}
+
+
+def rename(photos: Path, names: dict[str, str]) -> None:
+    """Rename all at once, so that names may be exchanged."""
+    for old in names:
+        (photos / old).rename(photos / f"{old}.moving")
+    for old, new in names.items():
+        (photos / f"{old}.moving").rename(photos / new)
 
 
 def test_photos_and_a_few_labels_become_a_table(
@@ -214,7 +228,7 @@ def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
     given = {path: row["label"] for path, row in rows.items() if row["kind"] == "given"}
     assert given == {"003.png": "red", "007.png": "green", "shelf/030.png": "red", "shelf/034.png": "green"}
     assert told["described_now"] == 0
-    assert (folder / "away.csv").read_text() == "path,label\n001.png,green\n006.png,red\n"
+    assert labels_in(folder / "away.csv") == {"001.png": "green", "006.png": "red"}
 
     (tmp_path / "001.png").rename(photos / "001.png")
     (tmp_path / "036.png").rename(photos / "other.png")
@@ -224,7 +238,97 @@ def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
     rows = table(folder)
     assert (rows["001.png"]["kind"], rows["001.png"]["label"]) == ("given", "green")
     assert (rows["other.png"]["kind"], rows["other.png"]["label"]) == ("given", "red")
-    assert (folder / "away.csv").read_text() == "path,label\n"
+    assert labels_in(folder / "away.csv") == {}
+
+
+def test_labels_follow_photos_whose_names_are_exchanged(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    # 0 and 1 are labeled; 2, of another class, and 5 are not
+    rename(photos, {"000.png": "001.png", "001.png": "000.png", "003.png": "002.png", "002.png": "003.png"})
+    rename(photos, {"007.png": "005.png", "005.png": "007.png"})
+    expected = {"001.png": "red", "000.png": "green", "002.png": "red", "004.png": "green", "006.png": "red"}
+    expected["005.png"] = "green"
+
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
+
+    assert labels_in(folder / "given.csv") == expected
+    said = " ".join(capsys.readouterr().err.split())
+    assert "4 labels follow their photos" in said
+    # the user's table still has the old names: of 0 and 1, of 3 and 7
+    assert "4 labels are of photos that have other names by now" in said
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
+    assert labels_in(folder / "given.csv") == expected
+    assert "labels follow" not in capsys.readouterr().err
+
+
+def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 29]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (photos / "001.png").unlink()
+    rename(photos, {f"{i:03d}.png": f"{i - 1:03d}.png" for i in range(2, 30)})
+    expected = {"000.png": "red", "002.png": "red", "003.png": "green", "005.png": "red", "028.png": "blue"}
+
+    for _ in range(2):
+        run(photos, num_classes=3)
+        assert labels_in(folder / "given.csv") == expected
+        assert labels_in(folder / "away.csv") == {"001.png": "green"}
+    add_photos(photos, range(40, 41), seed=3)
+    run(photos, num_classes=3)
+    assert labels_in(folder / "given.csv") == expected
+
+
+def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
+    capsys.readouterr()
+
+    for told in ("1 labeled photos are other files than they were", ""):
+        assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
+        assert labels_in(tmp_path / "photos-labeled" / "given.csv")["000.png"] == "red"
+        said = " ".join(capsys.readouterr().err.split())
+        assert told in said
+        assert told or "other files" not in said
+
+
+@pytest.mark.parametrize("step", ["nothing", "embed", "groups", "suggest"])
+def test_labels_follow_once_however_often_a_call_is_ended(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    # one more label, in the table of suggestions
+    with (folder / "next.csv").open() as file:
+        asked = next(csv.DictReader(file))["path"]
+    (folder / "next.csv").write_text(f"path,label\n{asked},{color(asked)}\n")
+    other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
+    rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
+    noted, do = records.Record.note, run_module._do
+
+    def stop_before(*given: object) -> dict[str, object]:
+        if step == "nothing":
+            raise KeyboardInterrupt
+        return do(*given)  # type: ignore[arg-type]
+
+    def stop_after(self: records.Record, *given: object) -> None:
+        noted(self, *given)  # type: ignore[arg-type]
+        if step in given[:2]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_do", stop_before)
+        patch.setattr(records.Record, "note", stop_after)
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, num_classes=3)
+        with contextlib.suppress(KeyboardInterrupt):  # what is done is not done again
+            run(photos, num_classes=3)
+    run(photos, num_classes=3)
+
+    expected = {"000.png": "green", "001.png": "red", "003.png": "red", "004.png": "green", other: color(asked)}
+    assert labels_in(folder / "given.csv") == expected
 
 
 def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path: Path) -> None:
@@ -351,7 +455,8 @@ def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     run(photos, labels=known, num_classes=3)
     given = tmp_path / "photos-labeled" / "given.csv"
-    given.write_text(given.read_text().replace("red", "rosso").replace("007.png,green\n", ""))
+    lines = [line for line in given.read_text().splitlines() if not line.startswith("007.png")]
+    given.write_text("\n".join(lines).replace("red", "rosso") + "\n")
 
     told = run(photos, num_classes=3)
 
@@ -371,7 +476,7 @@ def test_two_labels_of_the_same_bytes_do_not_follow_them(photos: Path, tmp_path:
     run(photos, num_classes=3)
 
     folder = tmp_path / "photos-labeled"
-    assert (folder / "away.csv").read_text() == "path,label\n000.png,red\ncopy.png,blue\n"
+    assert labels_in(folder / "away.csv") == {"000.png": "red", "copy.png": "blue"}
     assert not any(row["kind"] == "given" for path, row in table(folder).items() if path.startswith("moved"))
 
 
