@@ -16,7 +16,7 @@ from pathlib import Path
 from labelkit.stages.commands import all_commands
 from tests.benchmarks.measure import Row, Wanted, compare
 
-REPETITIONS = 7
+REPETITIONS = 5
 IMPORTS = (sys.executable, "-c", "import typer, rich")
 
 

@@ -23,7 +23,7 @@ from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 SEEDS = {"images": 0, "weights": 0}
 NUM_IMAGES, NUM_CLASSES, SIDE = 512, 8, 32
 BATCH_SIZE = 64
-REPETITIONS = 5
+REPETITIONS = 3
 NUM_NEW = 5
 
 

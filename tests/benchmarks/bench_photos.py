@@ -26,11 +26,11 @@ from tests.benchmarks.measure import Row, Side, Wanted, compare, compare_several
 
 SEEDS = {"weights": 0, "noise": 0}
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
-REPETITIONS, COLD_REPETITIONS = 3, 4
+REPETITIONS, COLD_REPETITIONS = 3, 3
 TRAINING_STEPS = 1
 VIT = "vit_small_patch16_224"
 LITE0_PHOTOS, VIT_PHOTOS = 120, 32
-LARGE_PHOTOS, LARGE_SIDE, NOISE = 12, 3024, 12.0
+LARGE_PHOTOS, LARGE_SIDE, NOISE = 6, 3024, 12.0
 COLD_TIMM = """
 import sys, timm, torch
 from PIL import Image

@@ -1,8 +1,8 @@
 """Time and weigh retrieval: scoring against the bare product and a peer, warm search, a cold ``retrieve``.
 
 Rows about memory start processes of their own, whose peak is theirs. ``LABELKIT_BENCH_RETRIEVAL_ROWS`` (60,502, as many
-as Stanford Online Products has for testing) makes the problem smaller or larger; the speed of scoring is that of half
-of the rows. Indexes: ``bench_index.py``.
+as Stanford Online Products has for testing) makes the problem smaller or larger; the speed of scoring is that of a
+third of the rows. Indexes: ``bench_index.py``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.benchmarks.measure import Row, Wanted, compare, seconds
 
 SEEDS = {"rows": 0, "weights": 0}
 NUM_ROWS, DIM, PER_CLASS = int(os.environ.get("LABELKIT_BENCH_RETRIEVAL_ROWS", "60502")), 512, 5
-# Products and what is made of them both grow with the square of the rows: half of these take a quarter of the time.
-RATE_ROWS = NUM_ROWS // 2
+# Products and what is made of them both grow with the square of the rows: a third of these takes a ninth of the time.
+RATE_ROWS = NUM_ROWS // 3
 KS = (1, 10, 100)
 WANTED_RATE, WANTED_GIB = 0.6, 1.5
 # The peer keeps as many neighbors of every row as the largest class has members.
@@ -42,7 +42,7 @@ PEER_REPETITIONS, WANTED_PEER = 3, 1.2
 INDEX_DIM, INDEX_CENTERS = 128, 1_000
 EXACT_ROWS = 1_000_000
 QUERIES, SEARCH_K = 20, 10
-COLD_REPETITIONS, WANTED_COLD = 5, 1.3
+COLD_REPETITIONS, WANTED_COLD = 3, 1.3
 
 MEMORY = """
 import sys
@@ -132,7 +132,7 @@ def rows() -> Iterator[Row]:
 
 
 def rate_row() -> Row:
-    """Recall of half of the rows against torch.mm of the same blocks, by turns."""
+    """Recall of a third of the rows against torch.mm of the same blocks, by turns."""
     from threadpoolctl import threadpool_limits
 
     embeddings, labels = make_rows(RATE_ROWS, DIM, PER_CLASS)

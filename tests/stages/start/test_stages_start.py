@@ -576,9 +576,12 @@ def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.Cap
 
 def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", list(range(30)))
+    run(photos)
+    assert (tmp_path / "photos-labeled" / "next.csv").is_file()
 
     told = run(photos, labels=known)
 
+    assert not (tmp_path / "photos-labeled" / "next.csv").exists()
     said = " ".join(told["sentences"])  # type: ignore[arg-type]
     assert "30 photos in 3 classes, as you labeled them. Every photo has a label already: nothing is left" in said
     assert {row["kind"] for row in table(tmp_path / "photos-labeled").values()} == {"given"}
