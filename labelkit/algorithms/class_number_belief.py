@@ -7,9 +7,10 @@
       the more.
 
 Both are likelihoods of ``K``; their product, each number weighing as much as it is wide on a logarithmic scale, is
-what is believed. Before looking, 0.15 of the belief is that every class has a label: who labels photos often names all
-classes that there are. The choice is the peak, or the middle where the belief is broad. The interval is the shortest
-one, on that scale, that holds nine tenths of it (of density alone, which is too sure, 96 %).
+what is believed. The interval is the shortest one, on that scale, that holds nine tenths of it (of density alone, which is
+too sure, 96 %). The choice is the peak, or the middle where the belief is broad. For the choice, 0.15 of the belief
+before looking is that every class has a label: who labels photos often names all classes that there are, and one class
+too many costs answers more where there are none than one too few where there are some.
 
 Source:
     density: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density Estimates"
@@ -46,7 +47,7 @@ _HELD: Final = 0.9
 _HELD_ALONE: Final = 0.96
 #: What counts as near the peak: a factor.
 _NEAR: Final = 1.15
-#: The belief, before looking, that every class has a label.
+#: The belief before looking that every class has a label, for the choice.
 _ALL_KNOWN: Final = 0.15
 
 
@@ -162,19 +163,21 @@ def _peak_and_ends(
         numbers: (k,) increasing.
         scores: (k,) likelihoods.
         held: the part.
-        all_known: part of the belief before looking that is the first number's alone.
+        all_known: part of the belief before looking that is the first number's alone; for the choice.
     """
     between = (numbers[1:] + numbers[:-1]) / 2
     edges = np.log(np.concatenate([[numbers[0] - 0.5], between, [numbers[-1] + 0.5]]))
-    parts = (1 - all_known) * scores * np.diff(edges) / (edges[-1] - edges[0])
-    parts[0] += all_known * scores[0]
-    parts /= parts.sum()
+    parts = scores * np.diff(edges) / (scores * np.diff(edges)).sum()
     believed = np.cumsum(parts)
     # for each number the first one up to which enough is held
     ends = np.searchsorted(believed, believed - parts + held - 1e-12)
     starts = np.flatnonzero(ends < len(numbers))
     start = starts[np.argmin(edges[ends[starts] + 1] - edges[starts])]
     low, high = int(numbers[start]), int(numbers[ends[start]])
+    parts = (1 - all_known) * scores * np.diff(edges) / (edges[-1] - edges[0])
+    parts[0] += all_known * scores[0]
+    parts /= parts.sum()
+    believed = np.cumsum(parts)
     middle = int(numbers[np.searchsorted(believed, 0.5).clip(max=len(numbers) - 1)])
     peak = int(numbers[scores.argmax()])
     near = (numbers <= peak * _NEAR) & (numbers >= peak / _NEAR)
