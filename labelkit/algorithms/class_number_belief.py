@@ -7,8 +7,8 @@
       the more.
 
 Both are likelihoods of ``K``; their product, each number weighing as much as it is wide on a logarithmic scale, is
-what is believed. The interval is the shortest one, on that scale, that holds nine tenths of it (of density alone, which is
-too sure, 96 %). The choice is the peak, or the middle where the belief is broad. For the choice, 0.15 of the belief
+what is believed. The interval is the shortest one, on that scale, that holds nine tenths of it (of density alone, which
+is too sure, 96 %). The choice is the peak, or the middle where the belief is broad. For the choice, 0.15 of the belief
 before looking is that every class has a label: who labels photos often names all classes that there are, and one class
 too many costs answers more where there are none than one too few where there are some.
 

@@ -53,12 +53,15 @@ class KnownLabels:
         files: SHA-256 of the photo at each of these places, in hex; empty if it cannot be read.
         away: by path, of photos that are not there.
         followed: labels that are at another path than they were written for.
+        left: by path, labels that a photo took along from there, in this call or earlier; a table of the user may still
+            have them.
     """
 
     placed: dict[int, str]
     files: dict[int, str]
     away: dict[str, WrittenLabel]
     followed: int
+    left: dict[str, list[str]]
 
 
 def collect_labels(
@@ -68,6 +71,7 @@ def collect_labels(
     label_column: str | None = None,
     stores: Sequence[EmbeddingStore] = (),
     *,
+    left: Mapping[str, Sequence[str]] | None = None,
     is_same: bool = False,
 ) -> KnownLabels:
     """Return the label of each photo that has one; later sources win.
@@ -78,6 +82,7 @@ def collect_labels(
         dataset: the photos.
         label_column: header of the column of labels in the CSV of the user; ``None`` for the usual one.
         stores: of earlier calls, the newest first, which know what file was at a path.
+        left: of the last call; see :class:`KnownLabels`.
         is_same: the photos are those of the newest store, so that no label has to look for its own.
 
     Raises:
@@ -108,15 +113,18 @@ def collect_labels(
             f"{edited} labeled photos are other files than they were: taken for edited ones, which keep their labels; "
             f"if they are other photos, delete their lines in {folder / GIVEN} and call again"
         )
+    gone_from = {path: set(texts) for path, texts in (left or {}).items()}
+    for path in (*moved, *away):
+        gone_from.setdefault(path, set()).add(earlier[path].text)
     fresh: dict[int, str] = {}
     if labels is not None:
         fresh = placed_csv(labels, images, label_column)
-        left = {place_of[path]: earlier[path].text for path in (*moved, *away) if path in place_of}
-        stale = {place for place, text in left.items() if fresh.get(place) == text != known.get(place)}
+        old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
+        stale = {place for place, text in fresh.items() if text in old.get(place, ()) and text != known.get(place)}
         if stale:
             progress.warning(
-                f"{labels}: {len(stale)} labels are of photos that have other names by now; if the file is newer than "
-                f"these names, give the labels in {folder / NEXT}"
+                f"{labels}: {len(stale)} labels are of photos that have other names by now, and are left out; where "
+                f"they are right for the photos that have the names now, add them to {folder / GIVEN}"
             )
         fresh = {place: text for place, text in fresh.items() if place not in stale}
         changed = sum(known.get(place, text) != text for place, text in fresh.items())
@@ -128,7 +136,13 @@ def collect_labels(
             f"the class {name!r} ({count} {'label' if count == 1 else 'labels'}) looks like {near!r}: if they are the "
             f"same, replace it in {labels if name in fresh.values() else folder / GIVEN} and call again"
         )
-    return KnownLabels(known, {place: files.digest(place) for place in known}, away, len(moved))
+    return KnownLabels(
+        known,
+        {place: files.digest(place) for place in known},
+        away,
+        len(moved),
+        {path: sorted(texts) for path, texts in sorted(gone_from.items())},
+    )
 
 
 def _follow(

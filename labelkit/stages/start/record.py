@@ -28,12 +28,14 @@ class Record:
         path: of the file.
         rounds: for each its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
             ``backbone``, ``store``, and the names of its results, ``groups`` and ``answer``.
+        left: by path, labels that photos took along from there.
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
 
     path: Path
     rounds: list[dict[str, Any]] = field(default_factory=list)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -51,7 +53,7 @@ class Record:
             raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose another --out.") from error
         if not isinstance(data, dict) or data.get("version") != _VERSION:
             raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
-        return cls(path, list(data["rounds"]), dict(data["steps"]))
+        return cls(path, list(data["rounds"]), dict(data["steps"]), dict(data.get("left", {})))
 
     def done(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the values of a step that was done just so; ``None`` if it has to be done."""
@@ -90,7 +92,7 @@ class Record:
         Raises:
             ResourceError: no room, no permission.
         """
-        commit_json(self.path, {"version": _VERSION, "rounds": self.rounds, "steps": self.steps})
+        commit_json(self.path, {"version": _VERSION, "rounds": self.rounds, "left": self.left, "steps": self.steps})
 
 
 def digest(value: object) -> str:

@@ -109,7 +109,9 @@ def start(config: StartConfig) -> SimpleResult:
     listing = _listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
-    known = collect_labels(folder, config.labels, dataset, config.label_column, stores, is_same=is_same)
+    known = collect_labels(
+        folder, config.labels, dataset, config.label_column, stores, left=record.left, is_same=is_same
+    )
     labels = known.placed
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
@@ -147,6 +149,7 @@ def start(config: StartConfig) -> SimpleResult:
         raise resource_error(error, str(folder)) from error
     if this.record not in record.rounds:
         record.rounds.append(this.record)
+    record.left = known.left
     record.write()
     _write_labels(folder, dataset, known)
     if known.followed:

@@ -260,9 +260,16 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     assert "4 labels follow their photos" in said
     # the user's table still has the old names: of 0 and 1, of 3 and 7
     assert "4 labels are of photos that have other names by now" in said
-    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
-    assert labels_in(folder / "given.csv") == expected
-    assert "labels follow" not in capsys.readouterr().err
+    for more in ([], ["--labels", str(known)]):
+        assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
+        assert labels_in(folder / "given.csv") == expected
+        said = capsys.readouterr().err
+        assert "labels follow" not in said
+        assert "another label" not in said
+    known.write_text("path,label\n003.png,green\n")  # another label for the photo that is there now
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
+    assert labels_in(folder / "given.csv") == expected | {"003.png": "green"}
+    assert "other names by now" not in capsys.readouterr().err
 
 
 def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(photos: Path, tmp_path: Path) -> None:
