@@ -162,9 +162,9 @@ def start(config: StartConfig) -> SimpleResult:
         progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
         steps = _steps(config, this)
     told |= {name: _do(record, this, name, step) for name, step in steps.items() if name != "embed"}
-    for step, tables in (("suggest", (NEXT,)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        for name in tables if step not in steps else ():  # of an earlier call; given.csv has the labels of next.csv
-            (folder / name).unlink(missing_ok=True)
+    for undone, tables in (("suggest", (NEXT,)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+        for table in tables if undone not in steps else ():  # of an earlier call; given.csv has the labels of next.csv
+            (folder / table).unlink(missing_ok=True)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
     return finish(config, this.store, old, this.record, told, [folder / LABELS, folder / NEXT, folder / REPORT])
 
