@@ -15,6 +15,7 @@ from labelkit.cli.main import main
 from labelkit.config.start import StartConfig
 from labelkit.errors import ConfigError
 from labelkit.stages.result import SimpleResult
+from labelkit.stages.start import given as given_module
 from labelkit.stages.start import record as records
 from labelkit.stages.start import run as run_module
 from labelkit.stages.start.run import start
@@ -288,6 +289,17 @@ def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(photos:
     assert labels_in(folder / "given.csv") == expected
 
 
+def test_photos_that_are_as_they_were_are_not_read_for_their_labels(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+
+    monkeypatch.setattr(given_module, "sha256_file", lambda path: pytest.fail(f"{path} is read"))
+
+    assert run(photos, labels=known, num_classes=3)["described_now"] == 0
+
+
 def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
     Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
@@ -301,7 +313,7 @@ def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: p
         assert told or "other files" not in said
 
 
-@pytest.mark.parametrize("step", ["nothing", "embed", "groups", "suggest"])
+@pytest.mark.parametrize("step", ["the record", "the tables", "embed", "groups", "suggest"])
 def test_labels_follow_once_however_often_a_call_is_ended(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -316,9 +328,12 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     noted, do = records.Record.note, run_module._do
 
     def stop_before(*given: object) -> dict[str, object]:
-        if step == "nothing":
+        if step == "the tables":
             raise KeyboardInterrupt
         return do(*given)  # type: ignore[arg-type]
+
+    def stop_writing(*_: object) -> None:
+        raise KeyboardInterrupt
 
     def stop_after(self: records.Record, *given: object) -> None:
         noted(self, *given)  # type: ignore[arg-type]
@@ -327,6 +342,8 @@ def test_labels_follow_once_however_often_a_call_is_ended(
 
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "_do", stop_before)
+        if step == "the record":
+            patch.setattr(run_module, "_write_labels", stop_writing)
         patch.setattr(records.Record, "note", stop_after)
         with pytest.raises(KeyboardInterrupt):
             run(photos, num_classes=3)
