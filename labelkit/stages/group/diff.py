@@ -18,6 +18,7 @@ from labelkit.stages.group.stable_ids import Groups, read_groups, shared_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import open_store
+from labelkit.store.results import list_results
 
 COLUMNS = ("path", "previous_path", "previous_group", "group", "change")
 CHANGES = ("stayed", "moved", "added", "removed", "grouped", "ungrouped", "without group")
@@ -64,6 +65,10 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
     """
     later = _side(read_groups(open_store(config.index), config.result))
     previous_store = open_store(config.previous or config.index)
+    names = list_results(previous_store)
+    if config.previous_result is None and names and config.result not in names:
+        problem = f"has no result {config.result!r}, but {', '.join(names)}"
+        raise StoreError(str(previous_store.path), problem, "Name the one to compare with by --previous-result.")
     earlier = _side(read_groups(previous_store, config.previous_result or config.result))
     before, after = shared_rows(earlier.groups.store, later.groups.store)
     both = (earlier.places[before] >= 0) & (later.places[after] >= 0)

@@ -7,14 +7,14 @@ another store is taken by the digests of the image files where both stores know 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.path_rule import SHOWN, find_paths, near_paths, written_name
+from labelkit.data.path_rule import SHOWN, FoundPaths, find_paths, near_paths, written_name
 from labelkit.data.tables import read_label_csv
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.reading import sha256_file
@@ -138,9 +138,22 @@ def placed_csv(path: Path, images: LabeledImages, label_column: str | None = Non
     Raises:
         DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
     """
-    texts = read_label_csv(path, label_column)
+    return place_texts(path, read_label_csv(path, label_column), images)
+
+
+def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
+    """Find the images that the paths of a CSV file name.
+
+    Raises:
+        DatasetError: a path names several images.
+    """
     spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
-    found = find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings)
+    return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings)
+
+
+def place_texts(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
+    """Find the images of labels that a CSV file gives, by the paths in it; see :func:`placed_csv`."""
+    found = find_texts(path, texts, images)
     if found.unknown:
         known = [written_name(name) for name in images.sample_ids]
         shown = ", ".join(f"{name}{near_paths(name, known)}" for name in found.unknown[:SHOWN])

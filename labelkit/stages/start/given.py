@@ -16,15 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import find_paths, written_name
 from labelkit.data.tables import read_label_csv
 from labelkit.reading import read_bytes, sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import similar_names
-from labelkit.stages.read.label_files import LabeledImages, placed_csv
+from labelkit.stages.read.label_files import LabeledImages, find_texts, place_texts
 from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, NEXT, AWAY = "given.csv", "next.csv", "away.csv"
+_FILE = "sha256"
+_SHOWN = 5
 # labels of a class up to which its name may be a slip
 _FEW = 2
 
@@ -51,7 +53,7 @@ class KnownLabels:
     Attributes:
         placed: by place of the photo in the listing.
         files: SHA-256 of the photo at each of these places, in hex; empty if it cannot be read.
-        away: by path, of photos that are not there.
+        away: of photos that are not there.
         followed: labels that are at another path than they were written for.
         left: by path, labels that a photo took along from there, in this call or earlier; a table of the user may still
             have them.
@@ -59,7 +61,7 @@ class KnownLabels:
 
     placed: dict[int, str]
     files: dict[int, str]
-    away: dict[str, WrittenLabel]
+    away: list[WrittenLabel]
     followed: int
     left: dict[str, list[str]]
 
@@ -83,16 +85,25 @@ def collect_labels(
         label_column: header of the column of labels in the CSV of the user; ``None`` for the usual one.
         stores: of earlier calls, the newest first, which know what file was at a path.
         left: of the last call; see :class:`KnownLabels`.
-        is_same: the photos are those of the newest store, so that no label has to look for its own.
+        is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
 
     Raises:
-        DatasetError: a file cannot be used, or names photos that are not there.
+        DatasetError: a file cannot be used, or names photos that are not there and were not in an earlier call.
     """
-    images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
+    progress = current_progress()
     place_of = {written_name(name): place for place, name in enumerate(dataset.sample_ids)}
-    kept, given, filled = (_read_written(folder / name) for name in (AWAY, GIVEN, NEXT))
-    earlier = _with_files({**kept, **given, **filled}, stores)
-    noted = {place_of[path]: earlier[path].file for path in given.keys() - filled.keys() if path in place_of}
+    gone_from = {path: set(texts) for path, texts in (left or {}).items()}
+    kept, given, filled = (_with_files(_read_own(folder / name), stores) for name in (AWAY, GIVEN, NEXT))
+    known_away = set(kept)
+    table = _UserTable({}, [])
+    if labels is not None:
+        table = _read_user_table(labels, label_column, dataset, stores, gone_from, is_own=_is_in(labels, folder))
+    # by path and file: the same path may have been that of several photos
+    earlier = {(label.path, label.file): label for label in (*kept, *given, *filled)}
+    changed = sum(earlier.get((new.path, new.file), new).text != new.text for new in table.written)
+    earlier |= {(label.path, label.file): label for label in table.written}
+    fresh_paths = {label.path for label in filled}
+    noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
     files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
     known: dict[int, str] = {}
     strays: list[WrittenLabel] = []
@@ -102,106 +113,176 @@ def collect_labels(
             strays.append(label)
         else:
             known[place] = label.text
-    progress = current_progress()
-    away, moved = _follow(strays, place_of, files, stores, known, is_same=is_same)
-    if moved:
-        progress.message(f"{len(moved)} labels follow their photos, which were moved or renamed")
-    if gone := len(away.keys() - kept.keys()):
-        progress.warning(f"{gone} labels are of photos that are not there: {folder / AWAY} keeps them until they are")
-    if edited := len(strays) - len(away) - len(moved):
+    sought = [label for label in strays if not (is_same and label in known_away)]
+    followed = _follow(strays, sought, set(table.written), place_of, files, stores, known)
+    for label in (*followed.moved, *followed.away):
+        gone_from.setdefault(label.path, set()).add(label.text)
+    if followed.moved:
+        progress.message(f"{_labels(len(followed.moved))} of photos that were moved or renamed, taken along")
+    if waiting := [label for label in followed.away if label not in known_away]:
         progress.warning(
-            f"{edited} labeled photos are other files than they were: taken for edited ones, which keep their labels; "
-            f"if they are other photos, delete their lines in {folder / GIVEN} and call again"
+            f"{_labels(len(waiting))} of photos that are not there ({_names(waiting)}): {folder / AWAY} is to keep "
+            "them until they are"
         )
-    gone_from = {path: set(texts) for path, texts in (left or {}).items()}
-    for path in (*moved, *away):
-        gone_from.setdefault(path, set()).add(earlier[path].text)
-    fresh: dict[int, str] = {}
-    if labels is not None:
-        fresh = placed_csv(labels, images, label_column)
-        old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
-        stale = {place for place, text in fresh.items() if text in old.get(place, ()) and text != known.get(place)}
-        if stale:
-            progress.warning(
-                f"{labels}: {len(stale)} labels are of photos that have other names by now, and are left out; where "
-                f"they are right for the photos that have the names now, add them to {folder / GIVEN}"
-            )
-        fresh = {place: text for place, text in fresh.items() if place not in stale}
-        changed = sum(known.get(place, text) != text for place, text in fresh.items())
-        if changed:
-            progress.warning(f"{labels}: {changed} photos had another label before; the new one is taken")
-        known |= fresh
+    if followed.edited:
+        progress.warning(
+            f"{_labels(len(followed.edited))} of photos that are other files than they were "
+            f"({_names(followed.edited)}): taken for edited ones, which keep their labels; if they are other photos, "
+            f"delete their lines in {folder / GIVEN} and call again"
+        )
+    old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
+    placed = table.placed.items()
+    stale = {place for place, text in placed if text in old.get(place, ()) and text != known.get(place)}
+    if stale:
+        progress.warning(
+            f"{labels}: {_labels(len(stale))} of photos that were deleted or have other names by now, left out; the "
+            f"labels are known, so --labels may be left out too; if they are right for the photos that have the names "
+            f"now, add them to {folder / GIVEN}"
+        )
+    fresh = {place: text for place, text in placed if place not in stale}
+    changed += sum(known.get(place, text) != text for place, text in fresh.items())
+    if changed:
+        progress.warning(f"{labels}: {_labels(changed)} of photos that had another label before; the new one is taken")
+    known |= fresh
     for name, count, near in _slips(known):
         progress.warning(
-            f"the class {name!r} ({count} {'label' if count == 1 else 'labels'}) looks like {near!r}: if they are the "
+            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the "
             f"same, replace it in {labels if name in fresh.values() else folder / GIVEN} and call again"
         )
     return KnownLabels(
         known,
         {place: files.digest(place) for place in known},
-        away,
-        len(moved),
+        followed.away,
+        len(followed.moved),
         {path: sorted(texts) for path, texts in sorted(gone_from.items())},
     )
 
 
+def _labels(count: int) -> str:
+    return "1 label" if count == 1 else f"{count} labels"
+
+
+def _names(labels: Sequence[WrittenLabel]) -> str:
+    more = ", ..." if len(labels) > _SHOWN else ""
+    return ", ".join(label.path for label in labels[:_SHOWN]) + more
+
+
+def _is_in(table: Path, folder: Path) -> bool:
+    return table.resolve().parent == folder.resolve()
+
+
+@dataclass(frozen=True)
+class _UserTable:
+    """What a CSV of the user says: labels by place, and labels of the files that were at a path in an earlier call."""
+
+    placed: dict[int, str]
+    written: list[WrittenLabel]
+
+
+def _read_user_table(
+    labels: Path,
+    label_column: str | None,
+    dataset: ImageDataset,
+    stores: Sequence[EmbeddingStore],
+    left: Mapping[str, Set[str]],
+    *,
+    is_own: bool,
+) -> _UserTable:
+    """Read the table of ``--labels``.
+
+    A table that ``start`` made, or one that tells files, is of the photos of that time. In others a path is that of the
+    photo that is there now; one that is there no more is that of the photo which was there last, unless its label was
+    taken along before.
+    """
+    written = _read_table(labels, label_column)
+    if is_own:
+        written = _with_files(written, stores)
+    told = [label for label in written if label.file]
+    texts = {label.path: label.text for label in written if not label.file}
+    former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
+    images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
+    were = find_paths(find_texts(labels, texts, images).unknown, former, table=labels, root=dataset.root)
+    for name, place in were.places.items():
+        path, text = written_name(former[place]), texts.pop(name)
+        if text not in left.get(path, ()):
+            told += _with_files([WrittenLabel(path, text, "")], stores)
+    return _UserTable(place_texts(labels, texts, images) if texts else {}, told)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """Labels of photos with another path, of none, and of photos that are other files at the same path."""
+
+    moved: list[WrittenLabel]
+    away: list[WrittenLabel]
+    edited: list[WrittenLabel]
+
+
 def _follow(
     strays: Sequence[WrittenLabel],
+    sought: Sequence[WrittenLabel],
+    newest: Set[WrittenLabel],
     place_of: Mapping[str, int],
     files: _Files,
     stores: Sequence[EmbeddingStore],
     known: dict[int, str],
-    *,
-    is_same: bool,
-) -> tuple[dict[str, WrittenLabel], list[str]]:
-    """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left.
-
-    Returns:
-        the labels of photos that are not there, by path, and the paths that photos with labels had before. Other
-        labels are of photos that were edited.
-    """
+) -> _Followed:
+    """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left."""
     texts = defaultdict(set)
     for label in strays:
         texts[label.file].add(label.text)
-    wanted = {label.file for label in strays if label.file and len(texts[label.file]) == 1}
-    found = {} if is_same else _places_of(wanted, files, stores)
+    wanted = {label.file for label in sought if label.file and len(texts[label.file]) == 1}
+    found = _places_of(wanted, files, stores)
     described = {digest.tobytes().hex() for digest in stores[0].sha256} if strays and stores else set()
-    away: dict[str, WrittenLabel] = {}
-    moved: list[str] = []
+    followed = _Followed([], [], [])
     for label in strays:
         place = place_of.get(label.path)
         if label.file in found:
-            moved.append(label.path)
+            followed.moved.append(label)
             for other in found[label.file]:
+                if label in newest:
+                    known[other] = label.text
                 known.setdefault(other, label.text)
         elif place is None or files.digest(place) in described:
-            away[label.path] = label
+            followed.away.append(label)
         else:
+            followed.edited.append(label)
             known.setdefault(place, label.text)
-    return away, moved
+    return followed
 
 
-def _read_written(path: Path) -> dict[str, WrittenLabel]:
-    """Read labels by path; without their files where an earlier version, or a person, wrote the table."""
+def _read_own(path: Path) -> list[WrittenLabel]:
+    """Read a table of ``start``; without any row, or where it is not there, it has none."""
     if not path.is_file():
-        return {}
-    texts = read_label_csv(path, empty_ok=True)
-    rows = csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig", "replace"), newline=""))
-    files = {row.get("path") or "": row.get("sha256") or "" for row in rows}
-    return {name: WrittenLabel(name, text, files.get(name, "")) for name, text in texts.items()}
+        return []
+    rows = _rows(path)
+    if path.name == AWAY and rows and {"path", "label", _FILE} <= set(rows[0]):
+        # one path may be that of two photos, which came one after the other
+        return [WrittenLabel(row["path"], row["label"], row[_FILE]) for row in rows if row["label"]]
+    return _read_table(path, None, empty_ok=True) if rows else []
 
 
-def _with_files(labels: Mapping[str, WrittenLabel], stores: Sequence[EmbeddingStore]) -> dict[str, WrittenLabel]:
+def _read_table(path: Path, label_column: str | None, *, empty_ok: bool = False) -> list[WrittenLabel]:
+    """Read labels; their files are unknown where the table does not tell them."""
+    texts = read_label_csv(path, label_column, empty_ok=empty_ok)
+    files = {row.get("path"): row.get(_FILE) for row in _rows(path)}
+    return [WrittenLabel(name, text, files.get(name) or "") for name, text in texts.items()]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig", "backslashreplace"), newline="")))
+
+
+def _with_files(labels: Sequence[WrittenLabel], stores: Sequence[EmbeddingStore]) -> list[WrittenLabel]:
     """Add the files that are not known: those that the newest store with the path had there."""
-    found = dict(labels)
-    missing = {path for path, label in labels.items() if not label.file}
+    missing = {label.path for label in labels if not label.file}
+    found: dict[str, str] = {}
     for store in stores if missing else ():
         for row, name in enumerate(store.sample_ids):
             path = written_name(name)
-            if path in missing:
-                found[path] = replace(labels[path], file=store.sha256[row].tobytes().hex())
-                missing.remove(path)
-    return found
+            if path in missing and path not in found:
+                found[path] = store.sha256[row].tobytes().hex()
+    return [label if label.file else replace(label, file=found.get(label.path, "")) for label in labels]
 
 
 class _Files:
@@ -261,9 +342,9 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
     return len({store.sha256[row].tobytes().hex() for row in rows} & there)
 
 
-def away_csv(away: Mapping[str, WrittenLabel]) -> bytes:
+def away_csv(away: Sequence[WrittenLabel]) -> bytes:
     """Return the labels of photos that are not there as CSV, by path."""
-    return _csv(away[path] for path in sorted(away))
+    return _csv(sorted(away, key=lambda label: (label.path, label.file)))
 
 
 def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
@@ -275,7 +356,7 @@ def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
 def _csv(labels: Iterable[WrittenLabel]) -> bytes:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["path", "label", "sha256"])
+    writer.writerow(["path", "label", _FILE])
     writer.writerows((label.path, label.text, label.file) for label in labels)
     # bytes of a file name that are no text become backslash escapes
     return buffer.getvalue().encode("utf-8", "backslashreplace")

@@ -212,10 +212,12 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
 
 def _write_labels(folder: Path, dataset: ImageDataset, known: KnownLabels) -> None:
     """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
-    if known.away or (folder / AWAY).is_file():
+    if known.away:
         commit_bytes(folder / AWAY, away_csv(known.away))
     if known.placed or (folder / GIVEN).is_file():
         commit_bytes(folder / GIVEN, given_csv(dataset, known))
+    if not known.away:
+        (folder / AWAY).unlink(missing_ok=True)
 
 
 def _set_unreadable_aside(this: _Round, dataset: ImageDataset, known: KnownLabels) -> None:
@@ -227,9 +229,10 @@ def _set_unreadable_aside(this: _Round, dataset: ImageDataset, known: KnownLabel
     problem = f"{len(aside)} labels are of photos that cannot be read"
     current_progress().warning(f"{problem}: {this.folder / AWAY} keeps them until they can")
     readable = {place: text for place, text in known.placed.items() if place not in aside}
-    names = {place: written_name(dataset.sample_ids[place]) for place in aside}
-    away = known.away | {names[i]: WrittenLabel(names[i], text, known.files[i]) for i, text in aside.items()}
-    _write_labels(this.folder, dataset, replace(known, placed=readable, away=away))
+    unread_labels = (
+        WrittenLabel(written_name(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
+    )
+    _write_labels(this.folder, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
 
 def _listing(dataset: ImageDataset) -> str:

@@ -26,6 +26,8 @@ COLUMNS = ("path", "label", "kind", "confidence")
 label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
 # earlier photos for each later one, from which on it means something that later ones are nearer to each other
 _FEW_LATER = 4
+# Later photos that are nearer to each other, below which none is said to be of a new class.
+_LEAST_OF_A_CLASS = 3
 _LABEL_THEM = "Label two or three of each new class in its column label, and pass it with --labels."
 
 
@@ -182,6 +184,11 @@ def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
     if novel["earlier"] is not None:
         # the larger the part of later photos, the more are nearer to each other by chance
         few = _FEW_LATER * novel["images"] <= novel["earlier"]
+        if few and novel["nearer_to_each_other"] < _LEAST_OF_A_CLASS:
+            return [
+                f"None of the {novel['images']} photos that came later seems to be of a new class; the likeliest "
+                f"{first}."
+            ]
         told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
         told += f" {novel['images']} photos that came later"
         told += " are nearer to each other than to all that was there: those that" if few else ", those that"

@@ -278,6 +278,15 @@ def test_a_group_of_which_most_images_are_others_is_changed(make_named: MakeName
         assert (told["images"]["stayed"], told["images"]["moved"]) == (6, 6)
 
 
+def test_a_result_that_the_earlier_store_lacks_is_to_be_named(make_named: MakeNamed) -> None:
+    old, new = make_named("old.h5", images("ab", 2)), make_named("new.h5", images("ab", 2))
+    put(new, {"a0": 0, "b0": 1})
+    cluster(old, 2)
+
+    with pytest.raises(StoreError, match="has no result 'groups', but k-means"):
+        diff(new, old)
+
+
 def test_two_results_are_needed() -> None:
     with pytest.raises(ValueError, match="give what to compare with"):
         DiffConfig(index=Path("a.h5"), result="groups")

@@ -235,11 +235,11 @@ def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
     (tmp_path / "036.png").rename(photos / "other.png")
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
 
-    assert "1 labels follow their photos" in capsys.readouterr().err
+    assert "1 label of photos that were moved or renamed, taken along" in capsys.readouterr().err
     rows = table(folder)
     assert (rows["001.png"]["kind"], rows["001.png"]["label"]) == ("given", "green")
     assert (rows["other.png"]["kind"], rows["other.png"]["label"]) == ("given", "red")
-    assert labels_in(folder / "away.csv") == {}
+    assert not (folder / "away.csv").exists()
 
 
 def test_labels_follow_photos_whose_names_are_exchanged(
@@ -258,14 +258,14 @@ def test_labels_follow_photos_whose_names_are_exchanged(
 
     assert labels_in(folder / "given.csv") == expected
     said = " ".join(capsys.readouterr().err.split())
-    assert "4 labels follow their photos" in said
+    assert "4 labels of photos that were moved or renamed, taken along" in said
     # the user's table still has the old names: of 0 and 1, of 3 and 7
-    assert "4 labels are of photos that have other names by now" in said
+    assert "4 labels of photos that were deleted or have other names by now, left out" in said
     for more in ([], ["--labels", str(known)]):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
         assert labels_in(folder / "given.csv") == expected
         said = capsys.readouterr().err
-        assert "labels follow" not in said
+        assert "taken along" not in said
         assert "another label" not in said
     known.write_text("path,label\n003.png,green\n")  # another label for the photo that is there now
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
@@ -289,6 +289,94 @@ def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(photos:
     assert labels_in(folder / "given.csv") == expected
 
 
+def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_and_came_back(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
+    words = ["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]
+    assert main(words) == 0
+    (photos / "000.png").rename(photos / "apple.png")
+    (photos / "001.png").rename(tmp_path / "001.png")
+    expected = {"apple.png": "red", "003.png": "red", "004.png": "green", "006.png": "red", "007.png": "green"}
+
+    for _ in range(2):
+        assert main(words) == 0
+        assert labels_in(folder / "given.csv") == expected
+        assert labels_in(folder / "away.csv") == {"001.png": "green"}
+    known.write_text(known.read_text().replace("000.png,red", "000.png,blue"))  # corrected, by the old name
+    assert main(words) == 0
+    assert labels_in(folder / "given.csv") == expected | {"apple.png": "blue"}
+    (tmp_path / "001.png").rename(photos / "pear.png")
+    for _ in range(2):
+        assert main(words) == 0
+        assert labels_in(folder / "given.csv") == expected | {"apple.png": "blue", "pear.png": "green"}
+        assert not (folder / "away.csv").exists()
+    assert main(words[:-2]) == 0
+    known.write_text(known.read_text() + "nowhere.png,red\n")
+    capsys.readouterr()
+    assert main(words) == 3
+    assert "1 of 5 images are not among those" in capsys.readouterr().err
+
+
+def test_a_label_waits_although_another_photo_with_its_name_gets_one(photos: Path, tmp_path: Path) -> None:
+    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
+    run(photos, labels=known, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "001.png")
+    (photos / "029.png").rename(photos / "001.png")
+    run(photos, num_classes=3)
+    other = tmp_path / "other.csv"
+    other.write_text("path,label\n001.png,blue\n")
+
+    for options in ({"labels": other}, {"labels": other}, {}):
+        run(photos, num_classes=3, **options)
+        assert labels_in(folder / "given.csv")["001.png"] == "blue"
+        assert labels_in(folder / "away.csv") == {"001.png": "green"}
+    (photos / "001.png").rename(photos / "029.png")  # a second label that waits for no name of its own
+    (tmp_path / "001.png").rename(photos / "001.png")
+    run(photos, num_classes=3)
+    given = labels_in(folder / "given.csv")
+    assert (given["001.png"], given["029.png"]) == ("green", "blue")
+
+
+def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path) -> None:
+    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
+    run(photos, labels=known, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "first.png")
+    (photos / "006.png").rename(photos / "001.png")
+    run(photos, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "second.png")
+    (photos / "029.png").rename(photos / "001.png")
+    for _ in range(2):
+        run(photos, num_classes=3)
+        assert (folder / "away.csv").read_text().count("001.png") == 2
+    for name in ("first.png", "second.png"):
+        (tmp_path / name).rename(photos / name)
+    run(photos, num_classes=3)
+    given = labels_in(folder / "given.csv")
+    assert (given["first.png"], given["second.png"]) == ("green", "red")
+    assert "001.png" not in given
+
+
+def test_labels_in_tables_of_start_are_of_the_photos_that_they_listed(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    with (folder / "novel.csv").open() as file:
+        first = next(csv.DictReader(file))["path"]
+    novel = folder / "novel.csv"
+    novel.write_text(f"path,label\n{first},new\n003.png,blue\n")
+    rename(photos, {first: "007.png", "007.png": first, "003.png": "elsewhere.png"})
+
+    told = run(photos, labels=novel, num_classes=4)
+
+    given = labels_in(folder / "given.csv")
+    assert given == {"000.png": "red", "001.png": "green", "elsewhere.png": "blue", "004.png": "green"} | {
+        "006.png": "red",
+        "007.png": "new",
+        first: "green",
+    }
+    assert told["counts"]["given"] == 7  # type: ignore[index]
+
+
 def test_photos_that_are_as_they_were_are_not_read_for_their_labels(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +393,7 @@ def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: p
     Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
     capsys.readouterr()
 
-    for told in ("1 labeled photos are other files than they were", ""):
+    for told in ("1 label of photos that are other files than they were (000.png)", ""):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
         assert labels_in(tmp_path / "photos-labeled" / "given.csv")["000.png"] == "red"
         said = " ".join(capsys.readouterr().err.split())
