@@ -7,10 +7,8 @@
       the more.
 
 Both are likelihoods of ``K``; their product, each number weighing as much as it is wide on a logarithmic scale, is
-what is believed. The interval is the shortest one, on that scale, that holds nine tenths of it (of density alone, which
-is too sure, 96 %). The choice is the peak, or the middle where the belief is broad. For the choice, 0.15 of the belief
-before looking is that every class has a label: who labels photos often names all classes that there are, and one class
-too many costs answers more where there are none than one too few where there are some.
+what is believed. The choice is its peak, or its middle where it is broad. The interval is the shortest one, on that
+scale, that holds nine tenths of it (of density alone, which is too sure, 96 %).
 
 Source:
     density: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density Estimates"
@@ -47,8 +45,6 @@ _HELD: Final = 0.9
 _HELD_ALONE: Final = 0.96
 #: What counts as near the peak: a factor.
 _NEAR: Final = 1.15
-#: The belief before looking that every class has a label, for the choice.
-_ALL_KNOWN: Final = 0.15
 
 
 def believe_num_classes(
@@ -91,9 +87,7 @@ def believe_num_classes(
         curves.insert(0, _curve("share", tried, np.exp(share_logs - share_logs.max()), (), held=_HELD))
         logs = logs + share_logs
     scores = np.exp(logs - logs.max())
-    all_known = _ALL_KNOWN if tried[0] == len(np.unique(known[known >= 0])) else 0.0
-    held = _HELD if found is not None else _HELD_ALONE
-    best, low, high = _peak_and_ends(tried, scores, held, all_known=all_known)
+    best, low, high = _peak_and_ends(tried, scores, _HELD if found is not None else _HELD_ALONE)
     return ClassNumberChoice(best, low, high, tuple(tried.tolist()), tuple(scores.tolist()), tuple(curves))
 
 
@@ -151,19 +145,10 @@ def _share_logs(numbers: NDArray[np.int64], found: LabeledShare, num_rows: int, 
     return np.asarray(logs, dtype=np.float64)
 
 
-def _peak_and_ends(
-    numbers: NDArray[np.int64], scores: Doubles, held: float, *, all_known: float = 0.0
-) -> tuple[int, int, int]:
+def _peak_and_ends(numbers: NDArray[np.int64], scores: Doubles, held: float) -> tuple[int, int, int]:
     """The choice, and the ends of the shortest interval that holds that part of what is believed.
 
-    The choice is the first number where half of the belief is its own; else the peak where half of the belief is near
-    it; else the middle: a broad belief may peak at an end.
-
-    Args:
-        numbers: (k,) increasing.
-        scores: (k,) likelihoods.
-        held: the part.
-        all_known: part of the belief before looking that is the first number's alone; for the choice.
+    The choice is the peak where half of the belief is near it, else the middle: a broad belief may peak at an end.
     """
     between = (numbers[1:] + numbers[:-1]) / 2
     edges = np.log(np.concatenate([[numbers[0] - 0.5], between, [numbers[-1] + 0.5]]))
@@ -174,16 +159,10 @@ def _peak_and_ends(
     starts = np.flatnonzero(ends < len(numbers))
     start = starts[np.argmin(edges[ends[starts] + 1] - edges[starts])]
     low, high = int(numbers[start]), int(numbers[ends[start]])
-    parts = (1 - all_known) * scores * np.diff(edges) / (edges[-1] - edges[0])
-    parts[0] += all_known * scores[0]
-    parts /= parts.sum()
-    believed = np.cumsum(parts)
     middle = int(numbers[np.searchsorted(believed, 0.5).clip(max=len(numbers) - 1)])
     peak = int(numbers[scores.argmax()])
     near = (numbers <= peak * _NEAR) & (numbers >= peak / _NEAR)
     best = peak if parts[near].sum() >= 0.5 else middle
-    if all_known and parts[0] >= 0.5:
-        best = int(numbers[0])
     return best, min(low, best), max(high, best)
 
 

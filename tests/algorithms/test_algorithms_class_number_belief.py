@@ -44,24 +44,6 @@ def test_labels_in_all_classes_say_that_nothing_is_new() -> None:
     assert choice.high <= 26
 
 
-@pytest.mark.parametrize(("share", "least", "expected"), [(0.9, 5, 5), (0.5, 5, 10), (0.9, 4, 6)])
-def test_some_belief_is_beforehand_that_every_class_has_a_label(
-    monkeypatch: pytest.MonkeyPatch, share: float, least: int, expected: int
-) -> None:
-    # a share that allows for more classes does not outweigh it, one that leaves room for half of them does; where
-    # fewer classes than have labels are tried, no number is that of the labels alone
-    found = LabeledShare(share, 0.05, 0.05, 5, 50, 300, 0.0)
-    monkeypatch.setattr("labelkit.algorithms.class_number_belief.labeled_share", lambda *_, **__: found)
-    rows, truth = clouds(10, 30)
-    labels = np.where((truth < 5) & (np.arange(300) % 30 < 10), truth, -1)
-    choice = believe_num_classes(
-        rows, labels, range(least, 100), generator=np.random.default_rng(0), num_rows=30_000, num_labels=50
-    )
-    assert choice.best == expected
-    assert choice.low <= 5 + 5 * (share < 0.6)
-    assert choice.high >= expected
-
-
 def test_noise_never_gets_a_narrow_interval() -> None:
     rows = np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)
     choice = believe_num_classes(rows, np.full(600, -1), range(2, 200), generator=np.random.default_rng(0))
