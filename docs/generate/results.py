@@ -402,14 +402,14 @@ def _rounds(record: Record) -> str:
 
 def _class_numbers(record: Record) -> str:
     """Tables: estimates beside each other, ours by kind of labels, and labels that are chosen."""
-    measures = {"held": "holds (%)", "width": "high / low", "error": "error", "mean": "mean error"}
-    scale = {"held": 100, "width": 1, "error": 1, "mean": 1}
+    measures = {"held": "holds (%)", "width": "high / low", "error": "error"}
+    scale = {"held": 100, "width": 1, "error": 1}
     cells = []
     for line in record["summary"]:
         shown = [
             f"{scale[key] * line[half][key]:.{digits}f}"
             for half in ("choose", "report")
-            for key, digits in zip(measures, (0, 1, 2, 2), strict=True)
+            for key, digits in zip(measures, (0, 1, 2), strict=True)
         ]
         cells.append([f"{line['share']:.0%}", line["name"], *shown])
     headings = [f"{name}, {half}" for half in ("chosen on", "reported on") for name in measures.values()]
