@@ -117,19 +117,7 @@ def collect_labels(
     followed = _follow(strays, sought, set(table.written), place_of, files, stores, known)
     for label in (*followed.moved, *followed.away):
         gone_from.setdefault(label.path, set()).add(label.text)
-    if followed.moved:
-        progress.message(f"{_labels(len(followed.moved))} of photos that were moved or renamed, taken along")
-    if waiting := [label for label in followed.away if label not in known_away]:
-        progress.warning(
-            f"{_labels(len(waiting))} of photos that are not there ({_names(waiting)}): {folder / AWAY} is to keep "
-            "them until they are"
-        )
-    if followed.edited:
-        progress.warning(
-            f"{_labels(len(followed.edited))} of photos that are other files than they were "
-            f"({_names(followed.edited)}): taken for edited ones, which keep their labels; if they are other photos, "
-            f"delete their lines in {folder / GIVEN} and call again"
-        )
+    _tell(followed, known_away, folder)
     old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
     placed = table.placed.items()
     stale = {place for place, text in placed if text in old.get(place, ()) and text != known.get(place)}
@@ -156,6 +144,24 @@ def collect_labels(
         len(followed.moved),
         {path: sorted(texts) for path, texts in sorted(gone_from.items())},
     )
+
+
+def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> None:
+    """Say which labels went elsewhere, wait from now on, or stay with edited photos."""
+    progress = current_progress()
+    if followed.moved:
+        progress.message(f"{_labels(len(followed.moved))} of photos that were moved or renamed, taken along")
+    if waiting := [label for label in followed.away if label not in known_away]:
+        progress.warning(
+            f"{_labels(len(waiting))} of photos that are not there ({_names(waiting)}): {folder / AWAY} is to keep "
+            "them until they are"
+        )
+    if followed.edited:
+        progress.warning(
+            f"{_labels(len(followed.edited))} of photos that are other files than they were "
+            f"({_names(followed.edited)}): taken for edited ones, which keep their labels; if they are other photos, "
+            f"delete their lines in {folder / GIVEN} and call again"
+        )
 
 
 def _labels(count: int) -> str:

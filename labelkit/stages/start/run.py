@@ -226,8 +226,9 @@ def _set_unreadable_aside(this: _Round, dataset: ImageDataset, known: KnownLabel
     aside = {place: text for place, text in known.placed.items() if dataset.sample_ids[place] in unread}
     if not aside:
         return
-    problem = f"{len(aside)} labels are of photos that cannot be read"
-    current_progress().warning(f"{problem}: {this.folder / AWAY} keeps them until they can")
+    current_progress().warning(
+        f"photos that cannot be read have labels, {len(aside)} in all: {this.folder / AWAY} keeps them until they can"
+    )
     readable = {place: text for place, text in known.placed.items() if place not in aside}
     unread_labels = (
         WrittenLabel(written_name(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()

@@ -306,10 +306,12 @@ def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_a
     known.write_text(known.read_text().replace("000.png,red", "000.png,blue"))  # corrected, by the old name
     assert main(words) == 0
     assert labels_in(folder / "given.csv") == expected | {"apple.png": "blue"}
+    # what was taken along may be corrected where it is: the line with the old name is an old one
+    (folder / "given.csv").write_text((folder / "given.csv").read_text().replace("apple.png,blue", "apple.png,green"))
     (tmp_path / "001.png").rename(photos / "pear.png")
     for _ in range(2):
         assert main(words) == 0
-        assert labels_in(folder / "given.csv") == expected | {"apple.png": "blue", "pear.png": "green"}
+        assert labels_in(folder / "given.csv") == expected | {"apple.png": "green", "pear.png": "green"}
         assert not (folder / "away.csv").exists()
     assert main(words[:-2]) == 0
     known.write_text(known.read_text() + "nowhere.png,red\n")
@@ -575,6 +577,15 @@ def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels
     rows = table(tmp_path / "photos-labeled")
     assert told["counts"]["given"] == 5  # type: ignore[index]
     assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"rosso"}
+
+
+def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    given = tmp_path / "photos-labeled" / "given.csv"
+    given.write_text(given.read_text().splitlines()[0] + "\n")
+
+    assert run(photos, num_classes=3)["counts"]["given"] == 0  # type: ignore[index]
+    assert run(photos, num_classes=3)["counts"]["given"] == 0  # type: ignore[index]
 
 
 def test_two_labels_of_the_same_bytes_do_not_follow_them(photos: Path, tmp_path: Path) -> None:
