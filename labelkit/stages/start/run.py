@@ -125,6 +125,8 @@ def start(config: StartConfig) -> SimpleResult:
     named = len(set(labels.values()))
     classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
+    if len(labels) == len(dataset) and config.num_classes not in (None, named):
+        progress.message(f"every photo has a label: there are {named} classes, whatever --num-classes says")
     for note in dataset.notes:
         progress.message(note)
     for number, (name, step) in enumerate(steps.items(), 1):
@@ -338,7 +340,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     named = {"index": this.store, "result": groups, "overwrite": True, "levels": 2, **earlier, **shared}
     # where all photos have a label, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
-    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=config.num_classes or known, **named)
+    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=known or config.num_classes, **named)
     if answer is not None:
         steps["answer"] = DiscoverAnswerConfig(
             index=this.store,

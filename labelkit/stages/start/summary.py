@@ -235,10 +235,10 @@ def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> s
 
 def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, str, str, str]]) -> str:
     used = len({row[1] for row in rows})
-    if config.num_classes is not None:
-        return f"{len(rows)} photos in {used} groups, as many as you asked for."
     if all(row[2] == "given" for row in rows):
         return f"{len(rows)} photos in {used} classes, as you labeled them."
+    if config.num_classes is not None:
+        return f"{len(rows)} photos in {used} groups, as many as you asked for."
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
     return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}{more}."
