@@ -239,7 +239,8 @@ def _follow(
         texts[label.file].add(label.text)
     wanted = {label.file for label in sought if label.file and len(texts[label.file]) == 1}
     found = _places_of(wanted, files, stores)
-    described = {digest.tobytes().hex() for digest in stores[0].sha256} if strays and stores else set()
+    # a photo of any earlier call, which came back or has another's name
+    described = {digest.tobytes().hex() for store in stores if strays for digest in store.sha256}
     followed = _Followed([], [], [])
     for label in strays:
         place = place_of.get(label.path)

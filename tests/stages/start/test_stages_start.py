@@ -340,6 +340,20 @@ def test_a_label_waits_although_another_photo_with_its_name_gets_one(photos: Pat
     assert (given["001.png"], given["029.png"]) == ("green", "blue")
 
 
+def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (photos / "029.png").rename(tmp_path / "029.png")  # without a label
+    run(photos, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "001.png")
+    (tmp_path / "029.png").rename(photos / "001.png")
+
+    run(photos, num_classes=3)
+
+    assert "001.png" not in labels_in(folder / "given.csv")
+    assert labels_in(folder / "away.csv") == {"001.png": "green"}
+
+
 def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path) -> None:
     known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
     run(photos, labels=known, num_classes=3)
