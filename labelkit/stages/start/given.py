@@ -1,8 +1,9 @@
 """Labels that ``start`` knows: those of earlier calls, those filled in in its own suggestions, and those of a file.
 
 A label is of a photo, not of a path: it follows a photo that was moved or renamed, by the bytes of the file, also where
-its path is that of another photo now. A photo that is not there any more while another file has its path was edited:
-its label stays. Labels of photos that are not there are kept in a file of their own until the photos are back.
+its path is that of another photo now. A photo that is not there any more while a file that no earlier call knew has its
+path was edited: its label stays. Labels of photos that are not there are kept in a file of their own until these are
+back.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import find_paths, written_name
 from labelkit.data.tables import read_label_csv
+from labelkit.errors import DatasetError
 from labelkit.reading import read_bytes, sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import similar_names
@@ -205,13 +207,12 @@ def _read_user_table(
         written = _with_files(written, stores)
     told = [label for label in written if label.file]
     texts = {label.path: label.text for label in written if not label.file}
-    former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
     images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
-    were = find_paths(find_texts(labels, texts, images).unknown, former, table=labels, root=dataset.root)
-    for name, place in were.places.items():
-        path, text = written_name(former[place]), texts.pop(name)
-        if text not in left.get(path, ()):
-            told += _with_files([WrittenLabel(path, text, "")], stores)
+    if unknown := find_texts(labels, texts, images).unknown:
+        former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
+        were = find_paths(unknown, former, table=labels, root=dataset.root)
+        gone = [WrittenLabel(written_name(former[place]), texts.pop(name), "") for name, place in were.places.items()]
+        told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
     return _UserTable(place_texts(labels, texts, images) if texts else {}, told)
 
 
@@ -277,7 +278,11 @@ def _read_table(path: Path, label_column: str | None, *, empty_ok: bool = False)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(read_bytes(path).decode("utf-8-sig", "backslashreplace"), newline="")))
+    try:
+        text = read_bytes(path).decode("utf-8-sig", "backslashreplace")
+        return list(csv.DictReader(io.StringIO(text, newline="")))
+    except (OSError, csv.Error) as error:
+        raise DatasetError(str(path), f"cannot be read: {error}", "Mend it, or move it away.") from error
 
 
 def _with_files(labels: Sequence[WrittenLabel], stores: Sequence[EmbeddingStore]) -> list[WrittenLabel]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.config.start import StartConfig
-from labelkit.errors import ConfigError
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.result import SimpleResult
 from labelkit.stages.start import given as given_module
 from labelkit.stages.start import record as records
@@ -417,7 +417,15 @@ def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: p
         assert told or "other files" not in said
 
 
-@pytest.mark.parametrize("step", ["the record", "the tables", "embed", "groups", "suggest"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "the record",
+        "the tables",
+        "embed",
+        *(pytest.param(step, marks=pytest.mark.slow) for step in ("groups", "suggest")),
+    ],
+)
 def test_labels_follow_once_however_often_a_call_is_ended(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -591,6 +599,21 @@ def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels
     rows = table(tmp_path / "photos-labeled")
     assert told["counts"]["given"] == 5  # type: ignore[index]
     assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"rosso"}
+
+
+@pytest.mark.parametrize("name", ["given.csv", "away.csv", "next.csv"])
+def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is_lost(
+    photos: Path, tmp_path: Path, name: str
+) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (folder / name).write_text(f"path,label,sha256\n{200_000 * 'x'},red,\n")  # longer than a field may be
+    before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+
+    with pytest.raises(DatasetError, match=f"{name}: cannot be read: field larger"):
+        run(photos, num_classes=3)
+
+    assert {path.name: path.read_bytes() for path in folder.glob("*.csv")} == before
 
 
 def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path) -> None:
