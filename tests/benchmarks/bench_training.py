@@ -41,7 +41,7 @@ from torchvision.transforms import v2
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1
 # Steps that are timed in one turn: the default of --log-every-steps, so that one of them is logged.
-NANO_STEPS, NANO_REPETITIONS = 10, 11
+NANO_STEPS, NANO_REPETITIONS, READY_REPETITIONS = 10, 11, 5
 # Of larger networks, whose steps differ less.
 MINI_STEPS, RESNET_STEPS, LARGE_REPETITIONS = 10, 5, 3
 # So that the bare loop need not repeat the schedules.
@@ -170,7 +170,7 @@ def against_bare_loop(folder: Path) -> Iterator[Row]:
         ours.run,
         peer.run,
         wanted=Wanted(""),
-        repetitions=NANO_REPETITIONS,
+        repetitions=READY_REPETITIONS,
         warmups=WARMUPS,
     )
 

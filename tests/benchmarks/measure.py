@@ -50,6 +50,8 @@ class Wanted:
 
 
 MOST_SPREAD = 5.0
+# Of so many turns, the lowest and the highest ratio are not told: the machine may do something else in one of them.
+MANY_TURNS = 7
 
 
 def fault(row: Row) -> str | None:
@@ -98,8 +100,8 @@ def compare(
         warmups: turns before them.
 
     Returns:
-        Medians over the repetitions. The ratio is the median of the ratios of neighboring turns, not the ratio of the
-        medians: a machine that becomes slower halfway through changes both turns of a pair.
+        Medians over the repetitions, and the spread of the ratios. The ratio is the median of the ratios of neighboring
+        turns, not the ratio of the medians: a machine that becomes slower halfway through changes both turns of a pair.
     """
     (row,) = compare_several([Side(name, ours, wanted)], peer, repetitions=repetitions, warmups=warmups)
     return row
@@ -126,8 +128,9 @@ def compare_several(
     rows = []
     for number, side in enumerate(sides):
         pairs = [(ours[number], theirs) for ours, theirs in turns]
-        ratios = [side.wanted.ratio(*pair) for pair in pairs]
+        ratios = sorted(side.wanted.ratio(*pair) for pair in pairs)
         ratio = statistics.median(ratios)
+        inner = ratios[1:-1] if repetitions >= MANY_TURNS else ratios
         rows.append(
             Row(
                 name=side.name,
@@ -136,8 +139,8 @@ def compare_several(
                 ratio=ratio,
                 wanted=str(side.wanted),
                 ok=side.wanted.is_met(ratio),
-                ratio_min=min(ratios),
-                ratio_max=max(ratios),
+                ratio_min=inner[0],
+                ratio_max=inner[-1],
                 repetitions=repetitions,
             )
         )
