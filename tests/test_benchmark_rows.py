@@ -20,6 +20,8 @@ SOUND = Row(name="ours / peer", ours_s=1.0, peer_s=2.0, ratio=2.0, wanted=">= 1"
         ({"ratio": float("nan"), "wanted": "skipped"}, False),
         ({"ratio_min": 1.0, "ratio_max": 4.9}, False),
         ({"ratio_min": 1.0, "ratio_max": 5.1}, True),
+        ({"ratio_min": 1.0, "ratio_max": 9.0, "ratio_inner": [1.1, 5.4]}, False),
+        ({"ratio_min": 1.0, "ratio_max": 9.0, "ratio_inner": [1.1, 5.6]}, True),
     ],
 )
 def test_what_cannot_be_is_no_figure(changes: dict[str, object], broken: bool) -> None:
@@ -49,6 +51,18 @@ def test_each_of_several_sides_is_compared_with_the_turn_of_the_peer_beside_it()
     assert [(row["ratio"], row["ok"], row["peer_s"]) for row in rows] == [(4, True, 8), (0.5, False, 8)]
     assert [row["ours_s"] for row in rows] == [2, 4]
     assert (rows[0].get("ratio_min"), rows[0].get("ratio_max")) == (2, 8)
+
+
+@pytest.mark.parametrize(("repetitions", "broken"), [(6, True), (7, False)])
+def test_one_turn_of_seven_that_is_far_out_breaks_no_row_but_is_told(repetitions: int, broken: bool) -> None:
+    peer = iter([1.0, 50.0, *[2.0] * repetitions])
+
+    (row,) = compare_several(
+        [Side("one", lambda: 1.0, Wanted(">=", 2))], lambda: next(peer), repetitions=repetitions, warmups=1
+    )
+
+    assert (row["ratio"], row.get("ratio_min"), row.get("ratio_max")) == (2, 2, 50)
+    assert (fault(row) is not None) == broken
 
 
 def test_a_profile_names_the_function_that_takes_the_time_and_how_often_it_was_called() -> None:

@@ -29,7 +29,7 @@ PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
 REPETITIONS, COLD_REPETITIONS = 3, 3
 TRAINED, TRAINING_STEPS = "resnet18", 1
 VIT = "vit_small_patch16_224"
-LITE0_PHOTOS, VIT_PHOTOS = 120, 24
+LITE0_PHOTOS, VIT_PHOTOS = 120, 32
 LARGE_PHOTOS, LARGE_SIDE, NOISE = 6, 3024, 12.0
 COLD_TIMM = """
 import sys, timm, torch

@@ -21,6 +21,7 @@ class Row(TypedDict):
     ok: bool
     ratio_min: NotRequired[float]
     ratio_max: NotRequired[float]
+    ratio_inner: NotRequired[list[float]]
     repetitions: NotRequired[int]
 
 
@@ -50,7 +51,7 @@ class Wanted:
 
 
 MOST_SPREAD = 5.0
-# Of so many turns, the lowest and the highest ratio are not told: the machine may do something else in one of them.
+# Of so many turns, the lowest and the highest ratio break no row: the machine may do something else in one of them.
 MANY_TURNS = 7
 
 
@@ -58,14 +59,15 @@ def fault(row: Row) -> str | None:
     """Say why a row's figure cannot be taken for one; ``None``: it can.
 
     A time or ratio that is not positive was not measured; a ratio that differs fivefold between turns was measured on a
-    machine that did something else.
+    machine that did something else. Of seven turns or more, the lowest and the highest may lie further out.
     """
     if row["wanted"] == "skipped":
         return None
     if not all(math.isfinite(row[key]) and row[key] > 0 for key in ("ours_s", "peer_s", "ratio")):
         return f"{row['ours_s']:.3g}, {row['peer_s']:.3g} and their ratio {row['ratio']:.3g} are not all positive"
-    if row.get("ratio_max", 1.0) > MOST_SPREAD * row.get("ratio_min", 1.0):
-        return f"ratios from {row['ratio_min']:.3g} to {row['ratio_max']:.3g}"
+    low, high = row.get("ratio_inner") or (row.get("ratio_min", 1.0), row.get("ratio_max", 1.0))
+    if high > MOST_SPREAD * low:
+        return f"ratios from {low:.3g} to {high:.3g}"
     return None
 
 
@@ -100,8 +102,8 @@ def compare(
         warmups: turns before them.
 
     Returns:
-        Medians over the repetitions, and the spread of the ratios. The ratio is the median of the ratios of neighboring
-        turns, not the ratio of the medians: a machine that becomes slower halfway through changes both turns of a pair.
+        Medians over the repetitions. The ratio is the median of the ratios of neighboring turns, not the ratio of the
+        medians: a machine that becomes slower halfway through changes both turns of a pair.
     """
     (row,) = compare_several([Side(name, ours, wanted)], peer, repetitions=repetitions, warmups=warmups)
     return row
@@ -130,20 +132,20 @@ def compare_several(
         pairs = [(ours[number], theirs) for ours, theirs in turns]
         ratios = sorted(side.wanted.ratio(*pair) for pair in pairs)
         ratio = statistics.median(ratios)
-        inner = ratios[1:-1] if repetitions >= MANY_TURNS else ratios
-        rows.append(
-            Row(
-                name=side.name,
-                ours_s=statistics.median(pair[0] for pair in pairs),
-                peer_s=statistics.median(pair[1] for pair in pairs),
-                ratio=ratio,
-                wanted=str(side.wanted),
-                ok=side.wanted.is_met(ratio),
-                ratio_min=inner[0],
-                ratio_max=inner[-1],
-                repetitions=repetitions,
-            )
+        row = Row(
+            name=side.name,
+            ours_s=statistics.median(pair[0] for pair in pairs),
+            peer_s=statistics.median(pair[1] for pair in pairs),
+            ratio=ratio,
+            wanted=str(side.wanted),
+            ok=side.wanted.is_met(ratio),
+            ratio_min=ratios[0],
+            ratio_max=ratios[-1],
+            repetitions=repetitions,
         )
+        if repetitions >= MANY_TURNS:
+            row["ratio_inner"] = [ratios[1], ratios[-2]]
+        rows.append(row)
     return rows
 
 

@@ -120,16 +120,7 @@ def collect_labels(
     for label in (*followed.moved, *followed.away):
         gone_from.setdefault(label.path, set()).add(label.text)
     _tell(followed, known_away, folder)
-    old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
-    placed = table.placed.items()
-    stale = {place for place, text in placed if text in old.get(place, ()) and text != known.get(place)}
-    if stale:
-        progress.warning(
-            f"{labels}: {_labels(len(stale))} of photos that were deleted or have other names by now, left out; the "
-            f"labels are known, so --labels may be left out too; if they are right for the photos that have the names "
-            f"now, add them to {folder / GIVEN}"
-        )
-    fresh = {place: text for place, text in placed if place not in stale}
+    fresh = _without_old(table.placed, known, place_of, gone_from, told=(labels, folder / GIVEN))
     changed += sum(known.get(place, text) != text for place, text in fresh.items())
     if changed:
         progress.warning(f"{labels}: {_labels(changed)} of photos that had another label before; the new one is taken")
@@ -146,6 +137,35 @@ def collect_labels(
         len(followed.moved),
         {path: sorted(texts) for path, texts in sorted(gone_from.items())},
     )
+
+
+def _without_old(
+    placed: Mapping[int, str],
+    known: Mapping[int, str],
+    place_of: Mapping[str, int],
+    gone_from: Mapping[str, Set[str]],
+    *,
+    told: tuple[Path | None, Path],
+) -> dict[int, str]:
+    """Leave out lines of the user's table that are of a photo which had the path before.
+
+    Args:
+        placed: the lines, by place of their paths.
+        known: labels by place, without the table.
+        place_of: place of each path.
+        gone_from: by path, labels that photos took along from there.
+        told: the table, and where labels can be added, for the message.
+    """
+    old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
+    stale = {place for place, text in placed.items() if text in old.get(place, ()) and text != known.get(place)}
+    if stale:
+        table, given = told
+        current_progress().warning(
+            f"{table}: {_labels(len(stale))} of photos that were deleted or have other names by now, left out; the "
+            f"labels are known, so --labels may be left out too; if they are right for the photos that have the names "
+            f"now, add them to {given}"
+        )
+    return {place: text for place, text in placed.items() if place not in stale}
 
 
 def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> None:
