@@ -51,7 +51,7 @@ class Record:
             return cls(path)
         except (OSError, ValueError) as error:
             raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose another --out.") from error
-        if not isinstance(data, dict) or data.get("version") != _VERSION:
+        if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
             raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
         return cls(path, list(data["rounds"]), dict(data["steps"]), dict(data.get("left", {})))
 
@@ -93,6 +93,13 @@ class Record:
             ResourceError: no room, no permission.
         """
         commit_json(self.path, {"version": _VERSION, "rounds": self.rounds, "left": self.left, "steps": self.steps})
+
+
+def _are_texts(value: object) -> bool:
+    """Whether it is an object with lists of texts."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values())
 
 
 def digest(value: object) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.config.start import StartConfig
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.result import SimpleResult
 from labelkit.stages.start import given as given_module
 from labelkit.stages.start import record as records
@@ -614,6 +614,18 @@ def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is
         run(photos, num_classes=3)
 
     assert {path.name: path.read_bytes() for path in folder.glob("*.csv")} == before
+
+
+@pytest.mark.parametrize("left", [5, {"000.png": 5}, {"000.png": [5]}])
+def test_a_record_with_something_else_in_the_place_of_labels_is_refused(
+    photos: Path, tmp_path: Path, left: object
+) -> None:
+    run(photos, num_classes=3)
+    record = tmp_path / "photos-labeled" / "start.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "left": left}))
+
+    with pytest.raises(StoreError, match=r"start.json: was not written by this version"):
+        run(photos, num_classes=3)
 
 
 def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path) -> None:
