@@ -4,7 +4,8 @@ The exit code is 0 even where a ratio misses what is wanted: the table says so, 
 where a row's figure cannot be: negative, not a number, or different fivefold between turns.
 
 How time and memory grow with the rows of a store (``--growth``) takes half an hour and is left out unless asked for.
-``--quick`` runs the rows of each module that take seconds; what they leave out is named.
+``--quick`` runs the rows of each module that take seconds. Rows that take long and are shown, not judged
+(``shown_rows`` of a module), run with ``--only`` alone. What is left out is named.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,7 @@ def main() -> int:
         "rows": [],
     }
     left_out: list[str] = []
+    shown_alone: list[str] = []
     show(f"{'':{NAME_WIDTH}}  {'ours':>9}  {'peer':>9}  {'ratio':>6}  {'min - max':>13}  wanted")
     for name in chosen(options):
         module = importlib.import_module(f"tests.benchmarks.bench_{name}")
@@ -68,11 +71,15 @@ def main() -> int:
         if work is None:
             left_out.append(name)
             continue
+        shown = getattr(module, "shown_rows", None)
+        if shown is not None and options.only is None:
+            shown_alone.append(name)
+        parts = [work, shown] if shown is not None and options.only is not None else [work]
         if hasattr(module, "SEEDS"):
             record["seeds"][name] = module.SEEDS
         begin = time.perf_counter()
         with threadpool_limits(options.threads):
-            for row in work():
+            for row in chain.from_iterable(part() for part in parts):
                 show(line(row))
                 record["rows"].append(row)
                 record["seconds"][name] = round(time.perf_counter() - begin, 1)
@@ -83,6 +90,8 @@ def main() -> int:
     record["load_average"]["after"] = os.getloadavg()[0]
     before, after = record["load_average"].values()
     show(summary(record["rows"], record["seconds"], left_out))
+    if shown_alone:
+        show(f"rows that are shown and not judged run by --only NAME: {', '.join(shown_alone)}")
     show(f"threads {options.threads}, cores {os.cpu_count()}, load {before:.1f} before, {after:.1f} after")
     write(record, options.json)
     return 1 if broken else 0

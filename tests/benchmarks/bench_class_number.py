@@ -8,8 +8,6 @@ limit too. The last row has a limit of memory that is less than its rows take.
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from labelkit.store.results import read_result
 from labelkit.store.writing import EmbeddingRun
 from sklearn.cluster import MiniBatchKMeans
 from tests.benchmarks.bench_load import measure
-from tests.benchmarks.measure import Row
+from tests.benchmarks.measure import Row, own_cache
 
 SEEDS = {"rows": 0, "draws": 0}
 PART_ROWS = 1 << 15
@@ -91,16 +89,10 @@ def write_store(path: Path, size: Size) -> None:
 def rows() -> Iterator[Row]:
     """A row for each size."""
     for size in SIZES:
-        with tempfile.TemporaryDirectory() as name:
-            cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(Path(name) / "cache")
-            try:
-                path = Path(name) / "rows.h5"
-                write_store(path, size)
-                yield _row(path, size)
-            finally:
-                del os.environ["LABELKIT_CACHE"]
-                if cache is not None:
-                    os.environ["LABELKIT_CACHE"] = cache
+        with own_cache() as folder:
+            path = folder / "rows.h5"
+            write_store(path, size)
+            yield _row(path, size)
 
 
 def _row(path: Path, size: Size) -> Row:

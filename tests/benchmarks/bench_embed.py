@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from labelkit.stages.embed.images import embed_images
 from labelkit.stages.read.networks import embedding_network
 from labelkit.store.embeddings import open_store
 from PIL import Image
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
+from tests.benchmarks.measure import Row, Wanted, compare, own_cache, seconds, with_check
 
 SEEDS = {"images": 0, "weights": 0}
 NUM_IMAGES, NUM_CLASSES, SIDE = 512, 8, 32
@@ -40,16 +38,9 @@ def write_images(folder: Path) -> None:
 
 def rows() -> Iterator[Row]:
     """Compare images per second."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
-        try:
-            yield _row(folder)
-            yield _reuse_row(folder)
-        finally:
-            del os.environ["LABELKIT_CACHE"]
-            if cache is not None:
-                os.environ["LABELKIT_CACHE"] = cache
+    with own_cache() as folder:
+        yield _row(folder)
+        yield _reuse_row(folder)
 
 
 def _row(folder: Path) -> Row:

@@ -18,7 +18,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from labelkit.store.embeddings import ModelIdentity
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
-from tests.benchmarks.measure import Row
+from tests.benchmarks.measure import Row, own_cache
 
 SEEDS = {"rows": 0, "images": 0}
 DIM, CLASSES = 128, 100
@@ -176,29 +175,22 @@ def is_wanted(command: str) -> bool:
 
 def rows() -> Iterator[Row]:
     """Yield a row for every command and pair of sizes."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
-        try:
-            for size in (BASE, *wanted_sizes(SIZES)):
-                write_store(folder / f"{size}.h5", size)
-            for command, sizes in COMMANDS.items():
-                if not is_wanted(command):
-                    continue
-                found = {}
-                for n in (BASE, *wanted_sizes(sizes)):
-                    index = str(folder / f"{n}.h5")
-                    places = {"QUERIES": str(folder / f"{BASE}.h5"), "INDEX": index, "FOLDER": name}
-                    found[n] = measure([*shlex.split(_with(places, command)), "--index", index, "-q"])
-                yield from growth(_with(NAMES, command), found)
+    with own_cache() as folder:
+        for size in (BASE, *wanted_sizes(SIZES)):
+            write_store(folder / f"{size}.h5", size)
+        for command, sizes in COMMANDS.items():
+            if not is_wanted(command):
+                continue
             found = {}
-            for number in (BASE, *wanted_sizes(IMAGES)) if is_wanted("embed") else ():
-                write_images(folder / "images", number)
-                words = shlex.split("embed --backbone pixels --image-size 8 --device cpu -q --dataset")
-                found[number] = measure([*words, str(folder / "images"), "--out", str(folder / f"images{number}.h5")])
-            if found:
-                yield from growth("embed, pixels of images of 8 x 8", found)
-        finally:
-            del os.environ["LABELKIT_CACHE"]
-            if cache is not None:
-                os.environ["LABELKIT_CACHE"] = cache
+            for n in (BASE, *wanted_sizes(sizes)):
+                index = str(folder / f"{n}.h5")
+                places = {"QUERIES": str(folder / f"{BASE}.h5"), "INDEX": index, "FOLDER": str(folder)}
+                found[n] = measure([*shlex.split(_with(places, command)), "--index", index, "-q"])
+            yield from growth(_with(NAMES, command), found)
+        found = {}
+        for number in (BASE, *wanted_sizes(IMAGES)) if is_wanted("embed") else ():
+            write_images(folder / "images", number)
+            words = shlex.split("embed --backbone pixels --image-size 8 --device cpu -q --dataset")
+            found[number] = measure([*words, str(folder / "images"), "--out", str(folder / f"images{number}.h5")])
+        if found:
+            yield from growth("embed, pixels of images of 8 x 8", found)

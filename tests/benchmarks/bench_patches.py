@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from labelkit.stages.read.networks import embedding_network
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches
 from tests.benchmarks.bench_embed import BATCH_SIZE, write_images
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
+from tests.benchmarks.measure import Row, Wanted, compare, own_cache, seconds, with_check
 
 SEEDS = {"weights": 0, "patches": 0}
 BLOCK_ROWS, NUM_BLOCKS, DIM, K = 65_536, 4, 384, 10
@@ -29,15 +27,8 @@ REPETITIONS = 3
 
 def rows() -> Iterator[Row]:
     """Compare images per second, then patches per second."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
-        try:
-            yield _embedding(folder)
-        finally:
-            del os.environ["LABELKIT_CACHE"]
-            if cache is not None:
-                os.environ["LABELKIT_CACHE"] = cache
+    with own_cache() as folder:
+        yield _embedding(folder)
     yield _search()
 
 

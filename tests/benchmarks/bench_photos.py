@@ -22,7 +22,7 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.read.networks import embedding_network
 from PIL import Image
-from tests.benchmarks.measure import Row, Side, Wanted, compare, compare_several, seconds, with_check
+from tests.benchmarks.measure import Row, Side, Wanted, compare, compare_several, own_cache, seconds, with_check
 
 SEEDS = {"weights": 0, "noise": 0}
 PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
@@ -72,17 +72,15 @@ def has_bf16() -> bool:
 
 def rows() -> Iterator[Row]:
     """Compare seconds of whole passes."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        cache, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(folder / "cache")
-        try:
-            yield from _embed_rows(folder)
-            yield _large_row(folder)
-            yield from _cold_rows(folder)
-        finally:
-            del os.environ["LABELKIT_CACHE"]
-            if cache is not None:
-                os.environ["LABELKIT_CACHE"] = cache
+    with own_cache() as folder:
+        yield from _embed_rows(folder)
+        yield from _cold_rows(folder)
+
+
+def shown_rows() -> Iterator[Row]:
+    """Show what shrunken decoding of large photos and kept memory are worth."""
+    with own_cache() as folder:
+        yield _large_row(folder)
     yield _training_row()
 
 

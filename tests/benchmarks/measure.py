@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
 
@@ -153,3 +157,16 @@ def with_check(row: Row, what: str, same: bool) -> Row:
     """Add to a row whether both sides came to the same result; a faster way to another result does not count."""
     name = f"{row['name']}, {'same' if same else 'DIFFERENT'} {what}"
     return {**row, "name": name, "ok": row["ok"] and same}
+
+
+@contextmanager
+def own_cache() -> Iterator[Path]:
+    """A folder that is gone afterwards, where labelkit and its processes also keep what they would keep for a user."""
+    with tempfile.TemporaryDirectory() as name:
+        before, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(Path(name) / "cache")
+        try:
+            yield Path(name)
+        finally:
+            del os.environ["LABELKIT_CACHE"]
+            if before is not None:
+                os.environ["LABELKIT_CACHE"] = before
