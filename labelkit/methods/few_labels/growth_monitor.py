@@ -5,8 +5,6 @@ The truth is used here and nowhere else; it reaches neither discovery nor traini
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +15,7 @@ from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, TrainState
 from labelkit.engine.monitors.classification import ClassificationMonitor
 from labelkit.methods.few_labels.growth import LabelGrowth
+from labelkit.store.csv_table import csv_text
 
 DISCOVERED: Final = "discovered.csv"
 _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation", "iteration", "network")
@@ -49,9 +48,7 @@ class GrowthMonitor(ClassificationMonitor):
     def discovered(self) -> str:
         """Return the table as CSV, in the order of discovery; with the truth if any is known."""
         known = bool((self._truth >= 0).any())
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([*_HEADER, "truth"] if known else _HEADER)
+        lines: list[list[object]] = []
         for sample in self._growth.samples():
             row = [
                 sample.sample_index,
@@ -63,8 +60,8 @@ class GrowthMonitor(ClassificationMonitor):
                 sample.iteration,
                 sample.network,
             ]
-            writer.writerow([*row, self._name(int(self._truth[sample.sample_index]))] if known else row)
-        return buffer.getvalue()
+            lines.append([*row, self._name(int(self._truth[sample.sample_index]))] if known else row)
+        return csv_text([*_HEADER, "truth"] if known else _HEADER, lines)
 
     def _name(self, label: int) -> str:
         if label < 0:

@@ -7,8 +7,6 @@ Classes with labels are told apart by a classifier, other images go to groups, a
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +34,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, free_name, write_result
 
@@ -398,12 +397,10 @@ def _csv_text(
     order: NDArray[np.int64],
 ) -> bytes:
     """The table for people; an unsure image keeps its best guess. Rows are those of the store that are answered."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["path", "label_or_group", "kind", "confidence", "margin", "runner_up"])
+    lines = []
     for place in order:
         second = int(found.runner_up[place])
-        writer.writerow(
+        lines.append(
             [
                 store.sample_ids[int(rows[place])],
                 grouping.names[int(found.named[place])],
@@ -413,8 +410,7 @@ def _csv_text(
                 grouping.names[second] if second >= 0 else "",
             ]
         )
-    # Bytes of a file name that are no text become backslash escapes.
-    return buffer.getvalue().encode("utf-8", "backslashreplace")
+    return csv_bytes(["path", "label_or_group", "kind", "confidence", "margin", "runner_up"], lines)
 
 
 def _arrays(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.reading import open_regular
+from labelkit.store.csv_table import csv_bytes
 
 TABLE_COLUMNS = ("path", "label", "score", "rank", "round")
 _GENERATION = "generation"
@@ -38,13 +39,9 @@ class FoundImage:
 
 def found_table_text(found: Sequence[FoundImage]) -> bytes:
     """Return the table as CSV, best rank first."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(TABLE_COLUMNS)
-    for image in sorted(found, key=lambda image: image.rank):
-        writer.writerow([image.sample_id, image.label, f"{image.score:.6g}", image.rank, image.round])
-    # Bytes of a file name that are no text become backslash escapes.
-    return buffer.getvalue().encode("utf-8", "backslashreplace")
+    best_first = sorted(found, key=lambda image: image.rank)
+    lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
+    return csv_bytes(TABLE_COLUMNS, lines)
 
 
 def read_found_table(path: Path, generation: int | None = None) -> list[FoundImage]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,6 +35,7 @@ from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.train.prepare import eval_images, prepare_data
 from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
 
@@ -240,11 +239,8 @@ def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list
 
 
 def _confusion_csv(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["true class", *class_names])
-    writer.writerows([name, *row] for name, row in zip(class_names, matrix.tolist(), strict=True))
-    return text.getvalue().encode()
+    rows = ([name, *row] for name, row in zip(class_names, matrix.tolist(), strict=True))
+    return csv_bytes(["true class", *class_names], rows)
 
 
 def _in_class_order(outputs: NDArray[np.float32], columns: NDArray[np.int64], num_classes: int) -> NDArray[np.float32]:

@@ -6,7 +6,6 @@ groups of the new answer; groups that are called as before keep their number.
 
 from __future__ import annotations
 
-import csv
 import json
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from labelkit.stages.label.actions import BadStep, Step, Work, labels_to_learn
 from labelkit.stages.label.browser import Browsed
 from labelkit.stages.label.session import Done, Session, copied
 from labelkit.stages.report.groups import describe_groups
+from labelkit.store.csv_table import csv_text
 from labelkit.store.results import Result, free_name, list_results, read_result
 
 _LAST_WORDS = 600
@@ -147,11 +147,10 @@ class Asking:
     def _answer(self, table: Path, learned: NDArray[np.int64]) -> Result:
         """Run the commands; return the answers, or the groups if there are too few labels for answers."""
         store, classes = self.session.store, self.session.read(lambda work: list(work.classes))
-        with table.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["path", "label"])
-            for row in np.flatnonzero(learned >= 0).tolist():
-                writer.writerow([written_name(store.sample_ids[row]), classes[int(learned[row])]])
+        labeled = np.flatnonzero(learned >= 0).tolist()
+        lines = ([written_name(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
+        # strict: a name that is no text would come back as another one
+        table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = free_name(store, "groups"), free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
         earlier = self._earlier_groups()

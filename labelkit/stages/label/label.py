@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.label_files import LABELS_KIND
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import list_results, write_result
 
@@ -133,11 +132,8 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     if missing:
         problem = f"{len(missing)} of {store.n} images of {store.path} are not there, first: {missing[0]}"
         raise DatasetError(str(root), problem, "Pass --dataset (and --data-root).")
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
     has_splits = store.splits is not None and bool(store.split_names)
-    writer.writerow(["path", "label", *(["split"] if has_splits else [])])
-    unwritable = 0
+    lines, unwritable = [], 0
     for row, name in enumerate(store.sample_ids):
         place = root / name
         text = os.fspath(place.relative_to(folder) if place.is_relative_to(folder) else place)
@@ -149,7 +145,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
         if store.splits is not None and has_splits:
             split = int(store.splits[row])
             line.append(store.split_names[split] if split >= 0 else "")
-        writer.writerow(line)
+        lines.append(line)
     if unwritable:
         current_progress().warning(f"{path}: {unwritable} images left out, whose names are no text")
-    return buffer.getvalue().encode()
+    return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)

@@ -11,9 +11,7 @@ Files are the very bytes that were embedded: an image that changed since is refu
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -39,6 +37,7 @@ from labelkit.stages.report.groups import choose_result, describe_groups, find_r
 from labelkit.stages.report.images import choose_images
 from labelkit.stages.report.places import place_images
 from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name
+from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.run_folder import translated
 
@@ -285,14 +284,11 @@ def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
     if lost:
         problem = f"datasets reads {', '.join(map(repr, lost))} in metadata.csv as no label"
         raise ConfigError("--export huggingface", problem, "Rename them, or use another format.")
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["file_name", "label"])
-    writer.writerows([name, found.name(place) or ""] for place, name in enumerate(found.ids))
     taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
     if taken:
         raise DatasetError(sorted(taken)[0], "is the name of an image and of a table", "Rename the image.")
-    return found.ids, {"metadata.csv": buffer.getvalue(), "README.md": _README}
+    table = csv_text(["file_name", "label"], ([name, found.name(place) or ""] for place, name in enumerate(found.ids)))
+    return found.ids, {"metadata.csv": table, "README.md": _README}
 
 
 def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -41,6 +39,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import current_processes, of_others
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 
@@ -331,12 +330,14 @@ def _choose(
 
 
 def _table(names: list[str], chosen: Suggested, guesses: list[str]) -> bytes:
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for name, score, reason, guess in zip(names, chosen.scores.tolist(), chosen.reasons, guesses, strict=True):
-        writer.writerow([written_name(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess])
-    return buffer.getvalue().encode()
+    lines = zip(names, chosen.scores.tolist(), chosen.reasons, guesses, strict=True)
+    return csv_bytes(
+        COLUMNS,
+        (
+            [written_name(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
+            for name, score, reason, guess in lines
+        ),
+    )
 
 
 def _draw(config: SuggestConfig, path: Path, images: ImageDataset, names: list[str], guesses: list[str]) -> Path:

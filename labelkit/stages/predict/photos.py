@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
@@ -28,6 +27,7 @@ from labelkit.stages.read.label_files import LabeledImages, placed_csv
 from labelkit.stages.result import Table
 from labelkit.stages.retrieve.queries import Queries, embedded_images, is_store, rows_of_other
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_text
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
 """Of the table. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the label
@@ -285,11 +285,7 @@ def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str
 
 
 def _csv(predictions: list[Prediction]) -> str:
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(line.texts() for line in predictions)
-    return buffer.getvalue()
+    return csv_text(COLUMNS, (line.texts() for line in predictions))
 
 
 def _json_lines(predictions: list[Prediction]) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from labelkit.store.csv_table import csv_text
 
 _ESCAPED = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -112,14 +112,11 @@ def _escaped(text: str) -> str:
 
 
 def _csv(record: Mapping[str, Any]) -> str:
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["row", "value", "published", "mean", "deviation", "seeds", "state"])
+    lines: list[list[object]] = []
     for row in record["rows"]:
         for value in row["values"]:
             seeds = " ".join(repr(one) for one in value["seeds"])
             numbers = [value["published"], value["mean"], value["deviation"]]
-            writer.writerow(
-                [row["name"], value["name"], *("" if one is None else one for one in numbers), seeds, row["state"]]
-            )
-    return buffer.getvalue()
+            told = ("" if one is None else one for one in numbers)
+            lines.append([row["name"], value["name"], *told, seeds, row["state"]])
+    return csv_text(["row", "value", "published", "mean", "deviation", "seeds", "state"], lines)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import threading
 import time
 from dataclasses import dataclass
@@ -43,6 +41,7 @@ from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, 
 from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import write_result
 
@@ -384,16 +383,12 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
 
 
 def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["query", "rank", "path", "row", "label", "score", "duplicate"])
+    lines: list[tuple[object, ...]] = []
     for name, found in zip(queries.names, hits, strict=True):
         for rank, hit in enumerate(found, start=1):
-            label = row_label(store, hit.row) or ""
-            writer.writerow(
-                [name, rank, store.sample_ids[hit.row], hit.row, label, f"{hit.score:.9g}", hit.duplicate or ""]
-            )
-    return buffer.getvalue()
+            label, score = row_label(store, hit.row) or "", f"{hit.score:.9g}"
+            lines.append((name, rank, store.sample_ids[hit.row], hit.row, label, score, hit.duplicate or ""))
+    return csv_text(("query", "rank", "path", "row", "label", "score", "duplicate"), lines)
 
 
 def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:

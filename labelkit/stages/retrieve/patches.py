@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.stages.retrieve.queries import is_store, query_images, row_label
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_text
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patches import ImagePatches, PatchSet, open_patches
 
@@ -236,28 +235,13 @@ def _result(
 
 
 def _csv_text(store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> str:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
     edges = ("left", "top", "right", "bottom")
-    writer.writerow(
-        [
-            "query",
-            "query_row",
-            "query_column",
-            "rank",
-            "path",
-            "row",
-            "patch_row",
-            "patch_column",
-            *edges,
-            "label",
-            "score",
-        ]
-    )
+    place = ("query", "query_row", "query_column", "rank", "path", "row", "patch_row", "patch_column")
+    lines = []
     for rank, hit in enumerate(hits, start=1):
-        place = [query.name, *query.cell, rank, store.sample_ids[hit.row], hit.row, *hit.cell]
-        writer.writerow([*place, *hit.box, row_label(store, hit.row) or "", f"{hit.score:.9g}"])
-    return buffer.getvalue()
+        cell = (query.name, *query.cell, rank, store.sample_ids[hit.row], hit.row, *hit.cell)
+        lines.append((*cell, *hit.box, row_label(store, hit.row) or "", f"{hit.score:.9g}"))
+    return csv_text((*place, *edges, "label", "score"), lines)
 
 
 def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> None:

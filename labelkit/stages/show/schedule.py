@@ -5,8 +5,6 @@ Every value comes from the function that the trainer or the method asks in a run
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from labelkit.stages.new_files import check_output
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.train.prepare import prepare_data
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
 
 _ALL_STEPS: Final = 2000
 _MOST_POINTS: Final = 1000
@@ -243,11 +242,7 @@ def _same(first: float, second: float) -> bool:
 
 def _write(path: Path, curves: Curves) -> None:
     if path.suffix.lower() == ".csv":
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow(curves.columns)
-        writer.writerows(curves.row(step) for step in curves.steps)
-        commit_bytes(path, buffer.getvalue().encode())
+        commit_bytes(path, csv_bytes(curves.columns, (curves.row(step) for step in curves.steps)))
         return
     from labelkit.stages.pictures.plots import Line, write_curves_plot  # matplotlib takes a second to load
 

@@ -24,6 +24,7 @@ from labelkit.reading import read_bytes, sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import similar_names
 from labelkit.stages.read.label_files import LabeledImages, find_texts, place_texts
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, NEXT, AWAY = "given.csv", "next.csv", "away.csv"
@@ -386,9 +387,4 @@ def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
 
 
 def _csv(labels: Iterable[WrittenLabel]) -> bytes:
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["path", "label", _FILE])
-    writer.writerows((label.path, label.text, label.file) for label in labels)
-    # bytes of a file name that are no text become backslash escapes
-    return buffer.getvalue().encode("utf-8", "backslashreplace")
+    return csv_bytes(("path", "label", _FILE), ((label.path, label.text, label.file) for label in labels))
