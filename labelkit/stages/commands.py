@@ -26,7 +26,7 @@ class Command:
     Attributes:
         text: what it does, in help and in the docstring of its Python function.
         example: a command line that runs it.
-        config: ``module:Class`` of its options, below ``labelkit.config``.
+        config: ``module:Class`` of its options, below ``labelkit.config``; or the class.
         stage: ``module:function`` that does the work, below ``labelkit.stages``; takes the config.
         summary: a line for the list of all commands; of a subcommand its group's stands there.
         shares: what several processes of torchrun share of its work; ``None``: it is refused there.
@@ -34,7 +34,7 @@ class Command:
 
     text: str
     example: str
-    config: str
+    config: str | type[StageConfig]
     stage: str
     summary: str = ""
     shares: Shares | None = None
@@ -46,6 +46,8 @@ class Command:
 
     def config_class(self) -> type[StageConfig]:
         """Import the options."""
+        if not isinstance(self.config, str):
+            return self.config
         loaded: type[StageConfig] = _load("labelkit.config", self.config)
         return loaded
 
@@ -132,8 +134,8 @@ COMMANDS: dict[str, Command | Group] = {
     "start": Command(
         "Turn a folder of photos and a few labels into a table of labels: embed, count the classes, answer, say "
         "what to label next, make a page.\n\n"
-        "Each step is a command of its own, and is shown. Call it again with more photos or labels: it goes on, and "
-        "groups keep their names.",
+        "Each step is a command of its own; the first call shows them. Call it again with more photos or labels: it "
+        "goes on, and groups keep their names.",
         "labelkit start photos --labels known.csv",
         "start:StartConfig",
         "start.run:start",

@@ -7,7 +7,7 @@ with the same files, and its groups keep the ids of the round before.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,29 +122,14 @@ def start(config: StartConfig) -> SimpleResult:
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     steps = _steps(config, this)
     progress = current_progress()
-    named = len(set(labels.values()))
-    classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
-    progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
-    if len(labels) == len(dataset) and config.num_classes not in (None, named):
-        progress.message(f"every photo has a label: there are {named} classes, whatever --num-classes says")
-    for note in dataset.notes:
-        progress.message(note)
-    for number, (name, step) in enumerate(steps.items(), 1):
-        progress.message(f"{number}. {name}: {command_line(step)}")
+    _tell_photos(config, dataset, labels)
+    if not config.dry_run:
+        _tell_steps(steps, is_first=not last)
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None:
         progress.message(f"describing the photos takes about {minutes:.1f} minutes here; the other steps come on top")
     if config.dry_run:
-        rows: list[list[Cell]] = [
-            [number, name, command_line(step)] for number, (name, step) in enumerate(steps.items(), 1)
-        ]
-        values: dict[str, object] = {
-            "photos": len(dataset),
-            "labeled": len(labels),
-            "embed_minutes": minutes,
-            "steps": [{"name": name, "command": command_line(step)} for name, step in steps.items()],
-        }
-        return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
+        return _plan(dataset, labels, minutes, steps)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -159,16 +144,52 @@ def start(config: StartConfig) -> SimpleResult:
         (folder / NEXT).unlink(missing_ok=True)
     told = {"embed": _do(record, this, "embed", steps["embed"])}
     _set_unreadable_aside(this, dataset, known)
-    this = replace(this, previous=_previous(this, [folder / name for name in _stores(record, folder)], dataset))
+    this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
-        steps = _steps(config, this)
+    steps = _steps(config, this)
     told |= {name: _do(record, this, name, step) for name, step in steps.items() if name != "embed"}
     for undone, tables in (("suggest", (NEXT,)), ("novel photos", (NOVEL, NOVEL_SHEET))):
         for table in tables if undone not in steps else ():  # of an earlier call; given.csv has the labels of next.csv
             (folder / table).unlink(missing_ok=True)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
-    return finish(config, this.store, old, this.record, told, [folder / LABELS, folder / NEXT, folder / REPORT])
+    made = [folder / LABELS, folder / NEXT, folder / REPORT]
+    return finish(config, this.store, old, this.record, told, made, _last_answers(record, this))
+
+
+def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
+    progress, named = current_progress(), len(set(labels.values()))
+    classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
+    progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
+    if len(labels) == len(dataset) and config.num_classes not in (None, named):
+        progress.message(f"every photo has a label: there are {named} classes, whatever --num-classes says")
+    for note in dataset.notes:
+        progress.message(note)
+
+
+def _tell_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
+    """Show the commands, the first time."""
+    progress = current_progress()
+    if not is_first:
+        progress.message(f"the steps again: {', '.join(steps)} (--dry-run shows their commands)")
+        return
+    for number, (name, step) in enumerate(steps.items(), 1):
+        progress.message(f"{number}. {name}: {command_line(step)}")
+
+
+def _plan(
+    dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, StageConfig]
+) -> SimpleResult:
+    """What ``--dry-run`` tells."""
+    commands = {name: command_line(step) for name, step in steps.items()}
+    rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
+    values: dict[str, object] = {
+        "photos": len(dataset),
+        "labeled": len(labels),
+        "embed_minutes": minutes,
+        "steps": [{"name": name, "command": command} for name, command in commands.items()],
+    }
+    return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
 
 
 def _photos(folder: Path) -> ImageDataset:
@@ -301,6 +322,17 @@ def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, A
     return None
 
 
+def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
+    """Say what the round goes on from, now that its photos are described."""
+    this = replace(this, previous=_previous(this, stores, dataset))
+    if (
+        this.before is None
+        or held_rows(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
+    ):
+        return this
+    return replace(this, before=None)  # each photo is another one under a name that was there
+
+
 def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Path | None:
     """The newest store of other photos that lacks ten or more of the photos without a label, but not all photos."""
     if not this.record["answer"]:
@@ -314,6 +346,15 @@ def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Pa
         if held.any() and int((unlabeled & ~held).sum()) >= _FEWEST_LATER:
             return path
     return None
+
+
+def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
+    """Store and answers of the last round that had some; ``None``: there is none, or this one has none to compare."""
+    answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
+    entry = last_finished(answered, this.folder, "answer")
+    if entry is None or not this.record["answer"] or this.record.get("alone"):
+        return None
+    return this.folder / str(entry["store"]), str(entry["answer"])
 
 
 def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:

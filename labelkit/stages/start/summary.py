@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from labelkit.config.start import StartConfig
+from labelkit.errors import StoreError
 from labelkit.stages.discover.stored_answers import StoredAnswers, stored_answers
 from labelkit.stages.find.mislabeled import MANY_DOUBTS
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.start.since import CHANGED, Since, compare_answers
+from labelkit.stages.start.since import COLUMNS as CHANGED_COLUMNS
 from labelkit.stages.train.verdict import heads_verdict
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
@@ -38,8 +40,9 @@ def finish(
     this: Mapping[str, Any],
     told: Mapping[str, Mapping[str, Any]],
     made: Sequence[Path],
+    last: tuple[Path, str] | None,
 ) -> SimpleResult:
-    """Write the table of labels, and say what was found.
+    """Write the table of labels and that of changes, and say what was found.
 
     Args:
         config: of the command.
@@ -48,14 +51,23 @@ def finish(
         this: entry of the round in ``start.json``.
         told: what each step told, by its name.
         made: files to name, the table first.
+        last: store and answers of the last call that had some; ``None``: there is none, or this one has none.
     """
     store = open_store(path)
     result = read_result(store, str(this["answer"] or this["groups"]))
     found = stored_answers(result)
     rows = _rows(store, found)
-    commit_bytes(made[0], _csv(rows))
+    commit_bytes(made[0], csv_bytes(COLUMNS, rows))
+    since = None if last is None else _since(store, rows, *last)
+    changes = made[0].with_name(CHANGED)
+    if since is None:
+        changes.unlink(missing_ok=True)
+    else:
+        commit_bytes(changes, csv_bytes(CHANGED_COLUMNS, since.changed))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     sentences = _sentences(config, told, rows, counts, found.expected_right(("unsure",)), made)
+    if since is not None:
+        sentences.insert(1, _since_sentence(since, changes))
     # the last line says what to look at
     sentences.insert(-1, _store_sentence(path, old))
     for name, reason in store.skipped[:5]:
@@ -71,6 +83,7 @@ def finish(
         "counts": counts,
         "copies": told["duplicates"]["spare_images"],
         "odd": told["odd"]["odd_images"],
+        "since": None if since is None else since.to_json(),
         "described_now": 0 if told["embed"]["already_done"] else len(rows) - told["embed"]["reused"],
         "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
         "sentences": sentences,
@@ -100,13 +113,16 @@ def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, str, s
     ]
 
 
-def _csv(rows: Sequence[tuple[str, str, str, str]]) -> bytes:
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(rows)
-    # bytes of a file name that are no text become backslash escapes
-    return buffer.getvalue().encode("utf-8", "backslashreplace")
+def _since(store: EmbeddingStore, rows: Sequence[tuple[str, str, str, str]], then: Path, result: str) -> Since | None:
+    """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
+    try:
+        store_then = open_store(then)
+        rows_then = _rows(store_then, stored_answers(read_result(store_then, result)))
+    except StoreError as error:
+        current_progress().warning(f"what changed since the last call is not told: {error}")
+        return None
+    since = compare_answers(store, [row[1:] for row in rows], store_then, [row[1:] for row in rows_then])
+    return since if since.photos else None
 
 
 def _sentences(
@@ -146,6 +162,18 @@ def _sentences(
     if "labels to check" in told and told["labels to check"]["doubtful_labels"]:
         said.append(_check_sentence(told["labels to check"], made[0].parent))
     said.append(f"The table is {table}, the page to look at is {page}.")
+    return said
+
+
+def _since_sentence(since: Since, changes: Path) -> str:
+    said = (
+        f"Since the last call with answers, {since.other_label} of {since.photos} photos have another label or guess "
+        f"({changes}). {since.now_answered} that were unsure are answered, {since.now_unsure} that were answered are "
+        "unsure."
+    )
+    if since.labeled:
+        photos = "photo" if since.labeled == 1 else "photos"
+        said += f" You labeled {since.labeled} {photos} of known classes: {since.guessed_right} had been guessed right."
     return said
 
 
