@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from labelkit.errors import StoreError
 from labelkit.stages.group.stable_ids import Groups, read_groups, shared_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_results
 
@@ -24,6 +24,8 @@ COLUMNS = ("path", "previous_path", "previous_group", "group", "change")
 CHANGES = ("stayed", "moved", "added", "removed", "grouped", "ungrouped", "without group")
 """What became of an image: in a related group, in another, only in the later or earlier store; in both, with a group
 only there or only here, or with none."""
+
+_MOVES_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
             _cells(earlier, later, counts, changes),
         ),
         Table("images", list(tally), [list(tally.values())]),
+        *_moves(lines),
     ]
     return SimpleResult(values, made, tuple(tables))
 
@@ -165,13 +168,16 @@ def _images(
     return lines
 
 
+def _moves(lines: list[tuple[str, str, str, str, str]]) -> list[Table]:
+    """Where most images moved from and to; nothing if none did."""
+    moves = Counter(line[2:4] for line in lines if line[4] == "moved")
+    cells: list[list[Cell]] = [[was, now, count] for (was, now), count in moves.most_common(_MOVES_SHOWN)]
+    more = f", the {_MOVES_SHOWN} most frequent of {len(moves)} pairs of groups" if len(moves) > _MOVES_SHOWN else ""
+    return [Table(f"moved{more}", ["previous", "now", "images"], cells)] if cells else []
+
+
 def _table(lines: list[tuple[str, str, str, str, str]]) -> bytes:
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for line in lines:
-        writer.writerow([written_name(cell) for cell in line])
-    return buffer.getvalue().encode()
+    return csv_bytes(COLUMNS, (map(written_name, line) for line in lines))
 
 
 def _events(earlier: _Side, later: _Side, counts: NDArray[np.int64], changes: GroupChanges) -> dict[str, object]:

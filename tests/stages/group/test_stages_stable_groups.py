@@ -19,6 +19,7 @@ from labelkit.stages.discover.categories import discover_head
 from labelkit.stages.exchange.importing import import_store
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.group.diff import diff_groups
+from labelkit.stages.result import Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import read_result, write_result
@@ -244,6 +245,29 @@ def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: P
         "e1": "added",
         "c3": "stayed",
     }
+
+
+def test_the_most_frequent_moves_are_shown_first(make_named: MakeNamed) -> None:
+    names = "abcde"
+    old, new = (make_named(name, images(names, 30)) for name in ("old.h5", "new.h5"))
+    put(old, {name: names.index(name[0]) for name in old.sample_ids})
+    # one of each group moves to each other one, and two more of the last to the first
+    moved = {f"{name}{k}": (place + 1 + k) % 5 for place, name in enumerate(names) for k in range(4)} | {
+        "e5": 0,
+        "e6": 0,
+    }
+    put(new, {name: moved.get(name, names.index(name[0])) for name in new.sample_ids})
+
+    def shown(result: str) -> list[Table]:
+        return diff_groups(DiffConfig(index=new.path, result="groups", previous=Path(result))).tables()
+
+    table = shown(str(old.path))[-1]
+    assert table.title == "moved, the 10 most frequent of 20 pairs of groups"
+    assert table.rows[:2] == [["4", "0", 3], ["0", "1", 1]]
+    assert len(table.rows) == 10
+
+    # nothing moved: there is no such table
+    assert [table.title for table in shown(str(new.path))] == ["groups", "images"]
 
 
 @pytest.mark.parametrize("kind", ["a class with labels", "an id that went on", "an id by chance"])
