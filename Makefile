@@ -4,6 +4,8 @@
 # check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: trained results,
 # examples; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers;
 # bench-quick: its rows that take seconds.
+# tests and docs are of what labelkit ships
+unexport LABELKIT_METHODS
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -21,6 +21,7 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("LABELKIT_ONNX", "0")
 # tests run side by side; threads that wait for each other would make them many times slower
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.pop("LABELKIT_METHODS", None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

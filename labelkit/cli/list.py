@@ -114,6 +114,8 @@ def list_presets(
             for config_class in CONFIG_CLASSES
             for name, path in available_presets(config_class).items()
             if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
+            # not those of a method that is extended
+            and path.parent.name == preset_folder_name(config_class.command)
         ]
         if not found:
             remedy = "Give METHOD/NAME, such as 'san/*'; `labelkit list presets` has all."

@@ -24,6 +24,7 @@ from labelkit.cli.console import Output, print_error, use_output, write
 from labelkit.cli.options import HELP_SETTINGS, PagedGroup, class_of, is_named, listed, new_group, words_below
 from labelkit.cli.process import signals_interrupt
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
+from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.stages.commands import COMMANDS as _STAGES
 from labelkit.stages.commands import Command, Group
 
@@ -39,7 +40,7 @@ _FULL_OR_FORBIDDEN = {
 
 EXIT_CODES = {
     0: "done",
-    1: "a bug in labelkit (with its traceback)",
+    1: "a bug in labelkit, or in a method of your own (with its traceback)",
     2: "an option, preset or config file cannot be used",
     3: "an input cannot be used: images, store, checkpoint",
     4: "training became useless: not-a-number or collapse",
@@ -219,8 +220,19 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
             if known is not None:
                 return _fail(known, output)
             write(traceback.format_exc(), sys.stderr)
+            if (place := _own_code(error)) is not None:
+                print_error(f"{place}: {type(error).__name__}: {error}. It is in a method of {OWN_METHODS_VARIABLE}")
+                return 1
             print_error(f"this is a bug in labelkit {__version__}; please report it with the lines above")
             return 1
+
+
+def _own_code(error: Exception) -> str | None:
+    """File and line of the innermost code of a user that an error went through; ``None``: of none."""
+    own = sys.modules.get("labelkit.methods.own")  # nobody needed it: no such code was run
+    files = set() if own is None else own.own_files()
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    return f"{lines[-1].filename}, line {lines[-1].lineno}" if lines else None
 
 
 def _print_version(shown: bool) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from labelkit.cli.common_rows import COMPLETION_VARIABLE, HELP_NAMES, PROGRAM
+from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.stages.commands import COMMANDS, Command, Group
 
 _CONFIG = "config"
@@ -14,7 +15,8 @@ _CONFIG = "config"
 def quick_help(arguments: Sequence[str]) -> str | None:
     """Return what stdout shows, or None where the line does more than to name a command with options and ``--help``."""
     *words, last = arguments or ("",)
-    if last not in HELP_NAMES or COMPLETION_VARIABLE in os.environ:
+    # code of a user may fail, which the whole command line tells
+    if last not in HELP_NAMES or COMPLETION_VARIABLE in os.environ or os.environ.get(OWN_METHODS_VARIABLE):
         return None
     shows_config = words[:1] == [_CONFIG]
     command = _named(words[1:] if shows_config else words)

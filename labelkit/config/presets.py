@@ -224,11 +224,16 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
 
 
 def available_presets(config_class: type[StageConfig], presets_folder: Path | None = None) -> dict[str, Path]:
-    """Return the presets of a command by name, sorted."""
+    """Return the presets of a command by name, sorted; a method of a user has those of the one that it extends."""
     folder = presets_folder or shipped_presets()
     if folder is None or not config_class.command:
         return {}
-    return {path.stem: path for path in sorted((folder / preset_folder_name(config_class.command)).glob("*.yaml"))}
+    found = folder / preset_folder_name(config_class.command)
+    if config_class.command[0] == "train" and not found.is_dir():
+        extended = (kind.command for kind in config_class.__mro__ if issubclass(kind, StageConfig) and kind.command)
+        folders = (folder / preset_folder_name(command) for command in extended)
+        found = next((path for path in folders if path.is_dir()), found)
+    return {path.stem: path for path in sorted(found.glob("*.yaml"))}
 
 
 def preset_command(path: Path) -> str:

@@ -1,43 +1,14 @@
-"""The one table of training methods; a row makes subcommand, help, preset checks and tests appear."""
+"""The one table of training methods; a row makes subcommand, help, preset checks and tests appear.
+
+Methods of your own, which labelkit does not ship, come from the files or modules that ``LABELKIT_METHODS`` names.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import os
 
-if TYPE_CHECKING:
-    from labelkit.config.train import RunConfig
-    from labelkit.engine.method import Method
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """One training method.
-
-    Attributes:
-        summary: what it is for.
-        options: ``module:Class`` of its options, below ``labelkit.config``.
-        target: ``module:Class`` of itself.
-    """
-
-    summary: str
-    options: str
-    target: str
-
-    @property
-    def config(self) -> type[RunConfig]:
-        """Its options; those of other methods are not imported."""
-        module, _, name = self.options.partition(":")
-        loaded: type[RunConfig] = getattr(import_module(f"labelkit.config.{module}"), name)
-        return loaded
-
-    def load(self) -> type[Method[Any]]:
-        """Import the method's class; this loads torch."""
-        module, _, name = self.target.partition(":")
-        loaded: type[Method[Any]] = getattr(import_module(module), name)
-        return loaded
-
+from labelkit.methods import OWN_METHODS_VARIABLE
+from labelkit.methods.spec import MethodSpec
 
 METHODS: dict[str, MethodSpec] = {
     "cotap": MethodSpec(
@@ -131,3 +102,15 @@ METHODS: dict[str, MethodSpec] = {
         "labelkit.methods.metric.tac_ccl:TACCCL",
     ),
 }
+
+
+def _own_methods() -> dict[str, MethodSpec]:
+    named = os.environ.get(OWN_METHODS_VARIABLE)
+    if not named:
+        return {}
+    from labelkit.methods.own import own_methods  # what it needs takes time to load
+
+    return own_methods(named, METHODS)
+
+
+METHODS |= _own_methods()

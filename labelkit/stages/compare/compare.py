@@ -21,6 +21,7 @@ from labelkit.config.base import nearest, value_text
 from labelkit.config.compare import CompareConfig
 from labelkit.config.data import DataConfig
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
+from labelkit.methods.own import own_digest
 from labelkit.methods.registry import METHODS
 from labelkit.percent import percent
 from labelkit.stages.compare.judges import JUDGES, embed_for_judges, judge_store
@@ -42,6 +43,8 @@ from labelkit.store.commit import commit_json
 from labelkit.store.run_folder import locked, translated
 
 _ABOUT = "comparison.json"
+# in it: by name, digests of the files with methods of the user
+_OWN_CODE = "own_methods"
 _PIXELS = "pixels"
 _UNTRAINED = "before training"
 
@@ -182,6 +185,7 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             yield Path(scratch)
         return
     now = {name: value for name, value in config.to_yaml_dict().items() if name not in CompareConfig.resumable_fields}
+    code = {name: digest for name in _chosen(config.methods) if (digest := own_digest(name)) is not None}
     about = config.keep / _ABOUT
     with ExitStack() as held:
         with translated(config.keep):
@@ -201,8 +205,11 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             if differing:
                 problem = f"{config.keep} holds runs with {', '.join(differing)}"
                 raise ConfigError("--keep", problem, "Give the same options, or another folder.")
+            if then.get(_OWN_CODE, {}) != code:
+                problem = f"{config.keep} holds runs of other code of {', '.join(code)}"
+                raise ConfigError("--keep", problem, "Give another folder.")
         else:
-            commit_json(about, now)
+            commit_json(about, {**now, _OWN_CODE: code} if code else now)
         yield config.keep
 
 

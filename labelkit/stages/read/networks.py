@@ -17,6 +17,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
 from labelkit.engine.run_dir import CONFIG, SPLIT, read_run_config, read_split
 from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
+from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
 from labelkit.models.guessing import guess_backbone
 from labelkit.models.headed import HeadedNetwork
@@ -265,7 +266,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         raise CheckpointError(
             str(run / CONFIG),
             f"was trained with {method_name!r}, which this labelkit does not know",
-            "Upgrade labelkit.",
+            f"Upgrade labelkit; for a method of your own, name its file in {OWN_METHODS_VARIABLE}.",
         )
     loaded = load_checkpoint(checkpoint, which, current_progress().warning)
     if loaded is None:
@@ -278,7 +279,11 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
     # all weights come from the checkpoint, so nothing is fetched to build the network
-    config = spec.config.model_validate(own)
+    try:
+        config = spec.config.model_validate(own)
+    except ValueError as error:  # of pydantic: the code of the method is another one
+        problem = f"has options that {method_name} does not take any more: {' '.join(str(error).split())}"
+        raise CheckpointError(str(run / CONFIG), problem, "Use the code that trained the run.") from error
     method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
     method.eval()

@@ -17,6 +17,7 @@ from typing import Any
 from labelkit import __version__
 from labelkit.config.reproduce import ReproduceConfig
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
+from labelkit.methods.own import own_digest
 from labelkit.reading import read_json
 from labelkit.stages.progress import current_progress
 from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of
@@ -162,6 +163,7 @@ def _run(commands: Commands, command: list[str], here: Path, number: int) -> dic
         LabelkitError: the command failed.
     """
     record = here / f"step-{number}.json"
+    code_digest = own_digest(command[1]) if command[0] == "train" else None
     if record.exists():
         try:
             found = read_json(record, _MAX_RECORD)
@@ -169,6 +171,9 @@ def _run(commands: Commands, command: list[str], here: Path, number: int) -> dic
             raise StoreError(str(record), f"cannot be read: {error}", "Delete it, to run its command again.") from error
         if not isinstance(found, dict) or found.get("command") != command:
             raise OutputExistsError(str(here), "holds the output of another command", "Choose another --out.")
+        if found.get("own_method") != code_digest:
+            problem = f"holds the output of other code of {command[1]}"
+            raise OutputExistsError(str(here), problem, "Choose another --out.")
         return dict(found["output"])
     try:
         here.mkdir(parents=True, exist_ok=True)
@@ -181,7 +186,8 @@ def _run(commands: Commands, command: list[str], here: Path, number: int) -> dic
     if code:
         raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See its message.")
     output = json.loads(out)
-    commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
+    own = {} if code_digest is None else {"own_method": code_digest}
+    commit_bytes(record, (json.dumps({"command": command, **own, "output": output}, indent=1) + "\n").encode())
     return dict(output)
 
 

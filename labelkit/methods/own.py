@@ -1,0 +1,149 @@
+"""Methods that labelkit does not ship: found in the files or modules that ``LABELKIT_METHODS`` names.
+
+Such a file is code, which is run. Nothing but the variable names it: no checkpoint, store or option does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Container
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from labelkit.errors import ConfigError
+from labelkit.methods import OWN_METHODS_VARIABLE
+from labelkit.methods.spec import MethodSpec
+from labelkit.reading import sha256_file
+
+TABLE_NAME = "METHODS"
+"""What such a file calls its table: a dictionary of ``MethodSpec`` by the name of the method."""
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_TARGET = re.compile(r"[\w.]+:\w+")
+
+
+@dataclass(frozen=True)
+class OwnSource:
+    """Where a method of a user comes from.
+
+    Attributes:
+        name: file name, or name of the module.
+        path: of the file.
+        sha256: of its content, in hex.
+    """
+
+    name: str
+    path: Path
+    sha256: str
+
+
+_sources: dict[str, OwnSource] = {}
+
+
+def own_methods(named: str, shipped: Container[str]) -> dict[str, MethodSpec]:
+    """Import files or modules, and return the methods of their tables.
+
+    Args:
+        named: their names, separated as in PATH; a file ends with ``.py``.
+        shipped: names of methods that are taken.
+
+    Raises:
+        ConfigError: a file is not there or cannot be imported, or its table cannot be used.
+    """
+    found: dict[str, MethodSpec] = {}
+    for source in dict.fromkeys(filter(None, named.split(os.pathsep))):
+        module = _imported(source)
+        table = getattr(module, TABLE_NAME, None)
+        if not isinstance(table, dict) or not table:
+            raise _problem(
+                source, f"has no table {TABLE_NAME}", f'Write {TABLE_NAME} = {{"my-method": MethodSpec(...)}} into it.'
+            )
+        path = Path(str(module.__file__))
+        where = OwnSource(path.name if source.endswith(".py") else source, path, sha256_file(path))
+        for name, spec in table.items():
+            _check(source, name, spec)
+            if name in found or name in shipped:
+                raise _problem(source, f"calls its method {name!r}, a name that is taken", "Give it another name.")
+            found[name] = spec
+            _sources[name] = where
+    return found
+
+
+def own_source(method: str) -> OwnSource | None:
+    """Return where a method of a user comes from; ``None`` for one that labelkit ships."""
+    return _sources.get(method)
+
+
+def own_files() -> set[str]:
+    """Return the paths of all files with methods of a user."""
+    return {str(source.path) for source in _sources.values()}
+
+
+def own_digest(method: str) -> str | None:
+    """Return the SHA-256 of the file with a method of a user; ``None`` for one that labelkit ships."""
+    source = own_source(method)
+    return None if source is None else source.sha256
+
+
+def _imported(source: str) -> ModuleType:
+    is_file = source.endswith(".py")
+    if is_file and not Path(source).is_file():
+        raise _problem(str(Path(source).absolute()), "no such file", "Name files with methods in it, or unset it.")
+    try:
+        module = _from_file(Path(source).resolve()) if is_file else import_module(source)
+    except (Exception, SystemExit) as error:  # whatever the code of a user raises
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        raise _problem(source, problem, f"Mend it, or unset {OWN_METHODS_VARIABLE}.") from error
+    if module.__file__ is None:
+        raise _problem(source, "is a folder without a module", "Name the module in it that has the table.")
+    return module
+
+
+def _from_file(path: Path) -> ModuleType:
+    """Import a file under a name of its own; modules beside it are found."""
+    name = f"labelkit_own_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None  # it ends with .py
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module  # where classes look for the names in their annotations
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _check(source: str, name: object, spec: object) -> None:
+    """Look at a row of a table.
+
+    Raises:
+        ConfigError: it cannot be a method.
+    """
+    from labelkit.config.train import RunConfig
+
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise _problem(source, f"has a method {name!r}", "Use lower-case letters, digits and hyphens.")
+    if not isinstance(spec, MethodSpec):
+        raise _problem(source, f"has no MethodSpec for {name!r}", "See labelkit.methods.spec.")
+    options, target = spec.options, spec.target
+    if not isinstance(options, type) or not issubclass(options, RunConfig):
+        raise _problem(source, f"the options of {name!r} are no class of options", "Extend those of another method.")
+    if options.command != ("train", name):
+        problem = f"the options of {name!r} are those of `labelkit {' '.join(options.command)}`"
+        raise _problem(source, problem, f'Write `command = ("train", "{name}")` into the class.')
+    if not (isinstance(target, type) or (isinstance(target, str) and _TARGET.fullmatch(target))):
+        problem = f"the method {name!r} is neither a class nor the name of one"
+        raise _problem(source, problem, 'Give the class, or "module:Class".')
+
+
+def _problem(source: str, problem: str, remedy: str) -> ConfigError:
+    return ConfigError(OWN_METHODS_VARIABLE, f"{source}: {problem}", remedy)

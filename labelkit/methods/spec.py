@@ -1,0 +1,43 @@
+"""What a row of the table of methods says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from labelkit.config.train import RunConfig
+    from labelkit.engine.method import Method
+
+
+@dataclass(frozen=True)
+class MethodSpec:
+    """One training method.
+
+    Attributes:
+        summary: what it is for.
+        options: class of its options; or ``module:Class`` of it, below ``labelkit.config``.
+        target: class of itself; or ``module:Class`` of it, imported on use.
+    """
+
+    summary: str
+    options: str | type[RunConfig]
+    target: str | type[Method[Any]]
+
+    @property
+    def config(self) -> type[RunConfig]:
+        """Its options; those of other methods are not imported."""
+        if not isinstance(self.options, str):
+            return self.options
+        module, _, name = self.options.partition(":")
+        loaded: type[RunConfig] = getattr(import_module(f"labelkit.config.{module}"), name)
+        return loaded
+
+    def load(self) -> type[Method[Any]]:
+        """Import the method's class; this loads torch."""
+        if not isinstance(self.target, str):
+            return self.target
+        module, _, name = self.target.partition(":")
+        loaded: type[Method[Any]] = getattr(import_module(module), name)
+        return loaded

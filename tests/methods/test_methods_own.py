@@ -1,0 +1,210 @@
+"""Methods of a user, named by ``LABELKIT_METHODS``: trained, compared, embedded, resumed; files that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.config.presets import available_presets
+from labelkit.errors import ConfigError, OutputExistsError
+from labelkit.methods import own
+from labelkit.methods.own import own_digest, own_methods, own_source
+from labelkit.methods.registry import METHODS
+from labelkit.methods.spec import MethodSpec
+from labelkit.stages.reproduce import running
+from tests.short_runs import short_run
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
+HEAD = """
+from typing import ClassVar
+from labelkit.config.methods.softmax import SoftmaxConfig
+from labelkit.methods.spec import MethodSpec
+
+class Config(SoftmaxConfig):
+    command: ClassVar[tuple[str, ...]] = ("train", "mine")
+"""
+SOFTMAX = '"labelkit.methods.prototypes.softmax:Softmax"'
+
+
+@pytest.fixture(autouse=True)
+def no_methods_are_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(own, "_sources", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("labelkit_own_"):
+            del sys.modules[name]
+
+
+def labelkit(*words: str, cwd: Path, methods: str | None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "LABELKIT_METHODS"}
+    if methods is not None:
+        environment["LABELKIT_METHODS"] = methods
+    command = [sys.executable, "-m", "labelkit", *words]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(EXAMPLE.read_text())
+
+    shown = labelkit("train", "smooth", "--help", cwd=tmp_path, methods="mine.py")
+    assert "--smoothing" in shown.stdout, shown.stderr
+
+    words = ("train", "smooth", "--dataset", "digits", "--smoothing", "0.3", *short_run("softmax").split())
+    trained = labelkit(*words, "--out", "run", cwd=tmp_path, methods="mine.py")
+    assert trained.returncode == 0, trained.stderr
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["own_method"]["name"] == "mine.py"
+
+    embed = ("embed", "--dataset", "digits", "--checkpoint", "run", "--max-images", "20", "-q")
+    embedded = labelkit(*embed, "--out", "a.h5", cwd=tmp_path, methods="mine.py")
+    assert embedded.returncode == 0, embedded.stderr
+    unknown = labelkit(*embed, "--out", "b.h5", cwd=tmp_path, methods=None)
+    assert unknown.returncode == 3
+    assert "trained with 'smooth'" in unknown.stderr
+    assert "LABELKIT_METHODS" in unknown.stderr
+
+    mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
+    again = labelkit(*words, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
+    assert again.returncode == 0, again.stderr
+    assert "mine.py is not known to be what it was when the run began" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_run_of_a_shipped_method_is_not_said_to_change_with_the_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(EXAMPLE.read_text())
+    words = ("train", "softmax", "--dataset", "digits", *short_run("softmax").split(), "--out", "run")
+    assert labelkit(*words, cwd=tmp_path, methods="mine.py").returncode == 0
+    assert "own_method" not in json.loads((tmp_path / "run" / "environment.json").read_text())
+    mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
+
+    again = labelkit(*words, "--resume", cwd=tmp_path, methods="mine.py")
+
+    assert again.returncode == 0, again.stderr
+    assert "mine.py" not in again.stderr
+
+
+@pytest.mark.slow
+def test_a_comparison_is_not_mixed_from_two_versions_of_the_code(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(EXAMPLE.read_text())
+    words = ("compare", "--dataset", "digits", "--methods", "smooth,softmax", "--budget", "20s", "--seeds", "1")
+    words = (*words, "--max-per-class", "20", "--keep", "kept", "--json")
+
+    compared = labelkit(*words, cwd=tmp_path, methods="mine.py")
+    assert compared.returncode == 0, compared.stderr
+    assert {"smooth", "softmax"} <= {row["method"] for row in json.loads(compared.stdout)["rows"]}
+
+    mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
+    again = labelkit(*words, cwd=tmp_path, methods="mine.py")
+    assert again.returncode == 2
+    assert "kept holds runs of other code of smooth" in again.stderr
+
+
+def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
+    broken = EXAMPLE.read_text().replace("        self.loss = SmoothedCrossEntropy(config.smoothing)", "        1 / 0")
+    (tmp_path / "mine.py").write_text(broken)
+    line = broken.splitlines().index("        1 / 0") + 1
+
+    done = labelkit("train", "smooth", "--dataset", "digits", "--out", "run", cwd=tmp_path, methods="mine.py")
+
+    assert done.returncode == 1
+    assert f"mine.py, line {line}: ZeroDivisionError" in done.stderr
+    assert "bug in labelkit" not in done.stderr
+
+
+def test_it_has_the_presets_of_the_method_that_it_extends() -> None:
+    spec = own_methods(str(EXAMPLE), METHODS)["smooth"]
+
+    assert available_presets(spec.config) == available_presets(METHODS["softmax"].config)
+    source = own_source("smooth")
+    assert source is not None
+    assert (source.name, source.path) == ("own_method.py", EXAMPLE)
+    assert own_digest("softmax") is None
+
+
+def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def table(name: str) -> str:
+        row = f'MethodSpec("{name}", Config, {SOFTMAX})'
+        return f'{HEAD.replace("mine", name)}\nMETHODS = {{"{name}": {row}}}'
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one.py").write_text("from beside import NAME\n" + table("one"))
+    (tmp_path / "a" / "beside.py").write_text('NAME = "x"')
+    (tmp_path / "one.py").write_text(table("other-one"))
+    (tmp_path / "own_two.py").write_text(table("two"))
+    monkeypatch.syspath_prepend(tmp_path)
+    named = [str(tmp_path / "a" / "one.py"), str(tmp_path / "one.py"), "own_two", "", "own_two"]
+
+    found = own_methods(os.pathsep.join(named), METHODS)
+
+    assert list(found) == ["one", "other-one", "two"]
+    assert found["two"].config.command == ("train", "two")
+    assert isinstance(found["one"], MethodSpec)
+    assert found["one"].load() is METHODS["softmax"].load()
+    assert own_digest("one") != own_digest("other-one")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "no such file"),
+        ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
+        ("def broken(:", "cannot be imported: SyntaxError"),
+        ("raise SystemExit(3)", "cannot be imported: SystemExit"),
+        ("METHODS = {}", "has no table METHODS"),
+        (
+            f'{HEAD.replace("mine", "softmax")}\nMETHODS = {{"softmax": MethodSpec("x", Config, {SOFTMAX})}}',
+            "a name that is taken",
+        ),
+        (f'{HEAD}\nMETHODS = {{"My Loss": MethodSpec("x", Config, {SOFTMAX})}}', "lower-case letters"),
+        (f'{HEAD}\nMETHODS = {{"mine": Config}}', "has no MethodSpec"),
+        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are no class of options"),
+        (f'{HEAD}\nMETHODS = {{"other": MethodSpec("x", Config, {SOFTMAX})}}', 'command = ("train", "other")'),
+        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", Config, "Softmax")}}', "neither a class nor the name of one"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, text: str | None, told: str) -> None:
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+
+    with pytest.raises(ConfigError, match=r"LABELKIT_METHODS: .*mine\.py: ") as raised:
+        own_methods(str(path), METHODS)
+
+    assert told in str(raised.value)
+
+
+def test_a_step_of_a_table_that_other_code_made_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["train", "smooth", "--out", str(tmp_path / "run")]
+    record = {"command": command, "own_method": "as it was", "output": {"epochs": 1}}
+    (tmp_path / "step-0.json").write_text(json.dumps(record))
+    unused: Any = None
+
+    monkeypatch.setattr(running, "own_digest", lambda name: "as it was")
+    assert running._run(unused, command, tmp_path, 0) == {"epochs": 1}
+    monkeypatch.setattr(running, "own_digest", lambda name: "another")
+    with pytest.raises(OutputExistsError, match="holds the output of other code of smooth"):
+        running._run(unused, command, tmp_path, 0)
+
+
+@pytest.mark.parametrize("words", [("train", "softmax", "--help"), ("list", "methods")])
+def test_a_broken_file_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "mine.py").write_text("1 / 0")
+
+    done = labelkit(*words, cwd=tmp_path, methods="mine.py")
+
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines() == [
+        "error: LABELKIT_METHODS: mine.py: cannot be imported: ZeroDivisionError: division by zero. "
+        "Mend it, or unset LABELKIT_METHODS."
+    ]
