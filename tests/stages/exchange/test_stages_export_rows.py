@@ -268,5 +268,5 @@ def test_no_table_is_written_with_line_ends_of_windows() -> None:
     writers = [
         line for path in files for line in path.read_text().splitlines() if re.search(r"csv\.\w*[wW]riter\(", line)
     ]
-    assert len(writers) > 5
+    assert writers
     assert [line for line in writers if 'lineterminator="\\n"' not in line] == []
