@@ -220,19 +220,25 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str]) -> int:
             if known is not None:
                 return _fail(known, output)
             write(traceback.format_exc(), sys.stderr)
-            if (place := _own_code(error)) is not None:
-                print_error(f"{place}: {type(error).__name__}: {error}. It is in a method of {OWN_METHODS_VARIABLE}")
+            if (place := _own_code(error, arguments)) is not None:
+                print_error(f"{place}: {type(error).__name__}: {error}. That is a method of {OWN_METHODS_VARIABLE}")
                 return 1
             print_error(f"this is a bug in labelkit {__version__}; please report it with the lines above")
             return 1
 
 
-def _own_code(error: Exception) -> str | None:
-    """File and line of the innermost code of a user that an error went through; ``None``: of none."""
-    own = sys.modules.get("labelkit.methods.own")  # nobody needed it: no such code was run
-    files = set() if own is None else own.own_files()
+def _own_code(error: Exception, arguments: Sequence[str]) -> str | None:
+    """Where in the code of a user an error came up, or in the training of which method of theirs; ``None``: in none."""
+    registry = sys.modules.get("labelkit.methods.registry")
+    sources = {} if registry is None else registry.OWN_SOURCES  # without it, no such code was run
+    files = {str(source.path) for source in sources.values()}
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    return f"{lines[-1].filename}, line {lines[-1].lineno}" if lines else None
+    if lines:
+        return f"{lines[-1].filename}, line {lines[-1].lineno}"
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    if words[:1] == ["train"] and words[1:2] and words[1] in sources:
+        return f"in the training of {words[1]} ({sources[words[1]].path})"
+    return None
 
 
 def _print_version(shown: bool) -> None:

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 from collections.abc import Container
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -18,7 +17,7 @@ from types import ModuleType
 
 from labelkit.errors import ConfigError
 from labelkit.methods import OWN_METHODS_VARIABLE
-from labelkit.methods.spec import MethodSpec
+from labelkit.methods.spec import MethodSpec, OwnSource
 from labelkit.reading import sha256_file
 
 TABLE_NAME = "METHODS"
@@ -27,26 +26,8 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TARGET = re.compile(r"[\w.]+:\w+")
 
 
-@dataclass(frozen=True)
-class OwnSource:
-    """Where a method of a user comes from.
-
-    Attributes:
-        name: file name, or name of the module.
-        path: of the file.
-        sha256: of its content, in hex.
-    """
-
-    name: str
-    path: Path
-    sha256: str
-
-
-_sources: dict[str, OwnSource] = {}
-
-
-def own_methods(named: str, shipped: Container[str]) -> dict[str, MethodSpec]:
-    """Import files or modules, and return the methods of their tables.
+def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
+    """Import files or modules; return the methods of their tables, and where each comes from.
 
     Args:
         named: their names, separated as in PATH; a file ends with ``.py``.
@@ -56,6 +37,7 @@ def own_methods(named: str, shipped: Container[str]) -> dict[str, MethodSpec]:
         ConfigError: a file is not there or cannot be imported, or its table cannot be used.
     """
     found: dict[str, MethodSpec] = {}
+    sources: dict[str, OwnSource] = {}
     for source in dict.fromkeys(filter(None, named.split(os.pathsep))):
         module = _imported(source)
         table = getattr(module, TABLE_NAME, None)
@@ -70,24 +52,8 @@ def own_methods(named: str, shipped: Container[str]) -> dict[str, MethodSpec]:
             if name in found or name in shipped:
                 raise _problem(source, f"calls its method {name!r}, a name that is taken", "Give it another name.")
             found[name] = spec
-            _sources[name] = where
-    return found
-
-
-def own_source(method: str) -> OwnSource | None:
-    """Return where a method of a user comes from; ``None`` for one that labelkit ships."""
-    return _sources.get(method)
-
-
-def own_files() -> set[str]:
-    """Return the paths of all files with methods of a user."""
-    return {str(source.path) for source in _sources.values()}
-
-
-def own_digest(method: str) -> str | None:
-    """Return the SHA-256 of the file with a method of a user; ``None`` for one that labelkit ships."""
-    source = own_source(method)
-    return None if source is None else source.sha256
+            sources[name] = where
+    return found, sources
 
 
 def _imported(source: str) -> ModuleType:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from labelkit.methods import OWN_METHODS_VARIABLE
-from labelkit.methods.spec import MethodSpec
+from labelkit.methods.spec import MethodSpec, OwnSource
 
 METHODS: dict[str, MethodSpec] = {
     "cotap": MethodSpec(
@@ -103,14 +103,22 @@ METHODS: dict[str, MethodSpec] = {
     ),
 }
 
+OWN_SOURCES: dict[str, OwnSource] = {}
+"""Where methods that labelkit does not ship come from, by their names."""
 
-def _own_methods() -> dict[str, MethodSpec]:
-    named = os.environ.get(OWN_METHODS_VARIABLE)
-    if not named:
-        return {}
+
+def _take_own_methods(named: str) -> None:
     from labelkit.methods.own import own_methods  # what it needs takes time to load
 
-    return own_methods(named, METHODS)
+    found, sources = own_methods(named, METHODS)
+    METHODS.update(found)
+    OWN_SOURCES.update(sources)
 
 
-METHODS |= _own_methods()
+if os.environ.get(OWN_METHODS_VARIABLE):
+    _take_own_methods(os.environ[OWN_METHODS_VARIABLE])
+
+
+def own_digest(method: str) -> str | None:
+    """Return the SHA-256 of the file with a method of a user; ``None`` for one that labelkit ships."""
+    return OWN_SOURCES[method].sha256 if method in OWN_SOURCES else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,3 +42,18 @@ class MethodSpec:
         module, _, name = self.target.partition(":")
         loaded: type[Method[Any]] = getattr(import_module(module), name)
         return loaded
+
+
+@dataclass(frozen=True)
+class OwnSource:
+    """Where a method of a user comes from.
+
+    Attributes:
+        name: file name, or name of the module.
+        path: of the file.
+        sha256: of its content, in hex.
+    """
+
+    name: str
+    path: Path
+    sha256: str

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from labelkit.config.presets import available_presets
 from labelkit.errors import ConfigError, OutputExistsError
-from labelkit.methods import own
-from labelkit.methods.own import own_digest, own_methods, own_source
-from labelkit.methods.registry import METHODS
+from labelkit.methods.own import own_methods
+from labelkit.methods.registry import METHODS, own_digest
 from labelkit.methods.spec import MethodSpec
+from labelkit.reading import sha256_file
 from labelkit.stages.reproduce import running
 from tests.short_runs import short_run
 
@@ -34,7 +34,6 @@ SOFTMAX = '"labelkit.methods.prototypes.softmax:Softmax"'
 
 @pytest.fixture(autouse=True)
 def no_methods_are_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(own, "_sources", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield
@@ -75,7 +74,10 @@ def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> No
     mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
     again = labelkit(*words, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
     assert again.returncode == 0, again.stderr
-    assert "mine.py is not known to be what it was when the run began" in again.stderr
+    assert "mine.py was changed since the run began: the run has steps by 2 versions of it" in again.stderr
+    mine.write_text(EXAMPLE.read_text())
+    back = labelkit(*words, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
+    assert "the run has steps by 2 versions of it" in back.stderr
 
 
 @pytest.mark.slow
@@ -104,6 +106,18 @@ def test_a_comparison_is_not_mixed_from_two_versions_of_the_code(tmp_path: Path)
     assert compared.returncode == 0, compared.stderr
     assert {"smooth", "softmax"} <= {row["method"] for row in json.loads(compared.stdout)["rows"]}
 
+    # a method more goes on with what is there, and one that fails is a row
+    bad = EXAMPLE.read_text().replace('"train", "smooth"', '"train", "bad"').replace('"smooth": ', '"bad": ')
+    (tmp_path / "bad.py").write_text(
+        bad.replace("        self.loss = SmoothedCrossEntropy(config.smoothing)", "        1 / 0")
+    )
+    more = [word.replace("smooth,softmax", "smooth,softmax,bad") for word in words]
+    grown = labelkit(*more, cwd=tmp_path, methods=os.pathsep.join(["mine.py", "bad.py"]))
+    assert grown.returncode == 0, grown.stderr
+    rows = {row["method"]: row for row in json.loads(grown.stdout)["rows"]}
+    assert "ZeroDivisionError" in str(rows["bad"]["failures"])
+    assert rows["smooth"]["runs"]
+
     mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
     again = labelkit(*words, cwd=tmp_path, methods="mine.py")
     assert again.returncode == 2
@@ -121,14 +135,18 @@ def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     assert f"mine.py, line {line}: ZeroDivisionError" in done.stderr
     assert "bug in labelkit" not in done.stderr
 
+    # what it returns fails elsewhere
+    (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("* terms).mean()", "* terms)"))
+    done = labelkit("train", "smooth", "--dataset", "digits", "--out", "other", cwd=tmp_path, methods="mine.py")
+    assert done.returncode == 1
+    assert f"in the training of smooth ({tmp_path / 'mine.py'})" in done.stderr
+
 
 def test_it_has_the_presets_of_the_method_that_it_extends() -> None:
-    spec = own_methods(str(EXAMPLE), METHODS)["smooth"]
+    found, sources = own_methods(str(EXAMPLE), METHODS)
 
-    assert available_presets(spec.config) == available_presets(METHODS["softmax"].config)
-    source = own_source("smooth")
-    assert source is not None
-    assert (source.name, source.path) == ("own_method.py", EXAMPLE)
+    assert available_presets(found["smooth"].config) == available_presets(METHODS["softmax"].config)
+    assert (sources["smooth"].name, sources["smooth"].path) == ("own_method.py", EXAMPLE)
     assert own_digest("softmax") is None
 
 
@@ -145,13 +163,13 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     named = [str(tmp_path / "a" / "one.py"), str(tmp_path / "one.py"), "own_two", "", "own_two"]
 
-    found = own_methods(os.pathsep.join(named), METHODS)
+    found, sources = own_methods(os.pathsep.join(named), METHODS)
 
     assert list(found) == ["one", "other-one", "two"]
     assert found["two"].config.command == ("train", "two")
     assert isinstance(found["one"], MethodSpec)
     assert found["one"].load() is METHODS["softmax"].load()
-    assert own_digest("one") != own_digest("other-one")
+    assert sources["one"].sha256 != sources["other-one"].sha256
 
 
 @pytest.mark.parametrize(
@@ -182,6 +200,13 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
         own_methods(str(path), METHODS)
 
     assert told in str(raised.value)
+
+
+def test_a_table_knows_the_code_of_its_runs() -> None:
+    program = "from labelkit.stages.reproduce.running import own_digest; print(own_digest('smooth'))"
+    environment = os.environ | {"LABELKIT_METHODS": str(EXAMPLE)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == sha256_file(EXAMPLE)
 
 
 def test_a_step_of_a_table_that_other_code_made_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -243,3 +244,29 @@ def test_evaluation_views_have_no_randomness(make: Make, name: str) -> None:
     first = setup.trainer.full_pass(network.embed)
     assert first.shape == (64, network.embed_dim)
     assert torch.equal(first, setup.trainer.full_pass(network.embed))
+
+
+def replaceable() -> list[tuple[str, str]]:
+    """Methods and attributes that the guide of own methods lists."""
+    guide = (Path(labelkit.__file__).parents[1] / "docs" / "guides" / "own-method.md").read_text()
+    rows = [line.split("|") for line in guide.partition("## What can be replaced")[2].splitlines() if line[:3] == "| `"]
+    return [(name, re.findall(r"`([^`]+)`", row[2])[0]) for row in rows for name in re.findall(r"`([^`]+)`", row[1])]
+
+
+@pytest.mark.parametrize(("name", "attribute"), replaceable())
+def test_a_loss_that_the_guide_lets_replace_is_called(make: Make, name: str, attribute: str) -> None:
+    setup = make(name, **({"loss": "simclr"} if name == "siamese" else {}))
+    *above, last = attribute.split(".")
+    holder = setup.method.get_submodule(".".join(above))
+    replaced, called = getattr(holder, last), []
+
+    class Watched(torch.nn.Module):
+        def forward(self, *values: Any, **named: Any) -> Any:
+            called.append(len(values))
+            return replaced(*values, **named)
+
+    setattr(holder, last, Watched())
+    setup.method.on_epoch_start(setup.trainer._state(log_now=False))
+    setup.method(next(setup.batches()))
+
+    assert called

@@ -21,8 +21,8 @@ from labelkit.config.base import nearest, value_text
 from labelkit.config.compare import CompareConfig
 from labelkit.config.data import DataConfig
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
-from labelkit.methods.own import own_digest
-from labelkit.methods.registry import METHODS
+from labelkit.methods import OWN_METHODS_VARIABLE
+from labelkit.methods.registry import METHODS, own_digest
 from labelkit.percent import percent
 from labelkit.stages.compare.judges import JUDGES, embed_for_judges, judge_store
 from labelkit.stages.compare.runs import (
@@ -43,8 +43,6 @@ from labelkit.store.commit import commit_json
 from labelkit.store.run_folder import locked, translated
 
 _ABOUT = "comparison.json"
-# in it: by name, digests of the files with methods of the user
-_OWN_CODE = "own_methods"
 _PIXELS = "pixels"
 _UNTRAINED = "before training"
 
@@ -142,7 +140,8 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
         if name not in METHODS:
             guess = nearest(name, METHODS)
             hint = f"Did you mean `{guess}`? " if guess else ""
-            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Known: {', '.join(METHODS)}.")
+            known = f"{', '.join(METHODS)}; others by {OWN_METHODS_VARIABLE}"
+            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Known: {known}.")
     return list(dict.fromkeys(methods or METHODS))
 
 
@@ -185,7 +184,6 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             yield Path(scratch)
         return
     now = {name: value for name, value in config.to_yaml_dict().items() if name not in CompareConfig.resumable_fields}
-    code = {name: digest for name in _chosen(config.methods) if (digest := own_digest(name)) is not None}
     about = config.keep / _ABOUT
     with ExitStack() as held:
         with translated(config.keep):
@@ -205,12 +203,26 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             if differing:
                 problem = f"{config.keep} holds runs with {', '.join(differing)}"
                 raise ConfigError("--keep", problem, "Give the same options, or another folder.")
-            if then.get(_OWN_CODE, {}) != code:
-                problem = f"{config.keep} holds runs of other code of {', '.join(code)}"
-                raise ConfigError("--keep", problem, "Give another folder.")
         else:
-            commit_json(about, {**now, _OWN_CODE: code} if code else now)
+            commit_json(about, now)
+        _check_code(config.keep, _chosen(config.methods))
         yield config.keep
+
+
+def _check_code(keep: Path, names: Sequence[str]) -> None:
+    """Note with which code methods of the user run there.
+
+    Raises:
+        ConfigError: runs of one are by other code.
+    """
+    for name in names:
+        digest, noted = own_digest(name), keep / f"{name}.code.json"
+        if digest is None:
+            continue
+        if noted.exists() and kept_record(noted).get("sha256") != digest:
+            problem = f"{keep} holds runs of other code of {name}"
+            raise ConfigError("--keep", problem, f"Remove {name}-s* and {name}.* there, or give another folder.")
+        commit_json(noted, {"sha256": digest})
 
 
 def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:

@@ -22,7 +22,7 @@ from labelkit.config.compare import CompareConfig
 from labelkit.config.presets import resolve
 from labelkit.config.train import RunConfig
 from labelkit.errors import InputError, LabelkitError
-from labelkit.methods.registry import METHODS
+from labelkit.methods.registry import METHODS, own_digest
 from labelkit.reading import parse_object, read_bytes, read_object
 from labelkit.stages.compare.judges import embed_for_judges, judge_store
 from labelkit.stages.train.run import train_method
@@ -149,6 +149,10 @@ class MethodRuns:
             values = self._train_and_judge(seed)
         except LabelkitError as error:
             raise RunFailed(str(error).strip()) from error
+        except Exception as error:
+            if own_digest(self.name) is None or isinstance(error, RunFailed | Stopped):
+                raise
+            raise RunFailed(f"{type(error).__name__}: {error}") from error  # the code of a user, whatever it raises
         commit_json(record, values)
         return values
 

@@ -17,7 +17,7 @@ from typing import Any
 from labelkit import __version__
 from labelkit.config.reproduce import ReproduceConfig
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
-from labelkit.methods.own import own_digest
+from labelkit.methods.registry import own_digest
 from labelkit.reading import read_json
 from labelkit.stages.progress import current_progress
 from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of

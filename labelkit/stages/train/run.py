@@ -21,8 +21,7 @@ from labelkit.engine.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_opt
 from labelkit.engine.saving import gpu_facts
 from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
-from labelkit.methods.own import own_source
-from labelkit.methods.registry import METHODS
+from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.models.weights import fingerprint
 from labelkit.reading import read_object
 from labelkit.stages.progress import current_progress
@@ -39,7 +38,7 @@ from labelkit.store.commit import canonical_json
 START = "before.json"
 # versions, devices, threads
 ENVIRONMENT = "environment.json"
-# in it: file and digest of a method of the user
+# in it: file of a method of the user, and digests of all versions of it that trained the run
 OWN_CODE = "own_method"
 
 
@@ -90,7 +89,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)
-        _say_other_code(run, method_name)
+        _note_other_code(run, method_name)
     checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
     setup = set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
@@ -166,21 +165,29 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     )
 
 
-def _say_other_code(run: RunDir, method_name: str) -> None:
-    """Warn if the file with a method of the user is not, for all that is known, what it was when the run began."""
-    source = own_source(method_name)
-    if source is None:
+def _note_other_code(run: RunDir, method_name: str) -> None:
+    """Warn if the file with a method of the user changed since the run began, and note it with the run."""
+    if method_name not in OWN_SOURCES:
         return
+    source = OWN_SOURCES[method_name]
     try:
-        then = read_object(run.path / ENVIRONMENT, {OWN_CODE: dict})[OWN_CODE].get("sha256")
-    except (OSError, ValueError):  # of a run that began otherwise
-        then = None
-    if then != source.sha256:
-        current_progress().warning(f"not bit-exact: {source.name} is not known to be what it was when the run began")
+        facts = read_object(run.path / ENVIRONMENT)
+        noted = list(facts[OWN_CODE]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):  # of a run that began otherwise
+        current_progress().warning(f"the run does not say with which {source.name} it began: it may be another one now")
+        return
+    if source.sha256 not in noted:
+        noted.append(source.sha256)
+        facts[OWN_CODE]["sha256"] = noted
+        run.write_json(ENVIRONMENT, facts)
+    if len(noted) > 1:
+        current_progress().warning(
+            f"{source.name} was changed since the run began: the run has steps by {len(noted)} versions of it"
+        )
 
 
 def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
-    prepared, own = setup.prepared, own_source(setup.method.config.command[1])
+    prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
     run.write_json(SPLIT, {**prepared.to_json(), "info": info_record(setup.method.data)})
     skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
     if skipped:
@@ -197,7 +204,7 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
             "processes": runtime.world_size,
             "threads": torch.get_num_threads(),
             **gpu_facts(runtime.device),
-            **({} if own is None else {OWN_CODE: {"name": own.name, "sha256": own.sha256}}),
+            **({} if own is None else {OWN_CODE: {"name": own.name, "sha256": [own.sha256]}}),
             "trained": trainable_names(setup.method),
         },
     )
