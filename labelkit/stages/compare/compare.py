@@ -22,7 +22,7 @@ from labelkit.config.compare import CompareConfig
 from labelkit.config.data import DataConfig
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.methods import OWN_METHODS_VARIABLE
-from labelkit.methods.registry import METHODS, own_digest
+from labelkit.methods.registry import METHODS
 from labelkit.percent import percent
 from labelkit.stages.compare.judges import JUDGES, embed_for_judges, judge_store
 from labelkit.stages.compare.runs import (
@@ -35,6 +35,7 @@ from labelkit.stages.compare.runs import (
     method_config,
 )
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
+from labelkit.stages.own_code import is_same_code
 from labelkit.stages.progress import Progress, current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.train.holdout import has_own_splits
@@ -216,13 +217,9 @@ def _check_code(keep: Path, names: Sequence[str]) -> None:
         ConfigError: runs of one are by other code.
     """
     for name in names:
-        digest, noted = own_digest(name), keep / f"{name}.code.json"
-        if digest is None:
-            continue
-        if noted.exists() and kept_record(noted).get("sha256") != digest:
+        if not is_same_code(keep / f"{name}.code.json", name):
             problem = f"{keep} holds runs of other code of {name}"
             raise ConfigError("--keep", problem, f"Remove {name}-s* and {name}.* there, or give another folder.")
-        commit_json(noted, {"sha256": digest})
 
 
 def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:

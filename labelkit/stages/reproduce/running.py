@@ -17,8 +17,8 @@ from typing import Any
 from labelkit import __version__
 from labelkit.config.reproduce import ReproduceConfig
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
-from labelkit.methods.registry import own_digest
 from labelkit.reading import read_json
+from labelkit.stages.own_code import is_same_code
 from labelkit.stages.progress import current_progress
 from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of
 from labelkit.stages.reproduce.hours import reckon_hours
@@ -163,7 +163,6 @@ def _run(commands: Commands, command: list[str], here: Path, number: int) -> dic
         LabelkitError: the command failed.
     """
     record = here / f"step-{number}.json"
-    code_digest = own_digest(command[1]) if command[0] == "train" else None
     if record.exists():
         try:
             found = read_json(record, _MAX_RECORD)
@@ -171,14 +170,13 @@ def _run(commands: Commands, command: list[str], here: Path, number: int) -> dic
             raise StoreError(str(record), f"cannot be read: {error}", "Delete it, to run its command again.") from error
         if not isinstance(found, dict) or found.get("command") != command:
             raise OutputExistsError(str(here), "holds the output of another command", "Choose another --out.")
-        if found.get("own_method") != code_digest:
-            problem = f"holds the output of other code of {command[1]}"
-            raise OutputExistsError(str(here), problem, "Choose another --out.")
+        _check_code(command, here, number)
         return dict(found["output"])
     try:
         here.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise resource_error(error, str(here)) from error
+    _check_code(command, here, number)
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
     words = [*command, "--resume"] if begun else command
     current_progress().message(f"labelkit {shlex.join(words)}")
@@ -186,9 +184,18 @@ def _run(commands: Commands, command: list[str], here: Path, number: int) -> dic
     if code:
         raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See its message.")
     output = json.loads(out)
-    own = {} if code_digest is None else {"own_method": code_digest}
-    commit_bytes(record, (json.dumps({"command": command, **own, "output": output}, indent=1) + "\n").encode())
+    commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
     return dict(output)
+
+
+def _check_code(command: list[str], here: Path, number: int) -> None:
+    """Note with which code a method of the user is trained there.
+
+    Raises:
+        OutputExistsError: it was other code.
+    """
+    if command[0] == "train" and not is_same_code(here / f"step-{number}.code.json", command[1]):
+        raise OutputExistsError(str(here), f"holds a run of other code of {command[1]}", "Choose another --out.")
 
 
 def _file_name(text: str) -> str:
