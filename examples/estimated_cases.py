@@ -3,7 +3,7 @@
     python examples/estimated_cases.py --index cases/grocery.h5 cases/cifar10.h5 cases/omniglot.h5 \
         --out examples/results/estimated_cases.json
 
-Each case keeps 5 or 20 labels a class, in all classes of a store, in nine tenths, or in half of them. Then `discover
+Each case keeps 2, 5 or 20 labels a class, in all classes of a store, in nine tenths, or in half of them. Then `discover
 categories` estimates the number of classes, and `discover answer` names all other images. Accuracy is All, Old and New
 by one-to-one matching. Beside it: scikit-learn's logistic regression on rows of length 1 (inverse regularization 10),
 which names classes with labels only. Given too: how many classes were found, and how many of them are new.
@@ -64,7 +64,7 @@ def main() -> None:
     """Draw, estimate, answer, count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, nargs="+", required=True, help="stores with labels of all images")
-    parser.add_argument("--labels", type=int, nargs="+", default=[5, 20], help="a class")
+    parser.add_argument("--labels", type=int, nargs="+", default=[2, 5, 20], help="a class")
     parser.add_argument("--shares", type=float, nargs="+", default=[1.0, 0.9, 0.5], help="of the classes with labels")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=10)

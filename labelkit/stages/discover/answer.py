@@ -21,10 +21,10 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DatasetError, StoreError
 from labelkit.percent import percent
 from labelkit.stages.discover.calibrate import Calibration, calibrate, evidence_confidences
-from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe, classifier_share
+from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe, classifier_shares
 from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
 from labelkit.stages.discover.grouping import GroupedRows, group_first, read_grouping
-from labelkit.stages.discover.held_out import Evidence, Grouping, given_label_evidence, hidden_label_evidence
+from labelkit.stages.discover.held_out import Grouping, Looks, given_label_evidence, hidden_label_looks
 from labelkit.stages.discover.many_rows import answer_rest, from_first, merged, merged_rows
 from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.new_files import check_output
@@ -205,40 +205,40 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
         )
     judge = RowJudge(grouping.features, labels)
     generator = keyed_generator(config.seed, "answer-recipe")
-    group_share = classifier_share(grouping.class_of_group[grouping.in_use]) if grouping.has_new else None
-    recipe, scores = choose_recipe(judge, labels, generator, group_share)
-    groups = grouping.of_rows(labels)
-    shares = judge.shares(labels, recipe, *groups)
-    if groups[0] is None:
-        shares = grouping.by_group(shares, labels)
-    new_share = _new_share(grouping, shares, unlabeled)
-    calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
-    evidence: Evidence | None
-    if config.calibration_labels is not None:
-        fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
-        calibration_rows = fresh >= 0
-        evidence = given_label_evidence(grouping, shares, fresh)
-    else:
-        evidence = hidden_label_evidence(
+    usual, *others = classifier_shares(labels)
+    recipe, scores = choose_recipe(judge, labels, generator, usual)
+    looks: Looks | None = None
+    if config.calibration_labels is None:
+        looks = hidden_label_looks(
             judge,
-            recipe,
+            [recipe, *(replace(recipe, group_share=share) for share in others)],
             grouping,
             labels,
-            new_share=new_share,
             share=config.calibration_share,
             num_rounds=config.calibration_rounds,
             seed=config.seed,
         )
-    if evidence is None:
-        raise DatasetError(
-            str(store.path),
-            "no class has two labels, so that none can be hidden and looked for",
-            "Label more images, or give labels of other images with --calibration-labels FILE.",
-        )
+        if looks is None:
+            raise DatasetError(
+                str(store.path),
+                "no class has two labels, so that none can be hidden and looked for",
+                "Label more images, or give labels of other images with --calibration-labels FILE.",
+            )
+        recipe = looks.recipe
+    shares = judge.shares(labels, recipe, grouping.group_ids, grouping.class_of_group)
+    new_share = _new_share(grouping, shares, unlabeled)
+    calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
+    if looks is not None:
+        evidence = looks.finish(new_share)
+    else:
+        assert config.calibration_labels is not None
+        fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
+        calibration_rows = fresh >= 0
+        evidence = given_label_evidence(grouping, shares, fresh)
     calibration = calibrate(evidence, config.coverage)
     found = confidences(shares, grouping.class_of_group, calibration)
     temperatures = Temperatures(calibration.known, calibration.new, calibration.threshold)
-    rule = judge.rule(labels, recipe, groups[0], grouping.class_of_group, shares)
+    rule = judge.rule(labels, recipe, grouping.group_ids, grouping.class_of_group, shares)
     rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=temperatures)
     ends = [
         confidences(shares, grouping.class_of_group, side).confidence for side in (calibration.lower, calibration.upper)
@@ -325,7 +325,9 @@ def _say(
 ) -> None:
     """Warn of what the numbers cannot show."""
     progress, calibration = current_progress(), answers.calibration
-    progress.message(f"classes told apart by {answers.recipe}")
+    if (decisions == GIVEN).any():
+        share = percent(answers.recipe.group_share)
+        progress.message(f"classes told apart by groups and {answers.recipe}; the classifier has {share} % of the say")
     if config.calibration_labels is None and network_saw_labels(store) == "yes":
         progress.warning(
             "the network was trained with the labels that are hidden here, so that their images look easier than "
@@ -379,6 +381,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, store: EmbeddingSt
         "temperature": calibration.known,
         "temperature_new": calibration.new,
         "classifier": str(answers.recipe),
+        "classifier_share": answers.recipe.group_share,
         "classifier_scores": [{"classifier": name, "right": right} for name, right in answers.recipe_scores.items()],
         "before": calibration.before.to_dict(),
         "after": calibration.after.to_dict(),

@@ -15,7 +15,7 @@ Three things make labels that are hidden look easier than classes that nobody ha
     - a class fights for its group with all classes without labels, of which only those hidden are seen. Where its rows
       can be less than half of their group, by its labels in it and the mean size of a group, a verdict counts less.
     - while classes are hidden, fewer known ones are there to be taken for: rows called known weigh more by that.
-    - images called known by mistake are missing from the share that is named new: see ``hidden_label_evidence``.
+    - images called known by mistake are missing from the share that is named new: see ``Looks.finish``.
 
 What is held out from what: hidden labels are held out from classifier, groups and spreading, but not from the network
 that made the features if that was trained with them, and not from the number of groups, which stays as it is.
@@ -23,7 +23,7 @@ that made the features if that was trained with them, and not from the number of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -35,7 +35,7 @@ from labelkit.algorithms.matching import match_clusters
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.stages.discover.classify import Recipe, RowJudge
+from labelkit.stages.discover.classify import DEFAULT, Recipe, RowJudge
 from labelkit.stages.discover.confidence import log_shares
 from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.progress import current_progress
@@ -88,28 +88,6 @@ class Grouping:
         """Whether a group with rows is new."""
         return bool((self.class_of_group[self.in_use] < 0).any())
 
-    def of_rows(self, labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | tuple[None, None]:
-        """Groups of the rows and class of each group; ``None``: the classes with labels are all groups there are.
-
-        Args:
-            labels: (n,) int64, -1 = none.
-        """
-        if np.array_equal(np.sort(self.class_of_group[self.in_use]), np.unique(labels[labels >= 0])):
-            return None, None
-        return self.group_ids, self.class_of_group
-
-    def by_group(self, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Bring shares (n, c) of the classes that have labels into the columns of their groups, (n, k).
-
-        Args:
-            shares: of the classes in increasing order.
-            labels: (n,) int64, -1 = none.
-        """
-        classes = np.unique(labels[labels >= 0])
-        found = np.zeros((len(shares), len(self.class_of_group)))
-        found[:, [int(np.flatnonzero(self.class_of_group == label)[0]) for label in classes]] = shares
-        return found
-
 
 @dataclass(frozen=True)
 class Evidence:
@@ -141,16 +119,17 @@ class Evidence:
 
 
 @dataclass
-class _Collector:
-    """Gathers the rows of several looks at a grouping."""
+class Looks:
+    """Gathers the rows of several looks at a grouping, as one recipe names them."""
 
-    scores: list[NDArray[np.float64]]
-    named: list[NDArray[np.int64]]
-    named_new: list[NDArray[np.bool_]]
-    correct: list[NDArray[np.float64]]
-    own: list[NDArray[np.int64]]
-    sources: list[NDArray[np.int64]]
-    weights: list[NDArray[np.float64]]
+    recipe: Recipe = DEFAULT
+    scores: list[NDArray[np.float64]] = field(default_factory=list)
+    named: list[NDArray[np.int64]] = field(default_factory=list)
+    named_new: list[NDArray[np.bool_]] = field(default_factory=list)
+    correct: list[NDArray[np.float64]] = field(default_factory=list)
+    own: list[NDArray[np.int64]] = field(default_factory=list)
+    sources: list[NDArray[np.int64]] = field(default_factory=list)
+    weights: list[NDArray[np.float64]] = field(default_factory=list)
 
     def add(
         self,
@@ -187,6 +166,13 @@ class _Collector:
         self.sources.append(rows)
         taken = new & (class_of_group[named] >= 0)
         self.weights.append(np.where(taken, num_known / max(len(group_of_class), 1), 1.0))
+
+    def right_of_known(self) -> NDArray[np.float64]:
+        """Share of the looks in which each hidden label was named rightly, where its class kept another."""
+        known = np.concatenate(self.own) >= 0
+        _, which = np.unique(np.concatenate(self.sources)[known], return_inverse=True)
+        found: NDArray[np.float64] = np.bincount(which, np.concatenate(self.correct)[known]) / np.bincount(which)
+        return found
 
     def finish(self, new_share: float) -> Evidence:
         """Return all rows; those of new classes together weigh ``new_share``."""
@@ -236,44 +222,43 @@ def _may_own(
     return likely
 
 
-def hidden_label_evidence(
+def hidden_label_looks(
     judge: RowJudge,
-    recipe: Recipe,
+    recipes: Sequence[Recipe],
     grouping: Grouping,
     labels: NDArray[np.int64],
     *,
-    new_share: float,
     share: float,
     num_rounds: int,
     seed: int,
-) -> Evidence | None:
+) -> Looks | None:
     """Answer again without some of the labels, and look what their rows are called.
 
     Each round hides ``share`` of the labels of every class that has two or more (at least one, and one is kept), and
     a fifth of the classes whole (at least one) if there are new groups at all and another class is left. All classes
-    take their turn. A class with one label is never tested; it is hidden with the others. With new groups, each round
-    makes its own groups, as those of the result were made.
+    take their turn. A class with one label is never tested; it is hidden with the others. Each round makes its own
+    groups, as those of the result were made.
 
     Args:
         judge: the rows.
-        recipe: how classes are told apart.
+        recipes: how classes may be told apart. Another one than the first is taken if it names more of the hidden
+            labels of known classes rightly by more than one standard error.
         grouping: what is to be judged; its number of groups and settings are used.
         labels: (n,) int64, usable labels of the rows of the grouping, -1 = none.
-        new_share: share of the images that is taken to be of new classes; weighs the two kinds of evidence.
         share: see above.
         num_rounds: rounds.
         seed: of what is hidden and of the starts.
 
     Returns:
-        The evidence; None if no label can be hidden.
+        The looks of the recipe taken; None if no label can be hidden.
     """
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     num_hidden = max(1, round(_HIDDEN_CLASSES * len(classes))) if grouping.has_new and len(classes) > 1 else 0
     if not (counts > 1).any():
         return None
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
-    collector = _Collector([], [], [], [], [], [], [])
-    rows_of_groups = _on_main_directions(judge.features) if grouping.has_new else judge.features
+    tried = [Looks(recipe) for recipe in recipes]
+    rows_of_groups = _on_main_directions(judge.features)
     with current_progress().task("rounds with hidden labels", total=num_rounds) as task:
         for number in range(num_rounds):
             generator = keyed_generator(seed, "calibration", epoch=number)
@@ -281,11 +266,23 @@ def hidden_label_evidence(
             hidden, tested = _hide(labels, classes, counts, whole, share, generator)
             kept = np.where(hidden, -1, labels)
             group_ids, class_of_group = _groups_without(rows_of_groups, grouping, kept, generator)
-            shares = judge.shares(kept, recipe, group_ids, class_of_group)
-            rows = np.flatnonzero(tested)
-            collector.add(shares, rows, class_of_group, labels[rows], len(classes))
+            rows, remaining = np.flatnonzero(tested), np.unique(kept[kept >= 0])
+            found = judge.class_shares(kept, remaining, recipes[0].classifier)
+            for looks in tried:
+                shares = judge.shares(kept, looks.recipe, group_ids, class_of_group, found=found)
+                looks.add(shares, rows, class_of_group, labels[rows], len(classes))
             task.advance(1)
-    return collector.finish(new_share)
+    return best_looks(tried)
+
+
+def best_looks(tried: Sequence[Looks]) -> Looks:
+    """Return the first, or the best of those ahead of it by more than one standard error of the same hidden labels."""
+    best, lead = tried[0], 0.0
+    for looks in tried[1:]:
+        gain = looks.right_of_known() - tried[0].right_of_known()
+        if len(gain) and gain.mean() > max(lead, gain.std() / np.sqrt(len(gain))):
+            best, lead = looks, float(gain.mean())
+    return best
 
 
 def _hide(
@@ -321,13 +318,11 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def _groups_without(
     features: NDArray[np.float32], grouping: Grouping, kept: NDArray[np.int64], generator: np.random.Generator
-) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
-    """Groups made with the labels that are kept, and the class of each, -1 = new; ``None``: the classes are the groups.
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Groups made with the labels that are kept, and the class of each, -1 = new.
 
     Their number is that of the grouping, but for groups that the rows left over cannot start.
     """
-    if not grouping.has_new:
-        return None, np.unique(kept[kept >= 0])
     free = kept < 0
     num_classes = len(np.unique(kept[~free]))
     num_groups = min(num_classes + int(free.sum()), max(int(grouping.in_use.sum()), num_classes))
@@ -351,6 +346,6 @@ def given_label_evidence(grouping: Grouping, shares: NDArray[np.float64], labels
         The evidence, every row with weight 1.
     """
     rows = np.flatnonzero(labels >= 0)
-    collector = _Collector([], [], [], [], [], [], [])
-    collector.add(shares, rows, grouping.class_of_group, labels[rows], int((grouping.class_of_group >= 0).sum()))
-    return collector.finish(float((collector.own[0] < 0).mean()))
+    looks = Looks()
+    looks.add(shares, rows, grouping.class_of_group, labels[rows], int((grouping.class_of_group >= 0).sum()))
+    return looks.finish(float((looks.own[0] < 0).mean()))

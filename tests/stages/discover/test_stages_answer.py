@@ -19,14 +19,16 @@ from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, Stor
 from labelkit.stages.discover.answer import _csv_text, _new_share, answer_images
 from labelkit.stages.discover.calibrate import calibrate
 from labelkit.stages.discover.categories import discover_categories, discover_head
-from labelkit.stages.discover.classify import DEFAULT, RowJudge
+from labelkit.stages.discover.classify import DEFAULT, Recipe, RowJudge
 from labelkit.stages.discover.confidence import Confidences
 from labelkit.stages.discover.held_out import (
     Evidence,
     Grouping,
+    Looks,
     _judge_new,
+    best_looks,
     given_label_evidence,
-    hidden_label_evidence,
+    hidden_label_looks,
 )
 from labelkit.stages.discover.made_groups import GroupingRule
 from labelkit.stages.evaluate.answers import evaluate_answer
@@ -88,8 +90,9 @@ def grouping_of(features: NDArray[np.float64], group_ids: list[int], class_of_gr
     )
 
 
-def evidence_of(grouping: Grouping, labels: NDArray[np.int64], **options: Any) -> Evidence | None:
-    return hidden_label_evidence(RowJudge(grouping.features, labels), DEFAULT, grouping, labels, seed=0, **options)
+def evidence_of(grouping: Grouping, labels: NDArray[np.int64], *, new_share: float, **options: Any) -> Evidence | None:
+    looks = hidden_label_looks(RowJudge(grouping.features, labels), [DEFAULT], grouping, labels, seed=0, **options)
+    return None if looks is None else looks.finish(new_share)
 
 
 def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
@@ -293,6 +296,45 @@ def test_confidences_are_more_cautious_where_classes_have_no_labels() -> None:
     assert calibrate(replace(without, own=new), None).known > calibrate(without, None).known
 
 
+def looks_of(right: list[float], share: float, own: list[int] | None = None) -> Looks:
+    """Five looks, two at the first label, of answers that are right or wrong."""
+    looks = Looks(Recipe(group_share=share))
+    looks.correct, looks.sources = [np.array(right)], [np.array([7, 7, 8, 9, 3])]
+    looks.own = [np.array([0, 0, 1, 1, 0] if own is None else own)]
+    return looks
+
+
+def test_another_recipe_is_taken_only_where_it_is_clearly_ahead() -> None:
+    usual = looks_of([0, 0, 0, 1, 0], 0.75)
+
+    assert best_looks([usual, looks_of([1, 1, 1, 1, 1], 0.25)]).recipe.group_share == 0.25
+    assert best_looks([usual, looks_of([1, 1, 0, 0, 0], 0.25)]) is usual  # one more, one less
+    assert best_looks([usual, looks_of([0, 0, 0, 1, 0], 0.25)]) is usual
+    assert (
+        best_looks([usual, looks_of([1, 1, 0, 1, 1], 0.5), looks_of([1, 1, 1, 1, 1], 0.25)]).recipe.group_share == 0.25
+    )
+    np.testing.assert_allclose(looks_of([1, 0, 0, 1, 0], 0.25).right_of_known(), [0, 0.5, 0, 1])
+    # classes hidden whole say nothing of how known ones are told apart
+    new = [0, 0, -1, -1, -1]
+    assert (
+        best_looks([looks_of([0, 0, 0, 0, 0], 0.75, new), looks_of([0, 0, 1, 1, 1], 0.25, new)]).recipe.group_share
+        == 0.75
+    )
+
+
+def test_groups_are_judged_without_any_label_to_learn_from(build: Build, tmp_path: Path) -> None:
+    store = build()
+    discover_categories(DiscoverCategoriesConfig(index=store.path, num_classes=5, own_labels=False))
+    path = tmp_path / "checked.csv"
+    path.write_text("path,label\n" + "".join(f"{row:04d}.png,class-{row // PER_CLASS}\n" for row in range(0, 100, 5)))
+
+    found = answer(store, grouping="categories", own_labels=False, calibration_labels=path, min_confidence=0.0)
+
+    assert found["counts"]["known"] == 0
+    assert found["counts"]["new"] > 0
+    assert found["calibration"]["rows_of_new_classes"] == 20
+
+
 def test_given_labels_are_used_instead_of_those_of_the_store(build: Build, tmp_path: Path) -> None:
     store = build()
     path = tmp_path / "checked.csv"
@@ -428,16 +470,6 @@ def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, v
     done = labelkit("discover", "answer", "--index", build().path, "--min-confidence", value)
     assert done.code == 2
     assert "--min-confidence" in done.err
-
-
-def test_a_new_group_without_rows_leaves_classes_to_the_classifier() -> None:
-    grouping = grouping_of(np.eye(4), [0, 1, 1, 0], [5, 7, -1])
-    labels = np.array([5, 7, -1, -1])
-    assert grouping.of_rows(labels) == (None, None)
-    assert not grouping.has_new
-    shares = grouping.by_group(np.array([[0.3, 0.7]] * 4), labels)
-    assert np.array_equal(shares, np.array([[0.3, 0.7, 0.0]] * 4))
-    assert grouping_of(np.eye(4), [0, 1, 2, 0], [5, 7, -1]).of_rows(labels)[0] is not None
 
 
 def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.stages.discover.classify import DEFAULT, RECIPES, Recipe, RowJudge, choose_recipe, classifier_share
+from labelkit.stages.discover.classify import DEFAULT, RECIPES, Recipe, RowJudge, choose_recipe, classifier_shares
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -44,16 +44,17 @@ def test_one_label_a_class_leaves_the_default(rng: np.random.Generator) -> None:
     assert choose_recipe(judge, labels, rng) == (DEFAULT, {})
 
 
-def test_labels_alone_are_not_spread_into_new_groups() -> None:
+def test_with_groups_only_spreading_is_chosen() -> None:
     features, _, labels = digits_with_labels(3, 2)
     judge = RowJudge(features, labels)
 
-    spread, _ = choose_recipe(judge, labels, np.random.default_rng(0))
+    alone, _ = choose_recipe(judge, labels, np.random.default_rng(0))
     recipe, scores = choose_recipe(judge, labels, np.random.default_rng(0), 0.5)
 
-    assert spread.classifier == "none"
-    assert recipe.classifier != "none"
-    assert not any(name.startswith("label spreading") for name in scores)
+    assert alone.classifier == "none"
+    assert recipe.classifier == "logistic regression"
+    assert recipe.group_share == 0.5
+    assert len(scores) == 3
 
 
 def test_labeled_rows_keep_their_class_without_spreading(rng: np.random.Generator) -> None:
@@ -79,10 +80,9 @@ def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.
     judge = RowJudge(features, every)
 
     found = judge.class_shares(some, np.arange(3), "logistic regression")
-    rule = judge.classifier(some, np.arange(3), "logistic regression")
+    rule = judge.classifier(some, np.arange(3))
 
     np.testing.assert_allclose(found, peer.predict_proba(moved), atol=0.01)
-    assert rule is not None
     np.testing.assert_allclose(rule(features), found, atol=1e-5)
 
 
@@ -118,16 +118,41 @@ def test_with_nearly_all_groups_known_the_classifier_tells_them_apart(rng: np.ra
     np.testing.assert_allclose(among, judge.class_shares(labels, np.arange(3), "logistic regression")[12:])
 
 
+def test_a_row_keeps_half_of_its_share_for_its_own_group() -> None:
+    features = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [0.9, 0.2]], dtype=np.float32)
+    labels = np.array([0, -1, 1, -1, -1])
+    groups = np.array([0, 0, 1, 1, 1])  # the last row is in the group whose mean is far
+
+    shares = RowJudge(features, labels).shares(labels, Recipe(alpha=0.0, group_share=0.0), groups, np.array([0, 1]))
+
+    assert shares[4, 0] < 0.5 + 1e-6
+    assert shares[4, 1] >= 0.5
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
 @pytest.mark.parametrize(
-    ("classes", "share"), [([*range(9), -1], 0.8), ([0, 1, 2, -1], 0.5), ([0, -1, -1], 0.5), ([0, 1], 1.0)]
+    ("labels", "shares"),
+    [
+        ([0, 1, 2, -1], (0.0,)),
+        ([0, 0, 1, 1, -1], (0.5, 0.25)),
+        ([4] * 3 + [7] * 13, (0.875, 0.25)),
+        ([4] * 5 + [7] * 15, (0.9,)),
+        ([-1, -1], (0.0,)),
+    ],
 )
-def test_the_more_groups_are_known_the_more_the_classifier_hands_out(classes: list[int], share: float) -> None:
-    assert classifier_share(np.array(classes)) == share
+def test_the_more_labels_a_class_has_the_more_the_classifier_hands_out(
+    labels: list[int], shares: tuple[float, ...]
+) -> None:
+    assert classifier_shares(np.array(labels)) == shares
 
 
-def test_nearest_means_are_not_tried_where_the_classifier_hands_out_most(rng: np.random.Generator) -> None:
-    labels = np.where(np.arange(40) < 20, np.arange(40) % 2, -1)
-    judge = RowJudge((np.eye(2)[np.arange(40) % 2] + rng.normal(0, 0.5, (40, 2))).astype(np.float32), labels)
-    recipe, scores = choose_recipe(judge, labels, rng, 0.8)
-    assert recipe.group_share == 0.8
-    assert not any(name.startswith("nearest mean") for name in scores)
+def test_groups_alone_are_named_without_any_label(rng: np.random.Generator) -> None:
+    groups = np.arange(30) % 3
+    features = (np.eye(3)[groups] + rng.normal(0, 0.1, (30, 3))).astype(np.float32)
+    labels = np.full(30, -1)
+    judge, classes = RowJudge(features, labels), np.full(3, -1)
+
+    shares = judge.shares(labels, DEFAULT, groups, classes)
+
+    assert (shares.argmax(axis=1) == groups).all()
+    assert judge.rule(labels, DEFAULT, groups, classes, shares).classifier is None
