@@ -17,6 +17,7 @@ from labelkit.cli.common_rows import COMMON_PANEL, HELP_NAMES
 from labelkit.cli.console import current_output, write
 from labelkit.cli.help_layout import OptionRow, Paper, lay_out
 from labelkit.cli.progress import progress_for
+from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.stages.progress import use_progress
 
 Command = Callable[..., None]
@@ -38,6 +39,17 @@ VerboseOption = Annotated[bool, switch(common_rows.VERBOSE)]
 
 class PagedGroup(TyperGroup):
     """A group whose help is laid out here and not by Typer, which loads all of rich for it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the subcommand; what is no method may be one of the user's own."""
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:  # Typer's error of usage, which is private
+            if ctx.info_name == "train" and hasattr(error, "message"):
+                error.message = (
+                    f"{error.message} A method of your own is one while {OWN_METHODS_VARIABLE} names its file."
+                )
+            raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the help; what calls this ends it with an empty line."""

@@ -143,6 +143,31 @@ def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     assert f"in the training of smooth ({tmp_path / 'mine.py'})" in done.stderr
 
 
+def test_a_method_that_is_not_there_may_be_one_of_ones_own(tmp_path: Path) -> None:
+    unknown = labelkit("train", "smooth", cwd=tmp_path, methods=None)
+    slip = labelkit("train", "sofmax", cwd=tmp_path, methods=None)
+    other = labelkit("discover", "smooth", cwd=tmp_path, methods=None)
+
+    told = [" ".join(done.stderr.replace("│", " ").split()) for done in (unknown, slip, other)]
+    assert all(done.returncode == 2 for done in (unknown, slip, other))
+    assert "A method of your own is one while LABELKIT_METHODS names its file." in told[0]
+    assert "Did you mean 'softmax'" in told[1]
+    assert "LABELKIT_METHODS" not in told[2]
+
+
+def test_a_module_that_no_step_calls_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("self.loss = ", "self.cost = "))
+    words = ("train", "smooth", "--dataset", "digits", *short_run("softmax").split(), "--out")
+
+    wrong = labelkit(*words, "wrong", cwd=tmp_path, methods="mine.py")
+    (tmp_path / "mine.py").write_text(EXAMPLE.read_text())
+    right = labelkit(*words, "right", cwd=tmp_path, methods="mine.py")
+
+    assert wrong.returncode == right.returncode == 0, wrong.stderr
+    assert wrong.stderr.count("the first step did not call 'cost' (SmoothedCrossEntropy)") == 1
+    assert "did not call" not in right.stderr
+
+
 def test_it_has_the_presets_of_the_method_that_it_extends() -> None:
     found, sources = own_methods(str(EXAMPLE), METHODS)
 

@@ -28,6 +28,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.several import check_same_on_all
 from labelkit.stages.train.dry_run import plan_training
+from labelkit.stages.train.own_modules import warn_of_unused
 from labelkit.stages.train.prepare import PreparedData, info_record
 from labelkit.stages.train.reuse import keep_views, plan_reuse
 from labelkit.stages.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
@@ -120,6 +121,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         start = trainer.score_start()
         if start and runtime.is_main:
             run.write_json(START, start)
+    if method_name in OWN_SOURCES and runtime.is_main:
+        warn_of_unused(setup.method, OWN_SOURCES[method_name])
     try:
         _reuse_frozen(setup, config, runtime, run, trainer)
         with progress.task("train", total=trainer.total_steps()) as task:
