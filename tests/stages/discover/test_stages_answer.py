@@ -16,6 +16,7 @@ from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
+from labelkit.stages.discover import classify, held_out
 from labelkit.stages.discover.answer import _csv_text, _new_share, answer_images
 from labelkit.stages.discover.calibrate import calibrate
 from labelkit.stages.discover.categories import discover_categories, discover_head
@@ -308,7 +309,8 @@ def test_another_recipe_is_taken_only_where_it_is_clearly_ahead() -> None:
     usual = looks_of([0, 0, 0, 1, 0], 0.75)
 
     assert best_looks([usual, looks_of([1, 1, 1, 1, 1], 0.25)]).recipe.group_share == 0.25
-    assert best_looks([usual, looks_of([1, 1, 0, 0, 0], 0.25)]) is usual  # one more, one less
+    assert best_looks([usual, looks_of([1, 1, 0, 0, 0], 0.25)]) is usual  # one label more, one less
+    assert best_looks([usual, looks_of([1, 1, 1, 0, 0], 0.25)]) is usual  # two more, one less: within the error
     assert best_looks([usual, looks_of([0, 0, 0, 1, 0], 0.25)]) is usual
     assert (
         best_looks([usual, looks_of([1, 1, 0, 1, 1], 0.5), looks_of([1, 1, 1, 1, 1], 0.25)]).recipe.group_share == 0.25
@@ -320,6 +322,35 @@ def test_another_recipe_is_taken_only_where_it_is_clearly_ahead() -> None:
         best_looks([looks_of([0, 0, 0, 0, 0], 0.75, new), looks_of([0, 0, 1, 1, 1], 0.25, new)]).recipe.group_share
         == 0.75
     )
+
+
+def test_groups_come_first_where_they_are_ahead_of_the_classifier(rng: np.random.Generator) -> None:
+    truth = np.arange(400) % 4
+    # in 200 dimensions three labels a class say little of where its 100 rows are
+    features = rng.normal(size=(4, 200))[truth] * 0.27 + rng.normal(size=(400, 200))
+    labels = np.where(np.arange(400) < 12, truth, -1)
+    grouping = grouping_of(features, truth.tolist(), [0, 1, 2, 3])
+    judge = RowJudge(grouping.features, labels)
+    usual, groups_first = Recipe(alpha=0.0, group_share=0.9), Recipe(alpha=0.0, group_share=0.25)
+
+    looks = hidden_label_looks(judge, [usual, groups_first], grouping, labels, share=0.3, num_rounds=10, seed=0)
+
+    assert looks is not None
+    assert looks.recipe is groups_first
+    assert looks.finish(0.0).accuracy(new=False) > 0.8
+
+
+def test_answers_are_made_by_the_recipe_that_the_rounds_took(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = build()
+    monkeypatch.setattr(classify, "_GROUPS_LAST", 1.0)
+
+    usual = answer(store, result="usual")["calibration"]["classifier_share"]
+    monkeypatch.setattr(held_out, "best_looks", lambda tried: tried[-1])
+    other = answer(store, result="other")["calibration"]["classifier_share"]
+
+    assert usual == pytest.approx(1 - 1 / LABELED)
+    assert other == 0.25
+    assert read_result(store, "other").arrays["rule_settings"][1] == 0.25
 
 
 def test_groups_are_judged_without_any_label_to_learn_from(build: Build, tmp_path: Path) -> None:
