@@ -1,6 +1,6 @@
 """Which class or group each row belongs to: a classifier where there are labels, groups where there are none.
 
-    1. classes: logistic regression on the labeled rows, or their nearest mean
+    1. classes: logistic regression on the labeled rows; without groups, also their nearest mean or labels that spread
     2. groups: the one a row is in, and how near it is to the mean of each, in equal parts; what the known ones have
        together, the classifier hands out among them: the more of it the more labels it was fitted to, and less where
        hidden labels show that groups are ahead
