@@ -2,6 +2,7 @@
 
     python examples/answer_cases.py --out examples/results/answer_cases_digits.json
     python examples/answer_cases.py --index photos.h5 --out cases.json
+    python examples/answer_cases.py --count cases.json other_cases.json
 
 Each case keeps the labels of 2, 5 or 20 images a class, in all classes or in half of them, and answers for all other
 images by ``labelkit discover answer --num-clusters`` (the true number). Beside it, on the same features and labels:
@@ -9,6 +10,8 @@ with labels in all classes, scikit-learn's logistic regression and label spreadi
 k-means as published. Accuracy is All by one-to-one matching where classes have no labels. The last columns say what
 share of the images is answered at a confidence, and how many of these are right. Without ``--index``: the pixels of the
 digits. With ``--truth`` classes are those of a table, such as the kinds of the products that a store has.
+``--count`` runs nothing: over files that were written, it says how often the best peer was beaten, how often a
+confidence and the expected range held what they say, and how wide the range was.
 """
 
 from __future__ import annotations
@@ -147,6 +150,32 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
     return row
 
 
+def count(files: list[Path]) -> None:
+    """Print what holds over the cases of several files."""
+    cases = [(file, row) for file in files for row in json.loads(file.read_text())["rows"]]
+    for share in sorted({row["share"] for _, row in cases}, reverse=True):
+        chosen = [(file, row) for file, row in cases if row["share"] == share]
+        draws: dict[tuple[Path, int], list[dict[str, Any]]] = {}
+        for file, row in chosen:
+            draws.setdefault((file, row["labels"]), []).append(row)
+        gains = []
+        for rows in draws.values():
+            means = {key: statistics.mean(row[key] for row in rows) for key in ("ours", *PEERS) if key in rows[0]}
+            gains.append(100 * (means.pop("ours") - max(means.values())))
+        held = [row[f"right at {x}"] >= x for _, row in chosen for x in LIMITS if row[f"right at {x}"] is not None]
+        above = sum(row["named right"] > row["expected to"] for _, row in chosen)
+        below = sum(row["named right"] < row["expected from"] for _, row in chosen)
+        width = statistics.median(row["expected to"] - row["expected from"] for _, row in chosen)
+        answered = statistics.mean(row["answered at 0.8"] for _, row in chosen)
+        print(
+            f"labels in {share:.0%} of the classes: ahead of the best peer in {sum(gain > 0 for gain in gains)} of "
+            f"{len(gains)} cases, by {statistics.mean(gains):.1f} points in the mean ({min(gains):.1f} to "
+            f"{max(gains):.1f}); confidences held in {sum(held)} of {len(held)}; {answered:.1%} answered at 0.8; "
+            f"of {len(chosen)} ranges {above} were too low and {below} too high, {100 * width:.0f} points wide in "
+            "the median"
+        )
+
+
 def main() -> None:
     """Run the cases and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -156,7 +185,10 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the classes that have labels")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--count", type=Path, nargs="+", metavar="FILE", help="count over files written by --out")
     options = parser.parse_args()
+    if options.count:
+        return count(options.count)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
