@@ -5,7 +5,8 @@
     python examples/gpu_check.py --out gpu_check.json --list
 
 Every piece runs in a process of its own for at most ``--minutes`` (8); the JSON is written after each, and the same
-command again does what is left. ``--pieces N`` ends after N of them.
+command again does what is left. ``--pieces N`` ends after N of them, ``--seconds S`` after so many seconds;
+``--jobs N`` does N of them side by side, save those of **fast**, which are timed alone.
 
 - **runs**: tests with the mark ``gpu``; 20 steps of every method in float32, bf16, fp16; stopped and resumed with
   ``--deterministic``, bit for bit; memory told by ``--dry-run`` beside the peak; embeddings, neighbors, balanced
@@ -27,6 +28,7 @@ import io
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -42,6 +44,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from labelkit import __version__
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.sinkhorn.scores import LinearScores
@@ -56,7 +59,7 @@ from PIL import Image
 
 STOPPED = 143  # the exit code after SIGTERM
 STEPS = 20
-GRACE = 90  # seconds to write a checkpoint
+GRACE = 30  # seconds to write a checkpoint
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Asked:
     work: Path
     stand_in: bool
     cifar10: str | None
+    row_options: str = ""
 
     def sized(self, full: int, tiny: int) -> int:
         """Return a size: of the check, or of the stand-in."""
@@ -146,15 +150,20 @@ def peak_mib(device: str) -> int | None:
 
 
 def pictures(folder: Path, count: int, side: int) -> Path:
-    """Write smooth pictures in ten classes, once."""
+    """Write smooth pictures in ten classes, once; after the first 2,000 they are other names of these."""
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         generator = np.random.default_rng(0)
+        drawn: list[Path] = []
         for number in range(count):
-            place = folder / "images" / f"class {number % 10}"
-            place.mkdir(parents=True, exist_ok=True)
-            few = Image.fromarray(generator.integers(0, 256, (8, 8, 3), dtype=np.uint8))
-            few.resize((side, side), Image.Resampling.BICUBIC).save(place / f"{number}.jpg")
+            place = folder / "images" / f"class {number % 10}" / f"{number}.jpg"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if number < 2000:
+                few = Image.fromarray(generator.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+                few.resize((side, side), Image.Resampling.BICUBIC).save(place)
+                drawn.append(place)
+            else:
+                place.hardlink_to(drawn[number % 2000])
         (folder / "done").touch()
     return folder / "images"
 
@@ -176,7 +185,7 @@ def gpu_tests(asked: Asked) -> Result:
     tests = Path(__file__).parents[1] / "tests"
     if not tests.is_dir():
         return {"skipped": "no tests beside this script"}
-    chosen = [str(tests / "data" / "views")] if asked.stand_in else [str(tests)]
+    chosen = [str(file) for file in sorted(tests.rglob("test_*.py")) if "@pytest.mark.gpu" in file.read_text()]
     words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "gpu", *chosen]
     done = subprocess.run(words, cwd=tests.parent, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 5):
@@ -223,17 +232,23 @@ def same_bits(method: str) -> Callable[[Asked], Result]:
     return work
 
 
-def told_memory(asked: Asked) -> Result:
-    """Memory that the plan of a run tells beside the peak of the run."""
-    images = pictures(asked.work / "small", asked.sized(10_000, 40), 32)
-    size = ["--image-size", 32, "--batch-size", asked.sized(512, 8), "--epochs", 1, "--lr-warmup-epochs", 0]
-    line = ["train", "softmax", "--dataset", images, "--backbone", "resnet32_cifar", "--device", asked.device, *size]
-    plan = command(*line, "--dry-run")
-    if asked.device.startswith("cuda"):
-        torch.cuda.reset_peak_memory_stats(asked.device)
-    with fresh(asked) as folder:
-        command(*line, "--out", folder / "run")
-    return {"told_mib": plan["memory_mib"], "peak_mib": peak_mib(asked.device)}
+def told_memory(method: str, backbone: str, side: int, batch: int, precision: str) -> Callable[[Asked], Result]:
+    """Return a piece: memory that the plan of a run tells beside the peak of the run."""
+
+    def work(asked: Asked) -> Result:
+        size = asked.sized(batch, 8)
+        images = pictures(asked.work / f"memory {side}", asked.sized(10 * batch, 40), side)
+        line = ["train", method, "--dataset", images, "--backbone", backbone, "--image-size", side]
+        line += ["--batch-size", size, "--epochs", 1, "--lr-warmup-epochs", 0, "--device", asked.device]
+        line += ["--precision", precision]
+        plan = command(*line, "--dry-run")
+        if asked.device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(asked.device)
+        with fresh(asked) as folder:
+            command(*line, "--out", folder / "run")
+        return {"told_mib": plan["memory_mib"], "peak_mib": peak_mib(asked.device)}
+
+    return work
 
 
 def equal_embeddings(asked: Asked) -> Result:
@@ -289,50 +304,44 @@ def two_processes(asked: Asked) -> Result:
         line += ["--stop-after-steps", str(asked.sized(STEPS, 3)), "--out", str(folder / "run"), "-q"]
         done = subprocess.run([*launcher, *line], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise RuntimeError(done.stderr[-2000:])
+            raise RuntimeError(done.stderr[:3000])  # the end of it is the launcher's own
     return {"processes": 2}
 
 
 # ---------------------------------------------------------------------- part 3: is it fast
 
 
-def trainer_speed(backbone: str, side: int, batch: int) -> Callable[[Asked], Result]:
+def trainer_speed(backbone: str, side: int, *, half: bool = False, compiled: bool = False) -> Callable[[Asked], Result]:
     """Return a piece: images a second of the trainer beside a bare loop on images that lie on the device."""
 
     def work(asked: Asked) -> Result:
-        count, size = asked.sized(20_000, 40), asked.sized(batch, 8)
+        count, size = asked.sized(20_000, 40), asked.sized(128, 8)
         images = pictures(asked.work / f"side {side}", count, side)
-        line = [
-            "train",
-            "softmax",
-            "--dataset",
-            images,
-            "--backbone",
-            backbone,
-            "--image-size",
-            32,
-            "--epochs",
-            3,
-            "--lr-warmup-epochs",
-            0,
-        ]
+        line = ["train", "softmax", "--dataset", images, "--backbone", backbone, "--image-size", 32, "--epochs", 3]
         line += ["--batch-size", size, "--augmentation", "crop-flip", "--eval-split", "none", "--guard", "none"]
-        line += ["--lr", 0.1, "--device", asked.device, "--num-workers", asked.sized(12, 0) if side > 64 else 0]
+        line += ["--lr", 0.1, "--lr-warmup-epochs", 0, "--device", asked.device]
+        line += ["--num-workers", asked.sized(12, 0) if side > 64 else 0, "--precision", "bf16" if half else "float32"]
+        line += ["--compile"] if compiled else []
         with fresh(asked) as folder:
             command(*line, "--out", folder / "run")
             lines = [json.loads(text) for text in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
         epochs = [line["seconds"] for line in lines if "seconds" in line]
         ours = (count // size) * size / min(epochs[1:])
-        bare = bare_speed(backbone, size, asked.device, asked.sized(100, 2))
+        bare = bare_speed(backbone, size, asked, half=half, compiled=compiled)
         return {"images_per_second": round(ours), "bare": round(bare), "ratio": round(ours / bare, 3)}
 
     return work
 
 
-def bare_speed(backbone: str, batch: int, device: str, steps: int) -> float:
+def bare_speed(backbone: str, batch: int, asked: Asked, *, half: bool, compiled: bool) -> float:
     """Images a second of forward, backward and SGD, with a crop and a flip of whole batches."""
+    device, steps = asked.device, asked.sized(100, 2)
     network = build_backbone(backbone, pretrained=False, weights=None, in_channels=3, image_size=32, seed=0).to(device)
     head = torch.nn.Linear(network.info.feature_dim, 10).to(device)
+    if half:
+        network = network.to(memory_format=torch.channels_last)
+    if compiled:
+        network.compile()
     weights = [*network.parameters(), *head.parameters()]
     optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9, weight_decay=5e-4)
     images, labels = torch.rand(batch, 3, 32, 32, device=device), torch.arange(batch, device=device) % 10
@@ -340,7 +349,9 @@ def bare_speed(backbone: str, batch: int, device: str, steps: int) -> float:
     def run() -> None:
         for step in range(steps):
             view = F.pad(images, (4, 4, 4, 4))[:, :, step % 8 : step % 8 + 32, :32].flip(-1)
-            F.cross_entropy(head(network(view)), labels).backward()
+            with torch.autocast(device.partition(":")[0], torch.bfloat16, enabled=half):
+                scores = head(network(view))
+            F.cross_entropy(scores.float(), labels).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
@@ -350,7 +361,7 @@ def bare_speed(backbone: str, batch: int, device: str, steps: int) -> float:
 def embed_speed(asked: Asked) -> Result:
     """Images a second of ``embed`` beside the forward pass alone, ViT-B/16 at 224 in bf16."""
     name, side = ("vit_mini_p4_32", 32) if asked.stand_in else ("vit_base_patch16_224", 224)
-    count, batch = asked.sized(49_152, 40), asked.sized(256, 8)
+    count, batch = asked.sized(8192, 40), asked.sized(256, 8)
     images = pictures(asked.work / f"embed {side}", count, side)
     with fresh(asked) as folder:
         line = ["embed", "--dataset", images, "--backbone", name, "--random-weights", "--precision", "bf16"]
@@ -433,11 +444,14 @@ def search_speed(asked: Asked) -> Result:
     }
 
 
-def kmeans_speed(clusters: int) -> Callable[[Asked], Result]:
-    """Return a piece: seconds of ten iterations of k-means on the CPU and on the device, and whether groups agree."""
+def kmeans_speed(rows_asked: int, clusters: int) -> Callable[[Asked], Result]:
+    """Return a piece: seconds of k-means on CPU and device, beside faiss on the CPU, and whether groups agree."""
 
     def work(asked: Asked) -> Result:
-        n, k, d = asked.sized(1_000_000, 400), asked.sized(clusters, 5), asked.sized(128, 8)
+        import faiss
+
+        n, k, d = asked.sized(rows_asked, 400), asked.sized(clusters, 5), asked.sized(128, 8)
+        iterations = 10 if k <= 100 else 3
         rows = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
         seconds: dict[str, float] = {}
         found = {}
@@ -448,12 +462,18 @@ def kmeans_speed(clusters: int) -> Callable[[Asked], Result]:
                 k,
                 generator=np.random.default_rng(1),
                 init_centroids=rows[:k],
-                max_iter=10,
+                max_iter=iterations,
                 tol=0,
                 device=device,
             )
             seconds[name] = time.perf_counter() - started
-        return {"seconds": seconds, "same": bool(np.array_equal(found["cpu"].cluster_ids, found["device"].cluster_ids))}
+        peer = faiss.Kmeans(d, k, niter=iterations, max_points_per_centroid=n, verbose=False)
+        started = time.perf_counter()
+        peer.train(rows, init_centroids=rows[:k])
+        peer.index.search(rows, 1)
+        seconds["faiss"] = time.perf_counter() - started
+        same = found["cpu"].cluster_ids == found["device"].cluster_ids
+        return {"iterations": iterations, "seconds": seconds, "same": float(same.mean())}
 
     return work
 
@@ -495,6 +515,7 @@ def published(row: Row) -> Callable[[Asked], Result]:
         elif not asked.stand_in:
             data += ["--download"]
         begun = ["--resume"] if (out / "config.yaml").exists() else []
+        words += asked.row_options.split()
         line = ["train", method, *data, *words, "--device", asked.device, "--out", out, *begun]
         made = command(*line, may_stop=True)
         if not made["finished"]:
@@ -527,26 +548,35 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
     methods = ["softmax"] if asked.stand_in else list(METHODS)
     precisions = ("float32", "bf16") if asked.device == "cpu" else ("float32", "bf16", "fp16")
     found: dict[str, Callable[[Asked], Result]] = {"runs/tests": gpu_tests}
-    for method in methods:
-        found |= {f"runs/{method} {precision}": some_steps(method, precision) for precision in precisions}
     if not asked.stand_in:  # on a CPU a compiler takes minutes
         whole = [method for method in methods if METHODS[method].load().runs_whole_backbone]
         found |= {f"runs/{method} compiled": some_steps(method, "bf16", "--compile") for method in whole}
+    for method in methods:
+        found |= {f"runs/{method} {precision}": some_steps(method, precision) for precision in precisions}
     found |= {f"runs/{method} resumed": same_bits(method) for method in methods}
-    found |= {"runs/memory": told_memory, "runs/embed": equal_embeddings, "runs/sums": equal_sums}
+    found["runs/memory, resnet32"] = told_memory("softmax", "resnet32_cifar", 32, 512, "float32")
+    if not asked.stand_in:
+        found["runs/memory, vit"] = told_memory("softmax", "vit_small_patch16_224", 224, 128, "bf16")
+    found |= {"runs/embed": equal_embeddings, "runs/sums": equal_sums}
     found |= {"runs/two processes": two_processes, "runs/cluster and retrieve": same_commands}
     small, wide = ("resnet20_cifar", "wrn10_1") if asked.stand_in else ("resnet32_cifar", "wrn28_2")
     found |= {
-        f"fast/train {small}, memory": trainer_speed(small, 32, 128),
-        f"fast/train {wide}, memory": trainer_speed(wide, 32, 128),
-        f"fast/train {small}, files": trainer_speed(small, 72, 128),
+        f"fast/train {small}, memory": trainer_speed(small, 32),
+        f"fast/train {small}, bf16": trainer_speed(small, 32, half=True),
+        **(
+            {}
+            if asked.stand_in
+            else {f"fast/train {small}, compiled": trainer_speed(small, 32, half=True, compiled=True)}
+        ),
+        f"fast/train {wide}, memory": trainer_speed(wide, 32),
+        f"fast/train {small}, files": trainer_speed(small, 72),
         "fast/embed": embed_speed,
         "fast/cotap 2401": cotap_speed(2401),
         "fast/cotap 38416": cotap_speed(38_416),
         "fast/sinkhorn": sinkhorn_speed,
         "fast/search": search_speed,
-        "fast/k-means 100": kmeans_speed(100),
-        "fast/k-means 10000": kmeans_speed(10_000),
+        "fast/k-means 100": kmeans_speed(1_000_000, 100),
+        "fast/k-means 10000": kmeans_speed(250_000, 10_000),
     }
     rows = [row for row in ROWS if row.name == "softmax, long tail"] if asked.stand_in else ROWS
     return found | {f"rows/{row.name}": published(row) for row in rows}
@@ -566,43 +596,123 @@ def carry_out(name: str, asked: Asked, out: Path) -> int:
     return 0
 
 
-def start(name: str, options: argparse.Namespace) -> Result:
-    """Do one piece in a process of its own, for so many minutes at most."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "piece.json"
-        words = [sys.executable, str(Path(__file__).resolve()), "--piece", name, "--out", str(out)]
+class Piece:
+    """A piece in a process of its own."""
+
+    def __init__(self, name: str, options: argparse.Namespace, *, threads: int) -> None:
+        self.name = name
+        self._folder = tempfile.TemporaryDirectory()
+        self._out = Path(self._folder.name) / "piece.json"
+        words = [sys.executable, str(Path(__file__).resolve()), "--piece", name, "--out", str(self._out)]
         words += ["--device", options.device, "--work", str(options.work)]
         words += ["--cifar10", options.cifar10] if options.cifar10 else []
+        words += ["--row-options", options.row_options] if options.row_options else []
         words += ["--stand-in"] if options.stand_in else []
-        child = subprocess.Popen(words, start_new_session=True)
-        try:
-            child.wait(60 * options.minutes)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGTERM)  # training writes a checkpoint
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(GRACE)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # also processes that it started
-            child.wait()
-        if out.exists():
-            found: Result = json.loads(out.read_text())
-            return found
-    late = name.startswith("rows/")  # it goes on from its last checkpoint
-    return {"state": "unfinished" if late else "failed", "error": f"no result (exit code {child.returncode})"}
+        names = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        self._child = subprocess.Popen(words, start_new_session=True, env=names)
+        self._asked_at: float | None = None
+        self._latest = time.monotonic() + 60 * options.minutes
+
+    def has_ended(self) -> bool:
+        """Whether it has; one that takes too long is asked to stop, and then stopped."""
+        if self._child.poll() is not None:
+            return True
+        now = time.monotonic()
+        if self._asked_at is None and now > self._latest:
+            self.ask_to_stop()
+        grace = GRACE if self.name.startswith("rows/") else 5
+        return self._asked_at is not None and now > self._asked_at + grace
+
+    def ask_to_stop(self) -> None:
+        """Let training write a checkpoint."""
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            self._child.send_signal(signal.SIGTERM)
+
+    def result(self) -> Result:
+        """What came of it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)  # also processes that it started
+        self._child.wait()
+        late = self._asked_at is not None and self.name.startswith("rows/")  # it goes on from its last checkpoint
+        found: Result = {
+            "state": "unfinished" if late else "failed",
+            "error": f"no result (exit code {self._child.returncode})",
+        }
+        if self._out.exists():
+            found = json.loads(self._out.read_text())
+        self._folder.cleanup()
+        return found
+
+
+class Pieces:
+    """The pieces and what came of them, in one JSON."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        out = options.out
+        self.kept: Result = json.loads(out.read_text())["pieces"] if out.exists() else {}
+        asked = Asked(options.device, options.work, options.stand_in, options.cifar10, options.row_options)
+        parts = [part for part in options.parts if part != "rows" or options.cifar10 or options.stand_in]
+        self.wanted = [
+            name
+            for name in pieces(asked)
+            if name.partition("/")[0] in parts and (options.only is None or re.search(options.only, name))
+        ]
+
+    def state(self, name: str) -> str:
+        """What is known of a piece: done, failed, unfinished or -."""
+        return str(self.kept.get(name, {}).get("state", "-"))
+
+    def left(self) -> list[str]:
+        """Those still to be done."""
+        ended = ("done",) if self._options.again else ("done", "failed")
+        return [name for name in self.wanted if self.state(name) not in ended]
+
+    def keep(self, name: str, found: Result) -> None:
+        """Write a result."""
+        found["attempts"] = self.kept.get(name, {}).get("attempts", 0) + 1
+        self.kept[name] = found
+        out = self._options.out
+        written = out.with_name(out.name + ".new")
+        written.write_text(json.dumps({**about(self._options), "pieces": self.kept}, indent=1))
+        written.replace(out)
+        print(f"{found['state']:10} {found.get('seconds', '-'):>7} s  {name}", flush=True)
+
+    def carry_out(self) -> None:
+        """Do what is left: several side by side, and what is timed alone."""
+        waiting, running = self.left()[: self._options.pieces], list[Piece]()
+        ends = time.monotonic() + self._options.seconds
+        while waiting or running:
+            late = time.monotonic() > ends
+            for piece in running:
+                if late:
+                    piece.ask_to_stop()
+            alone = bool(running) and running[0].name.startswith("fast/")
+            while waiting and not late and not alone and len(running) < self._options.jobs:
+                alone = waiting[0].startswith("fast/")
+                if alone and running:
+                    break
+                threads = (os.cpu_count() or 1) // (1 if alone else self._options.jobs)
+                running.append(Piece(waiting.pop(0), self._options, threads=max(1, threads)))
+            if late:
+                waiting = []
+            for piece in [piece for piece in running if piece.has_ended()]:
+                running.remove(piece)
+                found = piece.result()
+                if not (late and found["state"] == "failed"):  # a piece that was cut off is left to do
+                    self.keep(piece.name, found)
+            time.sleep(0.05)
 
 
 def about(options: argparse.Namespace) -> Result:
     """What the numbers are of."""
     gpu = options.device.startswith("cuda")
+    versions = {"labelkit": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
-        "stand_in": options.stand_in,
-        "device": options.device,
-        "gpu": torch.cuda.get_device_name(options.device) if gpu else None,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda if gpu else None,
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
+        "command": "python examples/gpu_check.py --out gpu_check.json" + (" --stand-in" if options.stand_in else ""),
+        "versions": {**versions, **({"CUDA": torch.version.cuda} if gpu else {})},
+        "machine": {"GPU": torch.cuda.get_device_name(options.device) if gpu else "none", "cores": os.cpu_count()},
     }
 
 
@@ -611,10 +721,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON of all pieces; it is gone on with")
     parser.add_argument("--parts", nargs="+", default=["runs", "fast", "rows"], choices=["runs", "fast", "rows"])
+    parser.add_argument("--only", help="regular expression of the pieces' names")
     parser.add_argument("--cifar10", help="folder of named sets with CIFAR-10, or download; without it no rows")
+    parser.add_argument("--row-options", default="", help="options of labelkit train for the rows, in one word")
     parser.add_argument("--device", default=None, help="default: cuda")
     parser.add_argument("--minutes", type=float, default=8, help="longest time of a piece")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="longest time of all")
     parser.add_argument("--pieces", type=int, default=None, help="end after this number of pieces")
+    parser.add_argument("--jobs", type=int, default=1, help="pieces side by side; what is timed runs alone")
     parser.add_argument("--again", action="store_true", help="do failed pieces once more")
     parser.add_argument("--work", type=Path, default=Path("gpu_check"), help="folder for runs and pictures")
     parser.add_argument("--stand-in", action="store_true", help="try everything on the CPU, with tiny sizes")
@@ -623,36 +737,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     options.device = options.device or ("cpu" if options.stand_in else "cuda")
     options.work = options.work.resolve()
-    asked = Asked(options.device, options.work, options.stand_in, options.cifar10)
     if options.piece:
+        asked = Asked(options.device, options.work, options.stand_in, options.cifar10, options.row_options)
         return carry_out(options.piece, asked, options.out)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("torch sees no GPU; --stand-in tries the script on the CPU")
-    kept: Result = json.loads(options.out.read_text()) if options.out.exists() else {"pieces": {}}
-    wanted = [name for name in pieces(asked) if name.partition("/")[0] in options.parts]
-    if not (options.cifar10 or options.stand_in):
-        wanted = [name for name in wanted if not name.startswith("rows/")]
-    again = {name for name in wanted if options.again and kept["pieces"].get(name, {}).get("state") == "failed"}
-    done = 0
-    while not options.list:
-        states = {name: kept["pieces"].get(name, {}).get("state") for name in wanted}
-        left = [name for name in wanted if states[name] not in ("done", "failed") or name in again]
-        if not left or (options.pieces is not None and done == options.pieces):
-            break
-        before = kept["pieces"].get(left[0], {})
-        found = start(left[0], options)
-        found["attempts"] = before.get("attempts", 0) + 1
-        kept = {"about": about(options), "pieces": {**kept["pieces"], left[0]: found}}
-        written = options.out.with_name(options.out.name + ".new")
-        written.write_text(json.dumps(kept, indent=1))
-        written.replace(options.out)
-        done += 1
-        print(f"{found['state']:10} {found.get('seconds', '-'):>7} s  {left[0]}", flush=True)
-        again.discard(left[0])  # once more, not for ever
-    states = {name: kept["pieces"].get(name, {}).get("state", "-") for name in wanted}
-    for name, state in states.items() if options.list else ():
-        print(f"{state:10} {name}")
-    return 1 if "failed" in states.values() else 0
+    todo = Pieces(options)
+    if options.list:
+        for name in todo.wanted:
+            print(f"{todo.state(name):10} {name}")
+    else:
+        todo.carry_out()
+    return 1 if "failed" in map(todo.state, todo.wanted) else 0
 
 
 if __name__ == "__main__":

@@ -188,7 +188,8 @@ class ImageBank:
         slots = self._slots[rows]
         if bool((slots < 0).any()):
             raise ValueError(f"row {int(rows[slots < 0][0])} is not in the bank")
-        if self.images.device != self.device:  # a GPU without room for them
+        # not their devices: torch holds that cuda and cuda:0 differ
+        if self.images.device.type != self.device.type:  # a GPU without room for them
             return send_tensor(self.images[torch.from_numpy(slots)], self.device)
         return self.images[send(slots, self.device)]
 

@@ -6,13 +6,13 @@ was forgotten. Gradients need a GPU; see ``examples/gpu_check.py``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from labelkit.data.batch import Batch, ViewGeometry
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.few_labels.students import StudentClock
 from labelkit.methods.registry import METHODS
@@ -51,21 +51,18 @@ def test_a_step_in_half_precision_mixes_nothing_that_cuda_refuses(make: Callable
     state = setup.trainer._state(log_now=False)
     for event in ("on_train_start", "on_phase_start", "on_epoch_start", "on_step_start"):
         getattr(setup.method, event)(state)
-    batch = next(setup.batches())
-    hosts = [view.on_host.numpy() for view in batch.geometry]
+    bank = setup.bank = copy.copy(setup.bank)
     with fake_cuda(torch.float16) as cuda:
 
         def fake(tensor: Tensor) -> Tensor:
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=cuda)
 
         _move(setup.method, fake)
-        moved = Batch(
-            views=tuple(map(fake, batch.views)),
-            labels=fake(batch.labels),
-            sample_index=fake(batch.sample_index),
-            geometry=tuple(ViewGeometry(fake(v.matrices), host) for v, host in zip(batch.geometry, hosts, strict=True)),
-            links=None if batch.links is None else fake(batch.links),
-            host=batch.on_host,
-        )
-        loss = setup.method.training_step(moved).loss
+        # as in a run: images lie on cuda:0, and the run was told cuda, which torch holds for another device
+        bank.images, bank.device = fake(bank.images), torch.device(cuda.type)
+        torch.set_autocast_enabled("cuda", False)  # views are made outside of it
+        batch = next(setup.batches())
+        torch.set_autocast_enabled("cuda", True)
+        assert {tensor.device for tensor in (*batch.views, batch.labels, batch.sample_index)} == {cuda}
+        loss = setup.method.training_step(batch).loss
         assert (loss.dtype, loss.device) == (torch.float32, cuda)

@@ -16,6 +16,12 @@ from labelkit.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("simgcd", "mean-teacher")
+#: --deterministic refuses these by name on CUDA, but for the first, which torchvision replaces there.
+UNORDERED = {
+    "cotap": {"_roi_align_backward", "_upsample_bicubic2d_aa_backward", "cumsum"},
+    "dino": {"_upsample_bicubic2d_aa_backward"},
+    "ibot": {"_upsample_bicubic2d_aa_backward"},
+}
 
 
 @cache
@@ -52,11 +58,9 @@ def test_a_step_of_every_method_waits_for_a_gpu_once_at_most(method: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_all_methods_but_one_have_a_fixed_order_of_additions(method: str) -> None:
+def test_most_methods_have_a_fixed_order_of_additions(method: str) -> None:
     found = waits(tuple(METHODS), "--deterministic")[method]["unordered"]
-    # --deterministic refuses these by name, but for the first, which torchvision replaces on CUDA
-    wanted = {"_roi_align_backward", "_upsample_bicubic2d_aa_backward", "cumsum"} if method == "cotap" else set()
-    assert set(found) == wanted
+    assert set(found) == UNORDERED.get(method, set())
 
 
 PROBE = """

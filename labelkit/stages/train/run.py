@@ -130,6 +130,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
             trainer.report = task
             fit = trainer.fit()
     except ResourceError as error:
+        if not isinstance(error.__cause__, OSError):  # of the device or of other processes
+            raise
         # the same command again would only say that the folder exists
         remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
         raise ResourceError(error.where, error.problem, remedy) from error

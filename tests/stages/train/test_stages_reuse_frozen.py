@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -289,11 +290,12 @@ def test_two_runs_at_once_share_the_work(tmp_path: Path, photos: Path) -> None:
 def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
 ) -> None:
-    from labelkit.errors import ResourceError
+    from labelkit.errors import resource_error
     from labelkit.store.kept_views import KeptViews
 
     def full(views: KeptViews, number: int, values: object) -> None:
-        raise ResourceError(str(views.folder), "the disk is full", "Run the same command again.")
+        error = OSError(errno.ENOSPC, "no space left on device")
+        raise resource_error(error, str(views.folder)) from error
 
     options = ("--epochs", 1, "--reuse-frozen", 2)
     with monkeypatch.context() as patched:
@@ -302,6 +304,21 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     assert answer.code == 5
     assert "the disk is full. Make room, then give the same command with --resume" in answer.err
     assert train(photos, "simgcd", tmp_path / "run", *options, "--resume").code == 0
+
+
+def test_what_is_no_disks_fault_keeps_its_own_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
+) -> None:
+    from labelkit.errors import ResourceError
+
+    def refuse(trainer: Trainer) -> None:
+        raise ResourceError("--deterministic", "torch has no form of put_", "Leave it out.") from RuntimeError("put_")
+
+    monkeypatch.setattr(Trainer, "fit", refuse)
+    answer = train(photos, "simgcd", tmp_path / "run", "--epochs", 1)
+    assert answer.code == 5
+    assert "--deterministic: torch has no form of put_. Leave it out." in answer.err
+    assert "Make room" not in answer.err
 
 
 @pytest.mark.parametrize(
