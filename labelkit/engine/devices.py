@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.allocator import keep_freed_memory
 from labelkit.engine.compute_device import compute_device
+from labelkit.engine.fixed_order import FixedOrder
 from labelkit.engine.host_memory import peak_resident_bytes
 from labelkit.engine.launched import LONGEST_WAIT, process_count
 from labelkit.errors import ResourceError
@@ -284,13 +285,14 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 @contextmanager
 def named_nondeterminism() -> Iterator[None]:
-    """Say in an error of ours that an operation has no deterministic form.
+    """Say in an error of ours that an operation has no deterministic form; where one is asked for, give some a form.
 
     Raises:
         ResourceError: torch refused one.
     """
     try:
-        yield
+        with FixedOrder() if torch.are_deterministic_algorithms_enabled() else nullcontext():
+            yield
     except RuntimeError as error:
         operation = re.match(r"(\w+) does not have a deterministic implementation", str(error))
         if operation is None:
