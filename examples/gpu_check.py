@@ -29,6 +29,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -681,7 +682,8 @@ class Pieces:
 
     def carry_out(self) -> None:
         """Do what is left: several side by side, and what is timed alone."""
-        waiting, running = self.left()[: self._options.pieces], list[Piece]()
+        waiting, running = self.left(), list[Piece]()
+        most, begun = self._options.pieces, 0
         ends = time.monotonic() + self._options.seconds
         while waiting or running:
             late = time.monotonic() > ends
@@ -689,19 +691,22 @@ class Pieces:
                 if late:
                     piece.ask_to_stop()
             alone = bool(running) and running[0].name.startswith("fast/")
-            while waiting and not late and not alone and len(running) < self._options.jobs:
+            if late or begun == most:
+                waiting = []
+            while waiting and begun != most and not alone and len(running) < self._options.jobs:
                 alone = waiting[0].startswith("fast/")
                 if alone and running:
                     break
                 threads = (os.cpu_count() or 1) // (1 if alone else self._options.jobs)
                 running.append(Piece(waiting.pop(0), self._options, threads=max(1, threads)))
-            if late:
-                waiting = []
+                begun += 1
             for piece in [piece for piece in running if piece.has_ended()]:
                 running.remove(piece)
                 found = piece.result()
                 if not (late and found["state"] == "failed"):  # a piece that was cut off is left to do
                     self.keep(piece.name, found)
+                if found["state"] == "unfinished":  # a row goes on
+                    waiting.append(piece.name)
             time.sleep(0.05)
 
 
@@ -710,7 +715,7 @@ def about(options: argparse.Namespace) -> Result:
     gpu = options.device.startswith("cuda")
     versions = {"labelkit": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
-        "command": "python examples/gpu_check.py --out gpu_check.json" + (" --stand-in" if options.stand_in else ""),
+        "command": shlex.join(["python", *sys.argv]),
         "versions": {**versions, **({"CUDA": torch.version.cuda} if gpu else {})},
         "machine": {"GPU": torch.cuda.get_device_name(options.device) if gpu else "none", "cores": os.cpu_count()},
     }

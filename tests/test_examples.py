@@ -323,10 +323,12 @@ def test_the_check_of_a_gpu_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert {pieces[f"fast/{name}"]["result"]["same"] for name in ("search", "k-means 100")} == {True}
     assert {name.partition("/")[0] for name in pieces} == {"runs", "fast"}
     # a row that takes longer than a piece may: stopped with a checkpoint, and gone on with
-    rows = ["--parts", "rows", "--pieces", 1]
-    assert check(*rows, "--minutes", 0.12)["rows/softmax, long tail"]["state"] == "unfinished"
+    rows = ["--parts", "rows"]
+    assert check(*rows, "--pieces", 1, "--minutes", 0.12)["rows/softmax, long tail"]["state"] == "unfinished"
+    row = check(*rows, "--pieces", 2, "--minutes", 0.12)["rows/softmax, long tail"]
+    assert row["attempts"] == 3 or row["state"] == "done"  # by the same command
     row = check(*rows)["rows/softmax, long tail"]
-    assert (row["state"], row["attempts"], row["result"]["published"]) == ("done", 2, 72.8)
+    assert (row["state"], row["result"]["published"]) == ("done", 72.8)
     listed = run_example(tmp_path, "gpu_check.py", "--stand-in", "--out", "check.json", "--list")
     assert {line.split()[0] for line in listed.stdout.splitlines()} == {"done"}
 

@@ -724,6 +724,9 @@ def _speed(record: Record) -> str:
     return table(columns, rows, right=columns[1:6])
 
 
+_ON_GPU = {"float32": "float32", "bf16": "bf16", "fp16": "fp16", "compiled": "bf16, compiled", "resumed": "Resumed"}
+
+
 def _on_gpu(record: Record) -> str:
     """Return what ran: a line of the table for each method, then what is not of one method."""
     methods: dict[str, dict[str, str]] = {}
@@ -733,8 +736,10 @@ def _on_gpu(record: Record) -> str:
         method, _, how = what.rpartition(" ")
         result = piece.get("result", {})
         if part == "runs" and how in _ON_GPU:
-            said = "not possible" if piece["state"] != "done" else "same bits" if how == "resumed" else "yes"
-            if "last_loss" in result:
+            said = "same bits" if piece["state"] == "done" else piece["state"]
+            if "--deterministic" in piece.get("error", ""):
+                said = "refused"
+            elif "last_loss" in result:
                 said = f"{result['first_loss']:.4g} to {result['last_loss']:.4g}"
             methods.setdefault(method, {})[how] = said
         else:
@@ -742,15 +747,13 @@ def _on_gpu(record: Record) -> str:
             others.append([text(name), text(found or piece.get("error", piece["state"]))])
     rows = [[code(method), *(text(found.get(how, "")) for how in _ON_GPU)] for method, found in methods.items()]
     return page(
+        text(record.get("note", "")),
         "Loss of the first and of the 20th step on digits, by precision; and whether a run that was stopped and "
-        "resumed with `--deterministic` has the bits of one that was not. An empty field was not tried, or is not "
+        "resumed with `--deterministic` has the bits of one that was not. An empty field was not reached, or is not "
         "offered.",
         table(["Method", *_ON_GPU.values()], rows),
         table(["Compared", "Found"], others),
     )
-
-
-_ON_GPU = {"float32": "float32", "bf16": "bf16", "fp16": "fp16", "compiled": "bf16, compiled", "resumed": "Resumed"}
 
 
 def _flat(values: Record, before: str = "") -> dict[str, str]:
@@ -815,10 +818,6 @@ def _reproduced(record: Record) -> str:
     )
 
 
-ON_GPU_WORDS = (
-    "What ran on a GPU, by `examples/gpu_check.py`: in one quarter of an hour that was lent, on one machine. Training "
-    "at full size, its speed, and published rows are still to be seen; the same command goes on with them."
-)
 TOPICS = (
     _Topic(
         "all-methods",
@@ -909,6 +908,14 @@ TOPICS = (
     _Topic("speed", "Speed against named peers", "bench bench_*", "tests/benchmarks/__main__.py", _speed),
     _Topic("photo-speed", "Speed on photographs", "photo_speed", "tests/benchmarks/bench_photos.py", _speed),
     _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),
-    _Topic("gpu", "On a GPU", "gpu_check", "examples/gpu_check.py", _on_gpu, ON_GPU_WORDS),
+    _Topic(
+        "gpu",
+        "On a GPU",
+        "gpu_check",
+        "examples/gpu_check.py",
+        _on_gpu,
+        "What ran on a GPU, by `examples/gpu_check.py`. Full training, most of its speed and the published rows are "
+        "still to be seen; the same command goes on with them.",
+    ),
 )
 """The pages, in the order of the navigation."""

@@ -43,6 +43,33 @@ def test_running_sums_are_those_of_torch(length: int, dim: int) -> None:
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+def test_half_precision_of_the_network_is_not_that_of_sums_and_positions() -> None:
+    torch.manual_seed(0)
+    images, values = torch.rand(1, 4, 7, 7, requires_grad=True), torch.rand(3, 2000)
+    with torch.autocast("cpu", torch.bfloat16), FixedOrder():
+        small, sums = _resize(images, 3, 3), torch.cumsum(values, 1)
+        of_half = torch.cumsum(values.bfloat16(), 1)
+    assert (small.dtype, sums.dtype, of_half.dtype) == (torch.float32,) * 3
+    torch.testing.assert_close(small, _resize(images, 3, 3), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(sums, values.cumsum(1), atol=1e-3, rtol=1e-5)
+    torch.testing.assert_close(of_half, values.bfloat16().float().cumsum(1), atol=1e-3, rtol=1e-5)
+
+
+def test_a_look_at_features_before_training_leaves_nothing_that_training_cannot_use() -> None:
+    images = torch.rand(1, 2, 11, 11, requires_grad=True)
+    with FixedOrder():
+        with torch.inference_mode():
+            looked = _resize(images, 4, 4)
+        _resize(images, 4, 4).sum().backward()
+    assert images.grad is not None
+    torch.testing.assert_close(looked, _resize(images.detach(), 4, 4))
+
+
+def test_sums_are_of_the_type_that_is_asked_for() -> None:
+    with FixedOrder():
+        assert torch.cumsum(torch.rand(5), 0, dtype=torch.float64).dtype == torch.float64
+
+
 def test_only_what_has_no_fixed_order_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     from labelkit.engine import fixed_order
 
