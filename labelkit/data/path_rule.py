@@ -4,9 +4,12 @@ A path is
 
 1. relative to the data root: the id of the image, as labelkit writes it;
 2. relative to the folder of the CSV, or absolute, where it is known in which folder the images are;
-3. else the ending of exactly one id, from a ``/`` on.
+3. else the ending of exactly one id, from a ``/`` on;
+4. else, if it is absolute and no file of this machine: it ends in an id, and what stands before is the folder that the
+   most of such paths begin with.
 
-Letters with accents are equal however they are composed (NFC or NFD), and ``\`` may stand for ``/``.
+Letters with accents are equal however they are composed (NFC or NFD), ``\`` may stand for ``/``, and the suffix may be
+left out.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import difflib
 import os
 import posixpath
 import unicodedata
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +89,11 @@ def find_paths(
         else:
             shown = ", ".join(written_name(sample_ids[place]) for place in found[:SHOWN])
             ambiguous.append(f"{path}: {shown}" + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""))
+    elsewhere = {path: ids.moved(path) for path in unknown}
+    folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
+    if folders and folders[0][1] > (folders[1][1] if len(folders) > 1 else 0):
+        places |= {path: there[folders[0][0]] for path, there in elsewhere.items() if folders[0][0] in there}
+        unknown = [path for path in unknown if path not in places]
     if ambiguous:
         more = f"\n  and {len(ambiguous) - SHOWN} more" if len(ambiguous) > SHOWN else ""
         raise DatasetError(
@@ -116,16 +124,25 @@ class _Ids:
     def __init__(self, sample_ids: Sequence[str], spellings: Mapping[str, int]) -> None:
         self._exact = {**spellings, **{written_name(name): place for place, name in enumerate(sample_ids)}}
         self._by_key: dict[str, list[int]] = defaultdict(list)
+        self._by_stem: dict[str, list[int]] = defaultdict(list)
         self._by_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        self._by_stem_base: dict[str, list[tuple[str, int]]] = defaultdict(list)
         for place, name in enumerate(sample_ids):
             key = _key(written_name(name))
-            self._by_key[key].append(place)
-            self._by_base[key.rsplit("/", 1)[-1]].append((key, place))
+            for written, by_key, by_base in (
+                (key, self._by_key, self._by_base),
+                (posixpath.splitext(key)[0], self._by_stem, self._by_stem_base),
+            ):
+                by_key[written].append(place)
+                by_base[written.rsplit("/", 1)[-1]].append((written, place))
 
     def named(self, path: str) -> list[int]:
-        """Places of the images of this id; several only if ids differ by nothing but the way letters are composed."""
+        """Places of the images of this id; several if ids differ by the suffix, or the way letters are composed."""
         place = self._exact.get(path)
-        return list(self._by_key.get(_key(path), ())) if place is None else [place]
+        if place is not None:
+            return [place]
+        key = _key(path)
+        return list(self._by_key.get(key) or self._by_stem.get(key) or ())
 
     def beside(self, path: str, table: Path, root: Path | None) -> list[int]:
         """Places of the images at this path from the folder of the table on, or at this absolute path."""
@@ -140,4 +157,14 @@ class _Ids:
         key = _key(path)
         if key.startswith(("..", "/")):
             return []
-        return [place for name, place in self._by_base.get(key.rsplit("/", 1)[-1], ()) if name.endswith("/" + key)]
+        base = key.rsplit("/", 1)[-1]
+        found = [place for name, place in self._by_base.get(base, ()) if name.endswith("/" + key)]
+        return found or [place for name, place in self._by_stem_base.get(base, ()) if name.endswith("/" + key)]
+
+    def moved(self, path: str) -> dict[str, int]:
+        """Images that an absolute path ends in, by what stands before: the folder of the images on another machine."""
+        parts = _key(path).split("/")
+        if (parts[0] and not parts[0].endswith(":")) or os.path.exists(path):  # noqa: PTH110 - a name may be too long
+            return {}
+        found = {"/".join(parts[:at]): self.named("/".join(parts[at:])) for at in range(1, len(parts))}
+        return {folder: places[0] for folder, places in found.items() if len(places) == 1}

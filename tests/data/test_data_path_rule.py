@@ -36,6 +36,37 @@ def test_half_names_and_other_folders_are_unknown(tmp_path: Path, path: str) -> 
     assert (found.places, found.unknown) == ({}, [path])
 
 
+@pytest.mark.parametrize(("path", "place"), [("a/1", 0), ("a\\2", 1), ("deep/3", 3), ("3", 3), ("top", 4)])
+def test_a_suffix_may_be_left_out(tmp_path: Path, path: str, place: int) -> None:
+    found = find_paths([path], IDS, table=tmp_path / "labels.csv")
+    assert (found.places, found.unknown) == ({path: place}, [])
+
+
+def test_a_name_without_its_suffix_means_none_of_two_files_that_differ_by_it(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"a: a\.jpg, a\.png"):
+        find_paths(["a"], ["a.jpg", "a.png"], table=tmp_path / "labels.csv")
+    assert find_paths(["a.1"], ["a.1", "a.1.png"], table=tmp_path / "labels.csv").places == {"a.1": 0}
+
+
+@pytest.mark.parametrize("folder", ["C:\\data\\set\\", "/home/ann/set/", "\\\\server\\share\\", "d:/"])
+def test_absolute_paths_of_another_machine_are_known_by_their_ends(tmp_path: Path, folder: str) -> None:
+    paths = [folder + path for path in ("a/1.png", "b\\deep\\3", "top.png")]
+    found = find_paths(paths, IDS, table=tmp_path / "labels.csv")
+    assert list(found.places.values()) == [0, 3, 4]
+    assert found.unknown == []
+
+
+def test_ends_of_paths_of_two_folders_are_not_mixed(tmp_path: Path) -> None:
+    """Images of train/ must not give their labels to those of test/ that have the same names."""
+    paths = ["/x/test/a/1.png", "/x/test/a/2.png", "/x/train/b/1.png", "/y/1.png"]
+    found = find_paths(paths, IDS, table=tmp_path / "labels.csv")
+    assert found.places == {paths[0]: 0, paths[1]: 1}
+    assert found.unknown == paths[2:]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1.png").touch()  # a file of this machine is no other one
+    assert find_paths([f"{tmp_path}/a/1.png"], IDS, table=tmp_path / "l.csv", root=tmp_path / "b").places == {}
+
+
 def test_an_ending_of_several_is_an_error_that_lists_them(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as caught:
         find_paths(["1.png", "2.png"], IDS, table=tmp_path / "labels.csv")
