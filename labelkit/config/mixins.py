@@ -39,7 +39,8 @@ class LabelColumnOption(StageConfig):
 
     label_column: str | None = Field(
         None,
-        description="Column of the CSV of --labels that holds the labels; default: label, class or category.",
+        description="Column of --labels FILE that holds the labels, or else of the CSV, Parquet or .json files of "
+        "--dataset; default: label, class or category.",
         json_schema_extra=option("Labels", preset=False),
     )
 

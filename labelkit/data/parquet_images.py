@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage
+from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.shards import Place, absolute, listing, open_place, split_of_file
-from labelkit.data.tables import LABEL_COLUMNS
+from labelkit.data.tables import find_label_column, without_labels
 from labelkit.errors import DatasetError
 from labelkit.reading import NotRegularError, parse_json
 
@@ -92,12 +93,13 @@ class ParquetSource:
         self._held = {}
 
 
-def load_parquet(paths: Sequence[Place], name: str) -> ImageDataset:
+def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = None) -> ImageDataset:
     """List the images of Parquet files.
 
     Args:
         paths: files with the same columns.
         name: of the data set.
+        label_column: the one of labels; by default the usual one, or the only one that Hugging Face calls classes.
 
     Raises:
         DatasetError: pyarrow is not installed, a file is damaged or has no column of images, or two have one name.
@@ -111,19 +113,21 @@ def load_parquet(paths: Sequence[Place], name: str) -> ImageDataset:
     if twice is not None:
         raise DatasetError(name, f"two files are called {twice}", "Rename one: rows are named by their file.")
     ids: list[str] = []
-    labels: list[str | None] = []
+    labels: list[object] = []
+    label_fault = ""
     splits: list[str | None] = []
     pieces: list[NDArray[np.int64]] = []
     column: str | None = None
     class_names: list[str] = []
     for number, path in enumerate(paths):
-        found = _read_listing(path, column)
+        found = _read_listing(path, column, label_column)
         if class_names and found.class_names and found.class_names != class_names:
             raise DatasetError(str(path), f"has other classes than {paths[0].name}", "Give files of one data set.")
         column, class_names = found.column, class_names or found.class_names
         count = sum(found.group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
         labels += found.labels
+        label_fault = label_fault or found.label_fault
         splits += [split_of_file(path)] * count
         for group, rows in enumerate(found.group_rows):
             pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
@@ -132,22 +136,28 @@ def load_parquet(paths: Sequence[Place], name: str) -> ImageDataset:
     places = np.concatenate(pieces).astype(np.int64)
     source = ParquetSource(absolute(paths), column, *(places[:, part].copy() for part in range(3)))
     known = splits if None not in splits else [None] * len(ids)
-    return listing(name, ids, labels, known, source, class_names=class_names)
+    notes = [without_labels(label_fault)] if label_fault else []
+    classes = [_named(value, class_names) for value in labels]
+    if not class_names:
+        classes, told = classes_of(labels)
+        notes += told
+    return listing(name, ids, classes, known, source, class_names=class_names, notes=notes)
 
 
 @dataclass(slots=True)
 class _Listing:
     column: str
     group_rows: list[int]
-    labels: list[str | None]
+    labels: list[object]
     class_names: list[str]
+    label_fault: str
 
 
-def _read_listing(path: Place, column: str | None) -> _Listing:
+def _read_listing(path: Place, column: str | None, label_column: str | None) -> _Listing:
     """Read labels and groups of a file, and no image.
 
     Raises:
-        DatasetError: it cannot be read, or has no column of images.
+        DatasetError: it cannot be read, or has no column of images, or not that of labels.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -160,16 +170,18 @@ def _read_listing(path: Place, column: str | None) -> _Listing:
             if wanted not in schema.names:
                 raise DatasetError(where, f"has no column {wanted!r}, as other files have", "Give files of one set.")
             groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-            label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
-            values = [] if label is None else table.read(columns=[label]).column(0).to_pylist()
+            features = _features(schema.metadata or {})
+            others = [name for name in schema.names if name != wanted]
+            label, fault = find_label_column(others, label_column, [name for name in others if name in features])
+            if label_column is not None and not label:
+                raise DatasetError(where, fault, "Name another with --label-column.")
+            values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
     except NotRegularError as error:
         raise DatasetError(where, "is not a regular file", "Give a file.") from error
     except (OSError, pa.ArrowException) as error:
         said = " ".join(str(error).split())
         raise DatasetError(where, f"cannot be read as Parquet: {said}", "Fetch it again.") from error
-    names = [] if label is None else _class_names(schema.metadata or {}, label)
-    labels: list[str | None] = [None] * sum(groups) if label is None else [_named(value, names) for value in values]
-    return _Listing(wanted, groups, labels, names)
+    return _Listing(wanted, groups, values, features.get(label, []), fault)
 
 
 def _image_column(schema: Any, where: str) -> str:
@@ -192,20 +204,22 @@ def _image_column(schema: Any, where: str) -> str:
     raise DatasetError(where, f"no column of images, found {shown}", "It must hold bytes of image files.")
 
 
-def _class_names(metadata: dict[bytes, bytes], label: str) -> list[str]:
-    """Names of the classes in the metadata of Hugging Face, by their numbers; empty where there are none."""
-    found: Any
+def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """Names of the classes in the metadata of Hugging Face, by column."""
     try:
-        found = parse_json(metadata[b"huggingface"].decode("utf-8"))["info"]["features"][label]["names"]
-    except (KeyError, TypeError, ValueError):
-        return []
-    return [str(name) for name in found] if isinstance(found, list) and len(set(found)) == len(found) else []
+        features = parse_json(metadata[b"huggingface"].decode("utf-8"))["info"]["features"]
+        names = {column: about.get("names") for column, about in features.items() if isinstance(about, dict)}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+    return {
+        column: list(map(str, found))
+        for column, found in names.items()
+        if isinstance(found, list) and len(set(map(str, found))) == len(found)
+    }
 
 
 def _named(value: object, names: Sequence[str]) -> str | None:
-    """Return the class that a value names; -1 and nothing name none."""
-    if value is None or value in ("", -1):
-        return None
-    if isinstance(value, int) and names:
-        return names[value] if 0 <= value < len(names) else None
-    return str(value)
+    """Return the class whose number, or name, a value is; -1 and nothing name none."""
+    if isinstance(value, int | float):
+        return names[int(value)] if value in range(len(names)) else None
+    return None if value is None else str(value)

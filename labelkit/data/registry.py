@@ -89,7 +89,12 @@ def check_dataset(name_or_path: str) -> None:
 
 
 def load_dataset(
-    name_or_path: str, *, data_root: Path, download: bool = False, any_classes: bool = True
+    name_or_path: str,
+    *,
+    data_root: Path,
+    download: bool = False,
+    any_classes: bool = True,
+    label_column: str | None = None,
 ) -> ImageDataset:
     """List a named data set, a folder of images, a CSV file, or images in archives.
 
@@ -100,10 +105,13 @@ def load_dataset(
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
+        label_column: column of the labels in a CSV or Parquet file, field of the .json files in archives.
 
     Raises:
         DatasetError: nothing of this name, no images, faults in the files.
     """
+    if label_column is not None and not is_shards(name_or_path) and not name_or_path.lower().endswith(".csv"):
+        raise DatasetError(name_or_path, "has no columns, and --label-column names one", "Leave it out.")
     spec = DATASETS.get(name_or_path)
     if spec is not None:
         return spec.load(Path(data_root), download)
@@ -114,10 +122,10 @@ def load_dataset(
         if name_or_path.lower().endswith(".parquet"):
             from labelkit.data.parquet_images import load_parquet
 
-            return load_parquet(files, _name_of_files(name_or_path))
+            return load_parquet(files, _name_of_files(name_or_path), label_column)
         from labelkit.data.tars import load_tars
 
-        return load_tars(files, _name_of_files(name_or_path))
+        return load_tars(files, _name_of_files(name_or_path), label_column)
     if is_address(name_or_path):
         from labelkit.data.folders import load_remote_folder
 
@@ -143,7 +151,7 @@ def load_dataset(
         )
     from labelkit.data.tables import load_csv
 
-    return load_csv(path, data_root=Path(data_root))
+    return load_csv(path, data_root=Path(data_root), label_column=label_column)
 
 
 def _name_of_files(pattern: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import csv
 import io
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +17,15 @@ import numpy as np
 
 from labelkit.data.datasets import FileSource, ImageDataset, positions_of, sorted_by_bytes
 from labelkit.data.files import is_folder, is_there, read_table
+from labelkit.data.folders import walk_images
+from labelkit.data.label_names import class_names as classes_of
+from labelkit.data.path_rule import find_paths, near_paths
 from labelkit.errors import DatasetError
 
 MAX_FAULTS_SHOWN: Final = 10
 _DIGITS_AT_ONCE: Final = 4000
 _MOST_SHOWN: Final = 200
+_COLUMNS_SHOWN: Final = 12
 
 PATH_COLUMNS: Final = (
     "path",
@@ -65,7 +71,7 @@ def _number(digits: str) -> int:
 class _CsvRow:
     line: int
     path: str
-    label: str
+    label: str | None
     split: str
     guess: bool = False
 
@@ -78,9 +84,14 @@ class _Faults:
         self._texts: list[str] = []
         self._count = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further text will be shown."""
+        return len(self._texts) >= MAX_FAULTS_SHOWN
+
     def add(self, line: int, text: str) -> None:
         self._count += 1
-        if len(self._texts) < MAX_FAULTS_SHOWN:
+        if not self.is_full:
             self._texts.append(f"line {line}: {text}")
 
     def raise_any(self) -> None:
@@ -95,38 +106,43 @@ class _Faults:
         )
 
 
-def load_csv(path: Path, *, data_root: Path | None = None) -> ImageDataset:
+def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
     """List the images named in a CSV file with a column of paths, and maybe one of labels and a column ``split``.
 
-    Paths are relative to the folder of the CSV, else to ``data_root``, or absolute. The root of the sample ids is the
+    Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; where there is no such file, they
+    name one of the images in these folders by `labelkit.data.path_rule`. The root of the sample ids is the
     folder of the CSV if all images are in it, else ``data_root`` if they are there, else the deepest folder that
     holds all images. An empty label means unlabeled, an empty split none. Other columns are ignored. Class names are
     sorted naturally (2 before 10), splits too, after train, val and test.
 
     Raises:
-        DatasetError: every unreadable row, missing file or name used twice, with its line number.
+        DatasetError: every unreadable row, missing file or image with two labels, with its line number.
     """
-    table = _read_csv_rows(path, needs_labels=False)
-    rows = table.rows
+    table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
+    rows, notes = table.rows, table.notes
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
     files = [_file_of(row.path, folders) for row in rows]
+    missing = {row.path for row, file in zip(rows, files, strict=True) if not is_there(file)}
+    known: list[str] = []
+    if missing:
+        others, known = _found_otherwise(missing, folders, path)
+        files = [others.get(row.path, file) for row, file in zip(rows, files, strict=True)]
+        if others:
+            written, file = next(iter(others.items()))
+            notes.append(f"paths written in another way than their files: {len(others)}, first: {written} is {file}")
     homes = [folder for folder in folders if all(file.is_relative_to(folder) for file in files)]
     root = homes[0] if homes else Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120 - str
     faults = _Faults(str(path))
-    line_of: dict[str, int] = {}
     by_id: dict[str, _CsvRow] = {}
     for row, file in zip(rows, files, strict=True):
-        sample_id = file.relative_to(root).as_posix()
-        first = line_of.setdefault(sample_id, row.line)
-        if first != row.line:
-            faults.add(row.line, f"{row.path!r} is already in line {first}")
+        first = by_id.setdefault(file.relative_to(root).as_posix(), row)
+        if (first.label, first.split) != (row.label, row.split):
+            faults.add(row.line, f"{row.path!r} is in line {first.line} with another label or split")
         elif not is_there(file):
-            faults.add(row.line, f"no file {row.path!r} (looked for {file})")
+            near = "" if faults.is_full else near_paths(row.path, known)
+            faults.add(row.line, f"no file {row.path!r} (looked for {file}){near}")
         elif is_folder(file):
             faults.add(row.line, f"{row.path!r} is a folder")
-        elif row.label == "-1":
-            faults.add(row.line, "label -1; leave the label empty if it is unknown")
-        by_id[sample_id] = row
     faults.raise_any()
     ids = tuple(sorted_by_bytes(by_id))
     class_names = tuple(sorted({row.label for row in rows if row.label}, key=natural_key))
@@ -148,7 +164,7 @@ def load_csv(path: Path, *, data_root: Path | None = None) -> ImageDataset:
         chiral=False,
         photographic=True,
         source=FileSource(root, ids),
-        notes=() if table.label_column else (f"no labels: {table.label_fault}",),
+        notes=tuple(notes if table.label_column else [*notes, without_labels(table.label_fault)]),
     )
 
 
@@ -158,7 +174,27 @@ def _file_of(written: str, folders: Sequence[Path]) -> Path:
     return next((file for file in files if is_there(file)), files[0])
 
 
-def read_label_csv(path: Path, label_column: str | None = None, *, empty_ok: bool = False) -> dict[str, str]:
+def _found_otherwise(missing: set[str], folders: Sequence[Path], table: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the images that paths name by the rule for all tables, and the images there are."""
+    others: dict[str, Path] = {}
+    known: list[str] = []
+    for folder in folders:
+        images: list[str] = []
+        with contextlib.suppress(DatasetError):  # a folder that may not be listed has no image for us
+            images = sorted(walk_images(folder))
+        places = find_paths(sorted(missing - others.keys()), images, table=table).places
+        others |= {written: folder / images[place] for written, place in places.items()}
+        known += images
+    return others, known
+
+
+def read_label_csv(
+    path: Path,
+    label_column: str | None = None,
+    *,
+    empty_ok: bool = False,
+    tell: Callable[[str], None] | None = None,
+) -> dict[str, str]:
     """Read the labels that a CSV file gives to images; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
     The images need not be there. Rows with an empty label are left out.
@@ -167,16 +203,18 @@ def read_label_csv(path: Path, label_column: str | None = None, *, empty_ok: boo
         path: the file.
         label_column: header of the column of labels; by default the usual one.
         empty_ok: whether no row may have a label.
+        tell: is told, in sentences for people, which labels were taken for none or joined.
 
     Returns:
-        label by path, both as they are written, in the order of the file.
+        class by path as it is written, in the order of the file.
 
     Raises:
         DatasetError: unreadable, no row with a label, or two labels for one path.
     """
     found: dict[str, str] = {}
     faults = _Faults(str(path))
-    rows = _read_csv_rows(path, label_column).rows
+    table = _read_csv_rows(path, label_column)
+    rows = table.rows
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
             str(path),
@@ -187,13 +225,14 @@ def read_label_csv(path: Path, label_column: str | None = None, *, empty_ok: boo
     for row in rows:
         if not row.label:
             continue
-        if row.label == "-1":
-            faults.add(row.line, "label -1; leave the label empty if it is unknown")
         if found.setdefault(row.path, row.label) != row.label:
             faults.add(row.line, f"{row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here")
     faults.raise_any()
     if not found and not empty_ok:
         raise DatasetError(str(path), "no row has a label", "Fill in the column label of some rows.")
+    if tell is not None:
+        for note in table.notes:
+            tell(f"{path}: {note}")
     return found
 
 
@@ -204,19 +243,20 @@ class _CsvTable:
     rows: list[_CsvRow]
     label_column: str
     label_fault: str
+    notes: list[str]
 
 
 def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels: bool = True) -> _CsvTable:
     where = str(path)
     raw = read_table(path)
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
     reader, header = _opened(text, where)
     at_path = header.index(next(name for name in PATH_COLUMNS if name in header))
-    found, label_fault = _label_column(header, label_column)
+    found, label_fault = find_label_column(header, label_column)
     if not found and needs_labels:
         raise DatasetError(where, f"line 1: {label_fault}", "Name the column of labels with --label-column.")
     used = [header[at_path], *([found] if found else []), "split"]
@@ -230,6 +270,7 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
     at_kind = header.index("kind") if is_ours else None
     faults = _Faults(where)
     rows: list[_CsvRow] = []
+    labels: list[str | None] = []
     while True:
         try:
             fields = next(reader)
@@ -245,13 +286,16 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
         elif not fields[at_path].strip() or "\0" in fields[at_path]:
             faults.add(reader.line_num, "no path")
         else:
-            label, split = ("" if at is None else fields[at].strip() for at in (at_label, at_split))
+            split = "" if at_split is None else fields[at_split].strip()
             guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
-            rows.append(_CsvRow(reader.line_num, fields[at_path], label, split, guess))
+            rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess))
+            labels.append(None if at_label is None else fields[at_label])
     faults.raise_any()
     if not rows:
         raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
-    return _CsvTable(rows, found, label_fault)
+    classes, notes = classes_of(labels)
+    rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]
+    return _CsvTable(rows, found, label_fault, notes)
 
 
 def _opened(text: str, where: str) -> tuple[Any, list[str]]:
@@ -278,15 +322,27 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
     raise DatasetError(where, problem, _HEADER_REMEDY)
 
 
-def _label_column(header: Sequence[str], asked: str | None) -> tuple[str, str]:
-    """Return the column of labels, empty if there is none, and why there is none."""
-    shown = ", ".join(header)
+def find_label_column(header: Sequence[str], asked: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
+    """Return the column of labels, empty if there is none, and why there is none.
+
+    Args:
+        header: names of all columns.
+        asked: the one that the user named.
+        others: columns that are known to hold classes; the only one of them is taken where no usual name is there.
+    """
+    shown = ", ".join(header[:_COLUMNS_SHOWN]) + (", ..." if len(header) > _COLUMNS_SHOWN else "")
+    by_lower = {name.lower(): name for name in reversed(header)}
     if asked is not None:
-        name = asked.strip().lower()
-        return (name, "") if name in header else ("", f"no column {asked!r}, found {shown}")
-    usual = [name for name in LABEL_COLUMNS if name in header]
-    if "label" in usual or len(usual) == 1:
+        name = by_lower.get(asked.strip().lower(), "")
+        return name, "" if name else f"no column {asked!r}, found {shown}"
+    usual = [by_lower[name] for name in LABEL_COLUMNS if name in by_lower] or list(others)
+    if usual and (usual[0].lower() == LABEL_COLUMNS[0] or len(usual) == 1):
         return usual[0], ""
     if usual:
         return "", f"{len(usual)} columns may hold the labels: {', '.join(usual)}"
     return "", f"no column 'label' (or {', '.join(LABEL_COLUMNS[1:])}), found {shown}"
+
+
+def without_labels(fault: str) -> str:
+    """Return the note on a data set whose labels were not found."""
+    return f"no labels: {fault}; name the column with --label-column"

@@ -7,6 +7,7 @@ archive are the classes, as in a folder of images.
 
 from __future__ import annotations
 
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Sequence
@@ -20,13 +21,15 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
 from labelkit.data.folders import SPLIT_FOLDERS
+from labelkit.data.label_names import class_names
 from labelkit.data.remote import RemoteFile
 from labelkit.data.shards import Place, absolute, listing, open_place, split_of_file
-from labelkit.data.tables import LABEL_COLUMNS
+from labelkit.data.tables import find_label_column, without_labels
 from labelkit.errors import DatasetError
 from labelkit.reading import NotRegularError, parse_json
 
 _MAX_LABEL_BYTES: Final = 1 << 20
+_NOT_A_NUMBER: Final = re.compile(r":\s*NaN\b")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,37 +80,49 @@ class _Sample:
     key: str
 
 
-def load_tars(paths: Sequence[Place], name: str) -> ImageDataset:
+def load_tars(paths: Sequence[Place], name: str, label_column: str | None = None) -> ImageDataset:
     """List the images of archives.
 
     Args:
         paths: archives without compression.
         name: of the data set.
+        label_column: field of the labels in ``.json``; by default the usual one.
 
     Raises:
         DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
     """
     samples: dict[str, _Sample] = {}
-    labels: dict[str, str] = {}
+    labels: dict[str, object] = {}
+    faults: dict[str, str] = {}
     ignored: Counter[str] = Counter()
     unended: list[str] = []
     for number, path in enumerate(paths):
-        _list_one(path, number, paths, samples, labels, ignored, unended)
+        _list_one(path, number, paths, samples, labels, faults, label_column, ignored, unended)
     if not samples:
         raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
+    beside = {one.key for one in samples.values()}
+    without = [fault for key, fault in faults.items() if key in beside and key not in labels]
     _strip_common_folder(samples, labels)
     ids = [one for one in samples if _is_plain(one, samples)]
     if len(ids) < len(samples):
         ignored["pictures beside the image of their sample"] += len(samples) - len(ids)
-    notes = [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []
+    notes: list[str] = (
+        [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []
+    )
     if unended:
         notes.append(f"{', '.join(unended[:3])}: no mark at the end of the archive, which may be cut off")
     of_folders = [_of_folders(one) for one in ids]
     splits: list[str | None] = [split_of_file(paths[samples[one].archive]) for one in ids]
     if None in splits:
         splits = [split for split, _ in of_folders] if all(split for split, _ in of_folders) else [None] * len(ids)
-    classes: list[str | None] = [labels.get(samples[one].key) for one in ids]
+    if without:
+        notes.append(f"{len(without)} .json files have {without_labels(without[0])}")
+    classes, told = class_names([labels.get(samples[one].key) for one in ids])
+    notes += told
     if not labels:
+        if label_column is not None:
+            problem = without[0] if without else f"no .json file with a field {label_column!r}"
+            raise DatasetError(name, problem, "Name another with --label-column, or leave it out.")
         has_splits = splits != [None] * len(ids) and None not in [split for split, _ in of_folders]
         classes = [found if has_splits else PurePosixPath(one).parts[0] if "/" in one else None
                    for one, (_, found) in zip(ids, of_folders, strict=True)]  # fmt: skip
@@ -116,7 +131,7 @@ def load_tars(paths: Sequence[Place], name: str) -> ImageDataset:
     return listing(name, ids, classes, splits, source, notes=notes)
 
 
-def _strip_common_folder(samples: dict[str, _Sample], labels: dict[str, str]) -> None:
+def _strip_common_folder(samples: dict[str, _Sample], labels: dict[str, object]) -> None:
     """Leave out the folder that everything is in, as where somebody packed a folder; ids are then as in that folder."""
     tops = {name.partition("/")[0] for name in samples}
     if len(tops) != 1 or not all("/" in name for name in samples):
@@ -135,7 +150,9 @@ def _list_one(
     number: int,
     paths: Sequence[Place],
     samples: dict[str, _Sample],
-    labels: dict[str, str],
+    labels: dict[str, object],
+    faults: dict[str, str],
+    label_column: str | None,
     ignored: Counter[str],
     unended: list[str],
 ) -> None:
@@ -161,11 +178,12 @@ def _list_one(
                         raise DatasetError(where, problem, "Names of members must differ over all archives.")
                     samples[inner] = _Sample(number, member.offset_data, member.size, _key_of(inner))
                 elif suffix in (".cls", ".json"):
-                    label = _label_of(
-                        _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES + 1)), suffix
-                    )
-                    if label is None and suffix == ".cls":
-                        raise DatasetError(where, f"{inner!r} holds no label", "Write one text or number in it.")
+                    content = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES + 1))
+                    label, fault = _label_of(content, suffix, label_column)
+                    if fault and suffix == ".cls":
+                        raise DatasetError(where, f"{inner!r} {fault}", "Write one text or number in it.")
+                    if fault:
+                        faults[_key_of(inner)] = fault
                     if label is not None:
                         labels.setdefault(_key_of(inner), label)
                 else:
@@ -214,8 +232,8 @@ def _is_plain(inner: str, samples: dict[str, _Sample]) -> bool:
     return not any(f"{key}{suffix}" in samples for suffix in image_suffixes())
 
 
-def _label_of(content: bytes, suffix: str) -> str | None:
-    """Return the label in the file beside an image; ``None`` if there is none.
+def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[object, str]:
+    """Return the label in the file beside an image, ``None`` if there is none, and why there is none.
 
     Raises:
         ValueError: no text, no JSON, or too large.
@@ -224,12 +242,14 @@ def _label_of(content: bytes, suffix: str) -> str | None:
         raise ValueError("a label file is larger than 1 MiB")
     text = content.decode("utf-8").strip()
     if suffix == ".cls":
-        return text or None
-    found: Any = parse_json(text)
+        return (None if label_column else text), ("" if text else "holds no label")
+    found: Any = parse_json(_NOT_A_NUMBER.sub(": null", text))
     if not isinstance(found, dict):
-        return None
-    value = next((found[name] for name in LABEL_COLUMNS if name in found), None)
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) and value != "" else None
+        return None, "no fields"
+    column, fault = find_label_column(list(found), label_column)
+    if isinstance(found.get(column), list | dict):
+        return None, f"more than one value in {column!r}"
+    return found.get(column), fault
 
 
 def _of_folders(inner: str) -> tuple[str | None, str | None]:

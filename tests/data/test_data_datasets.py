@@ -337,20 +337,52 @@ def test_csv_without_a_clear_column_of_labels_lists_images_and_says_so(tmp_path:
     put(tmp_path / "a.png")
     dataset = load(write_csv(tmp_path, f"{header}\na.png,x,y\n"))
     assert dataset.labels.tolist() == [-1]
-    assert dataset.notes == (note,)
+    assert dataset.notes == (f"{note}; name the column with --label-column",)
+    assert load_dataset(
+        str(tmp_path / "list.csv"), data_root=tmp_path, label_column=header[5:].split(",")[0]
+    ).class_names == ("x",)
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ("ant\\a.png", "bee\\b.png"),
+        ("ant/a", "bee/b"),
+        ("a.png", "b.png"),
+        ("C:\\data\\set\\ant\\a.png", "C:\\data\\set\\bee\\b.png"),
+        ("/home/ann/set/ant/a.png", "/home/ann/set/bee/b.png"),
+        (" ant/a.png ", "./bee/b.png"),
+    ],
+)
+def test_csv_of_a_data_set_means_by_a_path_what_one_of_labels_does(tmp_path: Path, paths: tuple[str, ...]) -> None:
+    put(tmp_path / "ant/a.png")
+    put(tmp_path / "bee/b.png")
+    dataset = load(write_csv(tmp_path, f"path,label\n{paths[0]},1\n{paths[1]},2\n"))
+    assert dataset.sample_ids == ("ant/a.png", "bee/b.png")
+    assert dataset.labels.tolist() == [0, 1]
+    assert dataset.notes[0].startswith("paths written in another way than their files: ")
+
+
+def test_csv_with_labels_that_mean_none_says_so(tmp_path: Path) -> None:
+    for name in "abc":
+        put(tmp_path / f"{name}.png")
+    dataset = load(write_csv(tmp_path, "path,label\na.png,nan\nb.png,1.0\nc.png,-1\n"))
+    assert dataset.class_names == ("1",)
+    assert dataset.labels.tolist() == [-1, 0, -1]
+    assert "labels that mean none: 'nan' (1 of 3), '-1' (1 of 3)" in dataset.notes[0]
 
 
 def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -> None:
     put(tmp_path / "a.png")
     (tmp_path / "folder").mkdir()
-    path = write_csv(tmp_path, "path,label\na.png,1\nnone.png,2\n./a.png,1\nfolder,3\n")
+    path = write_csv(tmp_path, "path,label\na.png,1\nnone.png,2\n./a.png,2\na.png,1\nfolder,3\n")
     with pytest.raises(DatasetError) as caught:
         load(path)
     text = str(caught.value)
     assert "3 faults" in text
     assert "line 3: no file 'none.png'" in text
-    assert "line 4: './a.png' is already in line 2" in text
-    assert "line 5: 'folder' is a folder" in text
+    assert "line 4: './a.png' is in line 2 with another label or split" in text
+    assert "line 6: 'folder' is a folder" in text
 
 
 def test_unreadable_rows_of_a_csv_are_told_with_their_lines(tmp_path: Path) -> None:
@@ -374,7 +406,7 @@ def test_no_more_than_ten_faults_are_listed(tmp_path: Path) -> None:
         ("picture,label\na.png,1\n", "no column of paths"),
         ("path,label,label\na.png,1,2\n", "'label' occurs twice"),
         ('path,label\n"a.png,1\n', "line 2: unreadable"),
-        ("path,label\na.png,-1\n", "line 2: label -1; leave the label empty"),
+        ("path,label\nA.png,1\n", r"no file 'A.png' .*\(is it a.png\?\)"),
     ],
 )
 def test_a_csv_that_cannot_be_used_says_why(tmp_path: Path, text: str, problem: str) -> None:

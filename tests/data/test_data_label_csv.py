@@ -52,7 +52,7 @@ def test_the_column_that_is_named_counts(tmp_path: Path) -> None:
         ("a.png,cat\n", "no column of paths"),
         ("", "the file is empty"),
         ("\ufeff", "the file is empty"),
-        ("path,label\na.png,-1\n", "line 2: label -1; leave the label empty"),
+        ("path,label\na.png,-1\n", "no row has a label"),
         ("path,label,label\na.png,cat,dog\n", "column 'label' occurs twice"),
     ],
 )
@@ -63,6 +63,25 @@ def test_file_that_gives_no_clear_labels_is_refused(tmp_path: Path, text: str, m
         read_label_csv(path)
     assert caught.value.where == str(path)
     assert message in caught.value.problem
+
+
+def test_utf16_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_bytes("path\tlabel\nä.png\tkäfer\n".encode("utf-16"))
+    assert read_label_csv(tmp_path / "labels.csv") == {"ä.png": "käfer"}
+
+
+def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_which_is_told(tmp_path: Path) -> None:
+    labels = ["nan", "-1", "NA", "<NA>", "-1.0", "3", " 3", "3.0", "caf\u00e9", "cafe\u0301", "none", "1.5", "007"]
+    path = tmp_path / "labels.csv"
+    path.write_text("path,label\n" + "".join(f"{i}.png,{label}\n" for i, label in enumerate(labels)), encoding="utf-8")
+    told: list[str] = []
+
+    found = read_label_csv(path, tell=told.append)
+
+    assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "none", "1.5", "007"]
+    assert len(told) == 2
+    assert "labels that mean none: 'nan' (1 of 13), '-1' (1 of 13), 'NA' (1 of 13), ..." in told[0]
+    assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
 
 
 def test_missing_file_is_an_error_of_the_data(tmp_path: Path) -> None:

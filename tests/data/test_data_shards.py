@@ -109,6 +109,43 @@ def test_samples_of_webdataset_have_their_labels_whatever_archive_they_are_in(tm
     assert int(source.read(0).decode(3)[0, 0, 0]) == 8
 
 
+def test_numbers_in_json_are_classes_however_they_are_written(tmp_path: Path) -> None:
+    values = ['{"label": 1.0}', '{"label": 1}', '{"label": "1"}', '{"label": NaN}', '{"label": null}', '{"label": -1}']
+    members = {f"{i}.png": picture(i) for i in range(6)} | {f"{i}.json": text.encode() for i, text in enumerate(values)}
+    found = listed(pack(tmp_path / "a.tar", members))
+    assert classes(found) == ["1", "1", "1", None, None, None]
+    assert "'-1' (1 of 6)" in found.notes[0]
+    assert "'1.0', '1' are '1'" in found.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ('{"breed": "pug", "width": 8}', "found breed, width"),
+        ('{"class": "a", "category": "b"}', "2 columns may hold the labels: class, category"),
+        ('{"label": [1, 2]}', "more than one value in 'label'"),
+    ],
+)
+def test_json_without_a_clear_label_says_so_with_the_option(tmp_path: Path, text: str, note: str) -> None:
+    found = listed(pack(tmp_path / "a.tar", {"1.png": picture(1), "1.json": text.encode()}))
+    assert note in found.notes[0]
+    assert "--label-column" in found.notes[0]
+
+
+def test_json_that_gives_no_label_is_not_told_where_there_is_one_or_no_image(tmp_path: Path) -> None:
+    members = {"1.png": picture(1), "1.cls": b"x", "1.json": b'{"width": 8}', "set.json": b'{"license": 1}'}
+    assert listed(pack(tmp_path / "a.tar", members)).notes == ()
+
+
+def test_the_field_that_is_named_holds_the_labels(tmp_path: Path) -> None:
+    path = pack(tmp_path / "a.tar", {"1.png": picture(1), "1.json": b'{"breed": "pug", "label": 3}', "1.cls": b"x"})
+    assert classes(load_dataset(str(path), data_root=tmp_path, label_column="breed")) == ["pug"]
+    with pytest.raises(DatasetError, match="no column 'race', found breed, label"):
+        load_dataset(str(path), data_root=tmp_path, label_column="race")
+    with pytest.raises(DatasetError, match="has no columns, and --label-column names one"):
+        load_dataset("digits", data_root=tmp_path, label_column="race")
+
+
 def test_a_packed_folder_is_the_folder(tmp_path: Path) -> None:
     members = {
         f"{split}/{name}/{i}.a.png": picture(i)
@@ -227,6 +264,38 @@ def test_rows_of_hugging_face_have_names_of_their_classes(tmp_path: Path) -> Non
     assert [int(found.source.read(row).decode(3)[0, 0, 0]) for row in (9, 0, 4, 5)] == [9, 0, 4, 5]
     source = pickle.loads(pickle.dumps(found.source.select(np.array([3, 7]))))
     assert [int(source.read(row).decode(3)[0, 0, 0]) for row in (0, 1)] == [3, 7]
+
+
+def write_hugging_face(path: Path, names: dict[str, list[str]]) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    features = {column: {"names": classes, "_type": "ClassLabel"} for column, classes in names.items()}
+    table = pa.table({"img": [picture(i) for i in range(4)], **{column: [0, 1, 1, -1] for column in names}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}), path)
+
+
+def test_columns_of_classes_with_other_names_are_taken_or_named(tmp_path: Path) -> None:
+    write_hugging_face(tmp_path / "one.parquet", {"fine_label": ["None", "b"]})
+    assert classes(listed(tmp_path / "one.parquet")) == ["None", "b", "b", None]
+    write_hugging_face(tmp_path / "two.parquet", {"fine_label": ["a", "b"], "coarse_label": ["x", "y"]})
+    found = listed(tmp_path / "two.parquet")
+    assert classes(found) == [None] * 4
+    note = "no labels: 2 columns may hold the labels: fine_label, coarse_label; name the column with --label-column"
+    assert found.notes == (note,)
+    named = load_dataset(str(tmp_path / "two.parquet"), data_root=tmp_path, label_column="coarse_label")
+    assert classes(named) == ["x", "y", "y", None]
+    with pytest.raises(DatasetError, match="no column 'label', found fine_label, coarse_label"):
+        load_dataset(str(tmp_path / "two.parquet"), data_root=tmp_path, label_column="label")
+
+
+def test_numbers_with_gaps_of_one_file_are_the_classes_of_another(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, labels in (("a", [0, 1, 1]), ("b", [0.0, None, float("nan")])):
+        pq.write_table(
+            pa.table({"image": [picture(i) for i in range(3)], "label": labels}), tmp_path / f"{name}.parquet"
+        )
+    found = listed(tmp_path / "*.parquet")
+    assert classes(found) == ["0", "1", "1", "0", None, None]
+    assert "'nan' (1 of 6)" in found.notes[0]
 
 
 @pytest.mark.parametrize(("limit", "groups_read"), [(1 << 20, 5), (1, 20)])

@@ -15,7 +15,6 @@ from labelkit import __version__
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.eval_loader import EvalLoader
-from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.engine.devices import Runtime
 from labelkit.engine.launched import process_count
@@ -38,6 +37,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import check_same_on_all
 from labelkit.stages.sharded import open_rest, say_if_split_otherwise, sharding_of
 from labelkit.stages.train.initialize import describe_weights
+from labelkit.stages.train.prepare import list_dataset
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
@@ -69,9 +69,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     else:
         model = embedding_network(config, 3)
         assert model.run_split is not None
-        dataset = load_dataset(
-            config.dataset, data_root=config.data_root, download=config.download, any_classes=config.knows_classes
-        )
+        dataset = list_dataset(config)
         dataset, labeled, old_classes, order = of_run(config, model.run_split, model.network.num_outputs, dataset)
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision

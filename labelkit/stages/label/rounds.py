@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.labeling import LabelConfig
+from labelkit.data.label_names import as_known
 from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.reading import sha256_file
@@ -80,7 +81,8 @@ def added_labels(
     Raises:
         DatasetError: images get another label than they have, and it is not said which counts.
     """
-    texts = placed_csv(path, LabeledImages.of_store(store), config.label_column)
+    placed = placed_csv(path, LabeledImages.of_store(store), config.label_column)
+    texts = as_known(placed, base.class_names)
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
     slips = _slips(path, fresh, base.class_names)
     names = (*base.class_names, *fresh)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.config.discover_few import DiscoverFewConfig
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.label_names import as_known
 from labelkit.data.splits import few_labels_split
 from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError
@@ -261,6 +262,7 @@ def numbered(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return classes by place, and the class names with the fresh ones at the end, in natural order."""
+    texts = as_known(texts, class_names)
     names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
     number = {name: label for label, name in enumerate(names)}
     labels = np.full(length, -1, dtype=np.int64)

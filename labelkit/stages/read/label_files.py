@@ -138,7 +138,8 @@ def placed_csv(path: Path, images: LabeledImages, label_column: str | None = Non
     Raises:
         DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
     """
-    return place_texts(path, read_label_csv(path, label_column), images)
+    texts = read_label_csv(path, label_column, tell=current_progress().message)
+    return place_texts(path, texts, images)
 
 
 def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:

@@ -293,7 +293,7 @@ def _read_own(path: Path) -> list[WrittenLabel]:
 
 def _read_table(path: Path, label_column: str | None, *, empty_ok: bool = False) -> list[WrittenLabel]:
     """Read labels; their files are unknown where the table does not tell them."""
-    texts = read_label_csv(path, label_column, empty_ok=empty_ok)
+    texts = read_label_csv(path, label_column, empty_ok=empty_ok, tell=current_progress().message)
     files = {row.get("path"): row.get(_FILE) for row in _rows(path)}
     return [WrittenLabel(name, text, files.get(name) or "") for name, text in texts.items()]
 

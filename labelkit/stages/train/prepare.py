@@ -134,21 +134,38 @@ def rows_of(config: DataConfig) -> RowData | None:
     return stored
 
 
+def list_dataset(config: DataConfig) -> ImageDataset:
+    """List what ``--dataset`` names; its labels are those of ``--label-column``, unless that is one of ``--labels``.
+
+    Raises:
+        DatasetError: it cannot be listed.
+    """
+    column = config.label_column if isinstance(config, LabelsOption) and config.labels is None else None
+    return load_dataset(
+        config.dataset,
+        data_root=config.data_root,
+        download=config.download,
+        any_classes=config.knows_classes,
+        label_column=column,
+    )
+
+
 def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
     """List the data set and apply ``--holdout`` or ``--holdout-classes``; the listing, and the names set apart.
 
     Raises:
         DatasetError: it cannot be listed.
+        ConfigError: a column is named and no file.
         ConfigError: ``--holdout`` for a set whose own splits are not pooled, or of so few images that none would be
             held out; classes that the set has not, or all of them.
     """
     if stored is not None:
+        if isinstance(config, LabelsOption) and config.labels is None and config.label_column is not None:
+            raise ConfigError("--label-column", "names a column, and a store has none", "Give --labels FILE too.")
         dataset = stored.listing()
     else:
         try:
-            dataset = load_dataset(
-                config.dataset, data_root=config.data_root, download=config.download, any_classes=config.knows_classes
-            )
+            dataset = list_dataset(config)
         except (DatasetAbsent, DatasetIncomplete):
             if not (isinstance(config, RunConfig) and config.stand_ins):
                 raise
@@ -170,12 +187,10 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
     """Apply ``--labels`` of the commands that have it.
 
     Raises:
-        ConfigError: labels are to be drawn besides, or a column is named and no file.
+        ConfigError: labels are to be drawn besides.
         DatasetError: the file cannot be used.
     """
     if not isinstance(config, LabelsOption) or config.labels is None:
-        if isinstance(config, LabelsOption) and config.label_column is not None:
-            raise ConfigError("--label-column", "names a column of --labels FILE", "Give that too.")
         return dataset
     if config.label_split not in ("auto", "given", "none"):
         problem = f"draws labels, and {config.labels} gives them"

@@ -169,6 +169,34 @@ def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, 
     assert "names of folders are no classes" in answer.err
 
 
+def test_embed_takes_the_labels_of_a_column_of_its_data_set(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    lines = [f"{photos}/ant/01.png,x,1", f"{photos}/bee/02.png,y,2"]
+    path = write(tmp_path / "set.csv", *lines, header="path,breed,label")
+    answer = embed(labelkit, path, tmp_path / "a.h5", "--label-column", "breed")
+    assert open_store(tmp_path / "a.h5").class_names == ("x", "y"), answer.err
+
+
+def test_labels_that_mean_none_are_said_once(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "known.csv", "ant/01.png,nan", "ant/02.png,nan", "bee/02.png,1.0")
+    answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path)
+    assert open_store(tmp_path / "a.h5").class_names == ("1",)
+    assert answer.err.count("labels that mean none: 'nan' (2 of 3)") == 1
+
+
+def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
+    labelkit: Labelkit, photos: Path, tmp_path: Path
+) -> None:
+    names = ("1.0", "cafe\u0301")  # folders of a version, and of a system that takes letters apart
+    for name, folder in zip(names, ("ant", "bee"), strict=True):
+        shutil.copytree(photos / folder, tmp_path / "set" / name)
+    embed(labelkit, tmp_path / "set", tmp_path / "a.h5", "--label-split", "given")
+    path = write(tmp_path / "known.csv", "1.0/01.png,caf\u00e9", "1.0/02.png,1", "1.0/03.png,1.0")
+    store = open_store(tmp_path / "a.h5")
+    given = labels_to_use(path, store, np.arange(store.n))
+    assert given.class_names == names
+    assert given.labels[[store.sample_ids.index(f"1.0/0{i}.png") for i in (1, 2, 3)]].tolist() == [1, 0, 0]
+
+
 def test_embed_says_that_labels_are_from_folder_names_and_how_to_stop_it(
     labelkit: Labelkit, photos: Path, tmp_path: Path
 ) -> None:
