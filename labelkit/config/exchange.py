@@ -17,7 +17,7 @@ _ROWS = option("Rows", preset=False)
 _STORE = option("Store", preset=False)
 _OUTPUT = option("Output", preset=False)
 
-IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf")
+IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf", ".h5ad")
 EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".onnx")
 IDS_SUFFIXES = (".csv", ".txt")
 
@@ -34,7 +34,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     command: ClassVar[tuple[str, ...]] = ("import",)
 
     source: Path = Field(
-        ..., description="Rows to read: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf).", json_schema_extra=_FILES
+        ..., description="Rows to read: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).", json_schema_extra=_FILES
     )
     ids: Path | None = Field(
         None,
@@ -50,8 +50,8 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     embeddings_key: str | None = Field(
         None,
-        description="Array of the rows, such as /feats. In a CSV: what column names begin with, before a number. "
-        "Default: the usual names, else the only table of numbers.",
+        description="Array of the rows, such as /feats. In a CSV: what column names begin with, before a number, "
+        "or these names (a,b,c). Default: the usual names, else the only table or numbered columns.",
         json_schema_extra=_MEANING,
     )
     ids_key: str | None = Field(

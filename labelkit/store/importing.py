@@ -27,6 +27,8 @@ from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
 
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
+# The smallest numbers of a type are far apart; decimals of the smallest of float16 are off by less than this.
+_ROUNDING = 0.02
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
         where: number of a row to how messages call it.
 
     Raises:
-        Refused: a number is not finite, or too large for the type; a row is not of length 1.
+        Refused: a number is not finite, or too large for the type; a row is too small for it, or not of length 1.
     """
     step = _rows_at_a_time(embeddings)
     for start in range(0, len(embeddings), step):
@@ -110,6 +112,13 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
                     where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
                 )
             raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
+        largest = np.abs(stored).max(axis=1)
+        lost = np.abs(stored - given).max(axis=1) > _ROUNDING * np.abs(given).max(axis=1)
+        tiny = lost & (largest < np.finfo(dtype).tiny)
+        if tiny.any():
+            row = int(np.argmax(tiny))
+            problem = f"has no value above {np.abs(given[row]).max():.3g}, too small for {dtype}"
+            raise Refused(where(start + row), problem, "Scale the rows, or pass --dtype float32 if it is float16.")
         if normalized:
             lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
             off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]

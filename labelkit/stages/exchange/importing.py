@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.config.exchange import ImportConfig
+from labelkit.data.datasets import positions_of
 from labelkit.data.decode import BadImage, decode_image, read_image_file
+from labelkit.data.label_names import class_name, class_names
 from labelkit.data.tables import natural_key
 from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.reading import sha256_file
@@ -41,6 +43,7 @@ from labelkit.store.schema import name_bytes, name_fault
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5
+_SHOWN_NAMES = 12
 
 
 def import_store(config: ImportConfig) -> SimpleResult:
@@ -68,6 +71,10 @@ def import_store(config: ImportConfig) -> SimpleResult:
     store = open_store(config.out)
     if config.images is not None:
         remember_images(store.content_digest, str(config.images), config.images)
+    progress = current_progress()
+    if rows.left_out:
+        more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
+        progress.message(f"{config.source}: left out: {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}")
     values: dict[str, object] = {
         "index": config.out,
         "rows": store.n,
@@ -82,6 +89,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
         "metric": store.metric,
         "model": store.model.name,
         "found": rows.found,
+        "left_out": rows.left_out,
         "content_digest": store.content_digest,
         "seconds": round(time.monotonic() - started, 2),
     }
@@ -120,6 +128,14 @@ def _read(config: ImportConfig, spool: IO[bytes]) -> _Foreign:
     else:
         rows = read_hdf5(config.source, wanted, spool)
     ids = config.ids
+    if ids is None and "ids" not in rows.columns:
+        inside = [name for name in rows.left_out if name.split("/")[0] == "obs"]
+        if inside:
+            problem = f"no names found; it also has: {', '.join(inside[:_SHOWN_NAMES])}"
+            raise Refused(
+                str(config.source), problem, "Name them: --ids-key GROUP/NAME --labels-key GROUP/NAME, or --ids."
+            )
+        current_progress().message(f"{config.source}: no names: rows are called by their numbers; --ids gives names")
     if ids is None:
         return _Foreign(rows, rows.where)
     if ids.suffix.lower() == ".txt":
@@ -220,15 +236,15 @@ def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Cal
 def _numbered(
     what: str, column: Column | None, names: Column | None, where: Callable[[int], str]
 ) -> tuple[NDArray[np.int64] | None, list[str]]:
-    """Return numbers and the name of each: texts sorted naturally, empty or -1 = none."""
+    """Return numbers and the name of each, sorted naturally or as ``names`` are; empty or -1 = none."""
     if column is None:
         return None, []
-    known = None if names is None else [str(name) for name in (names if isinstance(names, list) else names.tolist())]
-    if known is not None and len(set(known)) < len(known):
-        raise Refused(where(0), f"the names of the {what}s hold one twice: {', '.join(known)[:200]}", "Mend them.")
-    if isinstance(column, list):
-        texts: Sequence[str] = column
-    else:
+    texts: Sequence[object] = column if isinstance(column, list) else column.tolist()
+    raw = None if names is None else [str(name) for name in names]
+    known = None if raw is None else [class_name(name) or name for name in raw]
+    if raw is not None and len(set(raw)) < len(raw):
+        raise Refused(where(0), f"the names of the {what}s hold one twice: {', '.join(raw)[:200]}", "Mend them.")
+    if not isinstance(column, list):
         values = np.asarray(column)
         limit = np.iinfo(np.int64).max if known is None else len(known) - 1
         bad = (values < -1) | (values > limit)
@@ -236,20 +252,20 @@ def _numbered(
             row = int(np.argmax(bad))
             expected = "-1 for none, or more" if known is None else f"-1 to {limit}"
             raise Refused(where(row), f"{what} {values[row]}, expected {expected}", "Mend it.")
-        if known is not None:
-            return values, known
-        texts = ["" if value < 0 else str(value) for value in values.tolist()]
-    found = known if known is not None else sorted({text for text in texts if text}, key=natural_key)
-    number = {name: place for place, name in enumerate(found)}
-    numbers = np.full(len(texts), -1, dtype=np.int64)
-    for row, text in enumerate(texts):
-        if not text:
-            continue
-        fault = _text_fault(text) or (None if text in number else "is not among the names")
+    if known is not None and not isinstance(column, list):
+        named: list[str | None] = [known[value] if value >= 0 else None for value in values.tolist()]
+        told = class_names([name for name in raw or () if class_name(name)])[1]
+    else:
+        named, told = class_names(texts)
+    for note in told:
+        current_progress().message(f"{what}s: {note}")
+    found = list(dict.fromkeys(known or sorted({name for name in named if name is not None}, key=natural_key)))
+    there = {None, *found}
+    for row, name in enumerate(named):
+        fault = (name and _text_fault(name)) or (None if name in there else "is not among the names")
         if fault:
-            raise Refused(where(row), f"the {what} {text!r} {fault}", "Mend it.")
-        numbers[row] = number[text]
-    return numbers, found
+            raise Refused(where(row), f"the {what} {name!r} {fault}", "Mend it.")
+    return positions_of(named, found), found
 
 
 def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> ImportedImages:

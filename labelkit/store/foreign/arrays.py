@@ -27,14 +27,17 @@ from labelkit.store.schema import name_text
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
-    "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names"),
-    "labels": ("labels", "label", "targets", "y"),
+    "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names", "obs/_index", "obs/index"),
+    "labels": ("labels", "label", "targets", "y", "obs/labels", "obs/label"),
     "splits": ("splits", "split"),
     "labeled": ("labeled",),
     "class_names": ("class_names", "classes"),
     "split_names": ("split_names",),
 }
-"""Names looked for, the first that is there, where no option says another; capitals do not matter."""
+"""Names looked for, the first that is there, where no option says another; capitals do not matter.
+
+In a file of AnnData, names and labels are in the group ``obs``.
+"""
 
 WHOLE = "Restore the file or write it again."
 _HEADER_BYTES = 1 << 16
@@ -55,6 +58,7 @@ class ForeignRows:
         first: number of the first row in messages.
         lines: (n,) numbers of the rows in messages, where they do not follow each other.
         found: which array or column was taken for what.
+        left_out: other arrays or columns.
         sha256: digest of the file, 64 hexadecimal digits.
     """
 
@@ -64,6 +68,7 @@ class ForeignRows:
     first: int = 0
     lines: NDArray[np.int64] | None = None
     found: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
     sha256: str = ""
 
     def where(self, row: int) -> str:
@@ -268,7 +273,8 @@ def _read_archive(
                 columns[role] = plain_column(_whole(member.read(), header), place)
     name = chosen["embeddings"]
     rows = _mapped(spool, headers[name], os.fstat(spool.fileno()).st_size, where)
-    return ForeignRows(rows, columns, f"{where}:{name} row %d", found=chosen)
+    left_out = [name for name in members if name not in chosen.values()]
+    return ForeignRows(rows, columns, f"{where}:{name} row %d", found=chosen, left_out=left_out)
 
 
 def _whole(data: bytes, header: _Header) -> NDArray[Any]:
@@ -280,13 +286,13 @@ def plain_column(values: NDArray[Any], where: str) -> Column:
     """Return a column as texts, or as integers.
 
     Args:
-        values: (n,) integers, flags, bytes or text.
+        values: (n,) integers, flags, bytes or text; numbers with a point, such as labels with gaps, become texts.
         where: how messages call it.
 
     Raises:
         Refused: it is something else, or a text holds a NUL.
     """
-    if values.ndim != 1 or values.dtype.kind not in "iubSU":
+    if values.ndim != 1 or values.dtype.kind not in "iubfSU":
         problem = f"type {values.dtype} of shape {_lengths(values.shape)}, expected one integer or text per row"
         raise Refused(where, problem, "Write it as such an array.")
     if values.dtype.kind in "iub":
@@ -294,7 +300,7 @@ def plain_column(values: NDArray[Any], where: str) -> Column:
             raise Refused(where, "holds integers above 64 bits with a sign", "Write smaller numbers.")
         return values.astype(np.int64)
     raw: Sequence[Any] = values.tolist()
-    return [name_text(text) if isinstance(text, bytes) else text for text in raw]
+    return [name_text(text) if isinstance(text, bytes) else str(text) for text in raw]
 
 
 def spooled(folder: Path) -> IO[bytes]:

@@ -45,6 +45,7 @@ _SECONDS = 10.0
 _SECONDS_PER_BYTE = 60.0 / (1 << 30)
 _TEXT_ROWS = 1024
 _LENGTH_BYTES = 8
+_OBSERVATIONS, _CODES, _NAMES = "obs", "/codes", "/categories"
 _REMEDY = "Write the arrays anew, as plain datasets of one file."
 
 
@@ -86,6 +87,7 @@ def _collect(spool: IO[bytes], where: str) -> ForeignRows:
     length = int.from_bytes(spool.read(_LENGTH_BYTES), "little")
     spool.seek(size - _LENGTH_BYTES - length)
     index = json.loads(spool.read(length))
+    left_out: list[str] = index.pop("left_out")
     columns: dict[str, Column] = {}
     for role, entry in index.items():
         if role == "embeddings":
@@ -99,7 +101,7 @@ def _collect(spool: IO[bytes], where: str) -> ForeignRows:
     rows = index["embeddings"]
     embeddings = np.memmap(spool, rows["dtype"], "r", rows["offset"], tuple(rows["shape"]))
     found = {role: "/" + entry["key"] for role, entry in index.items()}
-    return ForeignRows(embeddings, columns, f"{where}:{found['embeddings']} row %d", found=found)
+    return ForeignRows(embeddings, columns, f"{where}:{found['embeddings']} row %d", found=found, left_out=left_out)
 
 
 class _ForeignFile(UntrustedFile):
@@ -125,20 +127,22 @@ class _ForeignFile(UntrustedFile):
     def _refuse(self, path: str, problem: str) -> NoReturn:
         raise Refused(self.place(path), f"is not read: {problem}", _REMEDY)
 
-    def root_datasets(self) -> list[str]:
-        """Names of the datasets that the root group holds itself."""
+    def members(self, group: str = "") -> dict[str, bool]:
+        """Names in a group, and whether each is a dataset and not a group."""
         names: list[bytes] = []
-        root = h5py.h5g.open(self._file.id, b"/")
+        opened = h5py.h5g.open(self._file.id, name_bytes("/" + group))
 
         def collect(name: bytes, info: Any) -> bool | None:
             if info.type == h5py.h5l.TYPE_HARD:
                 names.append(name)
             return True if len(names) > schema.MAX_OBJECTS else None
 
-        root.links.iterate(collect, info=True)
+        opened.links.iterate(collect, info=True)
         if len(names) > schema.MAX_OBJECTS:
-            self._refuse("", f"more than {schema.MAX_OBJECTS} objects")
-        return [name_text(name) for name in names if h5py.h5o.get_info(root, name).type == h5py.h5o.TYPE_DATASET]
+            self._refuse(group, f"more than {schema.MAX_OBJECTS} objects")
+        kinds = {name: h5py.h5o.get_info(opened, name).type for name in names}
+        above = group + "/" if group else ""
+        return {above + name_text(name): kind == h5py.h5o.TYPE_DATASET for name, kind in kinds.items()}
 
     def look_at(self, path: str) -> bool:
         """Check a dataset and the links that lead to it; say whether it is there."""
@@ -192,10 +196,19 @@ class _ForeignFile(UntrustedFile):
 
 def _copy(handle: BinaryIO, wanted: Mapping[str, str | None], output: IO[bytes]) -> None:
     file = _ForeignFile(handle)
-    shapes = _shapes(file, {role: key for role, key in wanted.items() if key is not None})
-    index: dict[str, dict[str, Any]] = {}
+    members = file.members()
+    if members.get(_OBSERVATIONS) is False:
+        del members[_OBSERVATIONS]
+        members |= file.members(_OBSERVATIONS)
+    given = {role: key for role, key in wanted.items() if key is not None}
+    shapes = _shapes(file, [name for name, is_dataset in members.items() if is_dataset or "/" in name], given)
+    chosen = choose_arrays("", shapes, wanted)
+    index: dict[str, Any] = {"left_out": [name for name in members if name not in chosen.values()]}
+    labels = chosen.get("labels", "")
+    if labels + _CODES in file.datasets:
+        chosen |= {"labels": labels + _CODES, "class_names": labels + _NAMES}
     # Embeddings first, at the start of the output, where a map of them is aligned.
-    for role, name in choose_arrays("", shapes, wanted).items():
+    for role, name in chosen.items():
         info, offset = file.datasets[name], output.tell()
         entry: dict[str, Any] = {"key": name, "offset": offset}
         if role == "embeddings":
@@ -208,11 +221,15 @@ def _copy(handle: BinaryIO, wanted: Mapping[str, str | None], output: IO[bytes])
                 output.write(raw + b"\0")
             entry["kind"] = "text"
         else:
-            if len(info.shape) != 1 or info.dtype.kind not in "iub":
+            if len(info.shape) != 1 or info.dtype.kind not in "iubf":
                 file._refuse(name, f"type {info.dtype} of shape {info.shape} where integers or texts are expected")
             for block in file.blocks(name):
-                output.write(np.ascontiguousarray(plain_column(block, file.place(name)), dtype="<i8").data)
-            entry["kind"] = "number"
+                column = plain_column(block, file.place(name))
+                if isinstance(column, list):
+                    output.write(b"".join(name_bytes(text) + b"\0" for text in column))
+                else:
+                    output.write(np.ascontiguousarray(column, dtype="<i8").data)
+            entry["kind"] = "text" if info.dtype.kind == "f" else "number"
         entry["length"] = output.tell() - offset
         index[role] = entry
     text = json.dumps(index).encode()
@@ -220,18 +237,21 @@ def _copy(handle: BinaryIO, wanted: Mapping[str, str | None], output: IO[bytes])
     output.flush()
 
 
-def _shapes(file: _ForeignFile, given: Mapping[str, str]) -> dict[str, ArrayShape]:
-    """Look at the datasets that were named, those of the root group with usual names, and others if they must do."""
-    names = file.root_datasets()
+def _shapes(file: _ForeignFile, names: list[str], given: Mapping[str, str]) -> dict[str, ArrayShape]:
+    """Look at the datasets that were named, those with usual names, and others of the root group if they must do."""
     usual = {name for role, known in USUAL_NAMES.items() if role not in given for name in known}
     meant = list(dict.fromkeys([*given.values(), *(name for name in names if name.lower() in usual)]))
-    there = [name for name in meant if file.look_at(name)]
+    # Categories of pandas are a group of numbers and their names.
+    data = {
+        name: name + _CODES if file.look_at(name + _CODES) and file.look_at(name + _NAMES) else name for name in meant
+    }
+    there = {name: key for name, key in data.items() if key != name or file.look_at(name)}
     if "embeddings" not in given and not {name.lower() for name in there} & set(USUAL_NAMES["embeddings"]):
         for name in names:
             with contextlib.suppress(Refused):
-                if name not in there and file.look_at(name):
-                    there.append(name)
-    infos = {name: file.datasets[name] for name in there}
+                if name not in there and "/" not in name and file.look_at(name):
+                    there[name] = name
+    infos = {name: file.datasets[key] for name, key in there.items()}
     return {
         name: ArrayShape(info.shape, "text" if info.dtype.kind in "SO" else "number") for name, info in infos.items()
     }

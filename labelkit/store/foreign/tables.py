@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, NoReturn
@@ -27,6 +28,11 @@ r"""Header of a column of names where a backslash is ``\\``, a carriage return `
 _LINE_BYTES = 64 << 20
 _BLOCK_VALUES = 1 << 19
 _ESCAPE = re.compile(r"\\(?:(\\)|(r)|u(dc[89a-f][0-9a-f]))?")
+_SHOWN = 12
+_MORE_NAMES = {
+    "ids": ("filename", "file_name", "file", "image", "image_path", "name", "sample_id", "id"),
+    "labels": ("class", "class_name", "category"),
+}
 _REMEDY = "Write a header, then one line per image: its path, and numbers."
 
 
@@ -99,8 +105,8 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], spool: IO[bytes]) -> 
     Args:
         path: the file, UTF-8.
         wanted: by role, the name of a column, or ``None`` to look for the usual ones. ``embeddings`` is what the names
-            of the embedding's columns begin with, before a number; by default all others are taken whose first line
-            holds a number.
+            of the embedding's columns begin with, before a number, or these names with commas between; by default
+            they are the only columns that are numbered from 0 or 1 on.
         spool: an empty file without a name; gets the numbers as float64.
 
     Raises:
@@ -127,11 +133,17 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], spool: IO[bytes]) -> 
     if numbers:
         spool.write(np.array(numbers, dtype="<f8").data)
     spool.flush()
-    found = dict(table.found)
-    names = [table.header[at] for at in used]
-    found["embeddings"] = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} columns)"
+    found = dict(table.found) | {"embeddings": _run([table.header[at] for at in used])}
     rows = np.memmap(spool, "<f8", "r", 0, (len(table.lines), len(used)))
-    return ForeignRows(rows, table.columns(), f"{path} line %d", lines=np.array(table.lines), found=found)
+    read = {*used, *map(table.header.index, table.found.values())}
+    left_out = [name or "(no name)" for at, name in enumerate(table.header) if at not in read]
+    return ForeignRows(
+        rows, table.columns(), f"{path} line %d", lines=np.array(table.lines), found=found, left_out=left_out
+    )
+
+
+def _run(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} columns)"
 
 
 class _Table:
@@ -140,7 +152,7 @@ class _Table:
     def __init__(self, file: IO[bytes], path: Path, wanted: Mapping[str, str | None]) -> None:
         self._where = str(path)
         self._reader = csv.reader(_lines(file, str(path)), strict=True)
-        self._prefix = wanted.get("embeddings")
+        self._named = wanted.get("embeddings")
         self.lines: list[int] = []
         try:
             self.header = [name.strip() for name in next(self._reader)]
@@ -156,14 +168,15 @@ class _Table:
         self._texts: dict[str, list[str]] = {role: [] for role in self._at}
 
     def _choose(self, wanted: Mapping[str, str | None]) -> dict[str, str]:
-        shown = ", ".join(self.header[:12]) + (", ..." if len(self.header) > 12 else "")
+        shown = ", ".join(self.header[:_SHOWN]) + (", ..." if len(self.header) > _SHOWN else "")
         by_lower = {name.lower(): name for name in reversed(self.header)}
         found: dict[str, str] = {}
         for role in ("ids", "labels", "splits", "labeled"):
             given = wanted.get(role)
             if given is not None and given not in self.header:
                 raise ConfigError(f"--{role}-key", f"{self._where} has no column {given!r}; it has: {shown}", "")
-            usual = (ESCAPED_COLUMN, *USUAL_NAMES[role]) if role == "ids" else USUAL_NAMES[role]
+            escaped = (ESCAPED_COLUMN,) if role == "ids" else ()
+            usual = (*escaped, *USUAL_NAMES[role], *_MORE_NAMES.get(role, ()))
             name = given or next((by_lower[name] for name in usual if name in by_lower), None)
             if name is not None:
                 found[role] = name
@@ -203,25 +216,49 @@ class _Table:
             self._texts[role].append(text)
 
     def number_columns(self, fields: list[str]) -> list[int]:
-        """Say which columns are the embedding, by the first line of it."""
-        others = [at for at in range(len(self.header)) if at not in self._at.values()]
-        if self._prefix is not None:
-            used = [at for at in others if re.fullmatch(re.escape(self._prefix) + r"\d+", self.header[at])]
-            if not used:
-                problem = f"{self._where} has no column named {self._prefix!r} and a number"
-                raise ConfigError("--embeddings-key", problem, "Give what their names begin with.")
+        """Say which columns are the embedding: those that were named, or the only ones that are numbered."""
+        runs: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for at, name in enumerate(self.header):
+            numbered = re.fullmatch(r"(.*?)(\d+)", name)
+            if numbered and at not in self._at.values():
+                runs[numbered[1]].append((int(numbered[2]), at))
+        if self._named is not None:
+            names = [name.strip() for name in self._named.split(",")]
+            used = [at for _, at in sorted(runs.get(self._named, ()))] or [
+                self.header.index(name) for name in names if name in self.header
+            ]
+            if len(used) < len(names):
+                problem = f"{self._where} has no column named {self._named!r} and a number"
+                raise ConfigError("--embeddings-key", problem, "Give what their names begin with, or all names.")
             return used
-        used = [at for at in others if _is_number(fields[at])]
-        if not used:
-            raise Refused(f"{self._where} line {self.lines[-1]}", "no column holds a number", _REMEDY)
-        return used
+        whole = [
+            [at for _, at in sorted(run)]
+            for run in runs.values()
+            if sorted(number for number, _ in run)
+            in (list(range(len(run))), list(range(1, len(run) + 1)) if len(run) > 1 else [])
+        ]
+        long = [run for run in whole if len(run) > 1] or whole
+        used_runs = [run for run in long if any(_is_number(fields[at]) for at in run)] or long
+        if len(used_runs) == 1:
+            return used_runs[0]
+        if used_runs:
+            found = ", ".join(_run([self.header[at] for at in run]) for run in used_runs[:_SHOWN])
+            problem = f"{len(used_runs)} runs of numbered columns may be the embedding: {found}"
+        else:
+            numbers = [name for at, name in enumerate(self.header) if _is_number(fields[at])]
+            found = ", ".join(numbers[:_SHOWN]) or "none"
+            problem = f"no run of columns such as embedding_0, embedding_1, ...; columns of numbers: {found}"
+        remedy = "Say what their names begin with, before a number, or name all of them: --embeddings-key a,b,c."
+        raise Refused(f"{self._where} line 1", problem, remedy)
 
     def refuse_number(self, fields: list[str], used: list[int]) -> NoReturn:
         """Name the field that is no number."""
         at = next(at for at in used if not _is_number(fields[at]))
         problem = f"{fields[at][:40]!r} in column {self.header[at]!r} is no number"
         raise Refused(
-            f"{self._where} line {self.lines[-1]}", problem, "Mend it, or name the columns: --embeddings-key."
+            f"{self._where} line {self.lines[-1]}",
+            problem,
+            "Mend or leave out that line, or name the columns: --embeddings-key.",
         )
 
     def columns(self) -> dict[str, Column]:

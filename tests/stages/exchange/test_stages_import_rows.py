@@ -156,6 +156,159 @@ def test_images_are_read_for_their_digests_and_sizes(labelkit: Any, tmp_path: Pa
     assert not (tmp_path / "t.h5").exists()
 
 
+@pytest.mark.parametrize(
+    ("header", "line", "embedding", "left_out"),
+    [
+        (",path,{e},label", "7,{id},{x},{l}", ("0", "1", "2"), ["(no name)"]),
+        (
+            "Unnamed: 0,path,{e},cluster,label",
+            "7,{id},{x},3,{l}",
+            ("dim_1", "dim_2", "dim_3"),
+            ["Unnamed: 0", "cluster"],
+        ),
+        ("path,width,{e},height,label", "{id},640,{x},480,{l}", ("f2", "f0", "f1"), ["width", "height"]),
+        ("path,e_0,e_1,{e},label", "{id},a,b,{x},{l}", ("embedding_0", "embedding_1", "embedding_2"), ["e_0", "e_1"]),
+    ],
+)
+def test_only_the_run_of_numbered_columns_is_the_embedding(
+    labelkit: Any, tmp_path: Path, header: str, line: str, embedding: tuple[str, ...], left_out: list[str]
+) -> None:
+    rows = np.arange(6).reshape(2, 3)
+    lines = [header.format(e=",".join(embedding))]
+    lines += [line.format(id=f"{i}.png", x=",".join(map(str, row)), l="ant") for i, row in enumerate(rows.tolist())]
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+
+    answer = labelkit("import", "--source", tmp_path / "x.csv", "--out", tmp_path / "s.h5", "--json")
+
+    assert answer.code == 0, answer.err
+    order = np.argsort(embedding)
+    assert open_store(tmp_path / "s.h5").embeddings.tolist() == rows[:, order].tolist()
+    assert answer.json["left_out"] == left_out
+    assert f"x.csv: left out: {', '.join(left_out)}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (
+            "path,width,height,score",
+            "no run of columns such as embedding_0, embedding_1, ...; columns of numbers: width",
+        ),
+        ("path,e0,e1,pca0", "no run"),
+        ("path,0,1,3", "no run"),
+        ("path,width,cluster1", "no run"),
+        ("path,2019,2020,2021", "no run"),
+    ],
+)
+def test_without_one_run_of_numbered_columns_the_option_is_said(
+    labelkit: Any, tmp_path: Path, header: str, message: str
+) -> None:
+    if header == "path,e0,e1,pca0":
+        header, message = (
+            "path,e0,e1,pca0,pca1",
+            "2 runs of numbered columns may be the embedding: e0 to e1 (2 columns)",
+        )
+    width = header.count(",")
+    (tmp_path / "x.csv").write_text(f"{header}\na.png{',1' * width}\n")
+    words = ("--source", tmp_path / "x.csv")
+    err = refusal(labelkit, tmp_path, *words)
+    assert message in err
+    assert "--embeddings-key a,b,c" in err
+    names = header.split(",")[1:]
+    assert labelkit("import", *words, "--embeddings-key", ",".join(names), "--out", tmp_path / "s.h5").code == 0
+    assert open_store(tmp_path / "s.h5").dim == width
+
+
+def test_a_number_that_is_missing_in_the_first_row_drops_no_column(labelkit: Any, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("path,0,1,2\na.png,1,NA,3\nb.png,1,2,3\n")
+    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.csv")
+    assert "x.csv line 2: 'NA' in column '1' is no number" in err
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "hdf5"])
+def test_labels_that_mean_none_are_none_and_spellings_of_one_class_one(
+    labelkit: Any, tmp_path: Path, kind: str
+) -> None:
+    labels = ["-1", "3", " 3", "3 ", "3.0", "caf\u00e9", "cafe\u0301", "nan"]
+    ids, path = [f"{i}.png" for i in range(8)], tmp_path / f"x.{kind}"
+    if kind == "csv":
+        lines = [f"{name},{label},{i},1" for i, (name, label) in enumerate(zip(ids, labels, strict=True))]
+        path.write_text("path,label,e0,e1\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    elif kind == "npz":
+        np.savez(path, embeddings=np.eye(8), ids=ids, labels=labels)
+    else:
+        with h5py.File(path, "w") as file:
+            file["embeddings"], file["ids"], file["labels"] = np.eye(8), ids, labels
+
+    answer = labelkit("import", "--source", path, "--out", tmp_path / "s.h5")
+
+    assert answer.code == 0, answer.err
+    store = open_store(tmp_path / "s.h5")
+    assert store.class_names == ("3", "caf\u00e9")
+    assert store.labels is not None
+    assert store.labels.tolist() == [-1, 0, 0, 0, 0, 1, 1, -1]
+    assert "labels that mean none: '-1' (1 of 8), 'nan' (1 of 8)" in answer.err
+    assert "'3', ' 3', '3 ', ... are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in answer.err
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
+def test_numbers_of_labels_with_gaps_are_classes(labelkit: Any, tmp_path: Path, suffix: str) -> None:
+    labels, path = np.array([1.0, np.nan, 2.0]), tmp_path / f"x{suffix}"
+    if suffix == ".npz":
+        np.savez(path, embeddings=np.eye(3), labels=labels)
+    else:
+        with h5py.File(path, "w") as file:
+            file["embeddings"], file["labels"] = np.eye(3), labels
+    answer = labelkit("import", "--source", path, "--out", tmp_path / "s.h5")
+    assert answer.code == 0, answer.err
+    store = open_store(tmp_path / "s.h5")
+    assert store.class_names == ("1", "2")
+    assert store.labels is not None
+    assert store.labels.tolist() == [0, -1, 1]
+    assert "'nan' (1 of 3)" in answer.err
+    assert "no names: rows are called by their numbers" in answer.err
+
+
+def write_anndata(path: Path, index: str, label: str) -> None:
+    """Write the layout of anndata 0.8 and later."""
+    with h5py.File(path, "w") as file:
+        file["X"] = np.eye(3, dtype=np.float32)
+        file[f"obs/{index}"] = ["b.png", "a.png", "c.png"]
+        file[f"obs/{label}/codes"] = np.array([1, 0, -1], dtype=np.int8)
+        file[f"obs/{label}/categories"] = ["cat ", "dog"]
+        file["obsm/umap"] = np.ones((3, 2))
+
+
+@pytest.mark.parametrize(("index", "label"), [("_index", "label"), ("cell_id", "cell_type")])
+@pytest.mark.parametrize("suffix", [".h5ad", ".h5"])
+def test_names_and_labels_of_anndata_are_read_or_asked_for(
+    labelkit: Any, tmp_path: Path, index: str, label: str, suffix: str
+) -> None:
+    words: tuple[object, ...] = ("--source", tmp_path / f"x{suffix}")
+    write_anndata(tmp_path / f"x{suffix}", index, label)
+    if index != "_index":
+        err = refusal(labelkit, tmp_path, *words)
+        assert "no names found; it also has: obs/cell_id, obs/cell_type. Name them: --ids-key" in err
+        words += ("--ids-key", "obs/cell_id", "--labels-key", "obs/cell_type")
+
+    answer = labelkit("import", *words, "--out", tmp_path / "s.h5", "--json")
+
+    assert answer.code == 0, answer.err
+    store = open_store(tmp_path / "s.h5")
+    assert store.sample_ids == ["a.png", "b.png", "c.png"]
+    assert store.class_names == ("cat", "dog")
+    assert store.labels is not None
+    assert store.labels.tolist() == [0, 1, -1]
+    assert answer.json["left_out"] == ["obsm"]
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("float32", 1e-300), ("float32", 2e-45), ("float16", 1e-9)])
+def test_rows_too_small_for_their_type_are_refused(labelkit: Any, tmp_path: Path, dtype: str, value: float) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1.0, value], [value, -value]]))
+    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.npy", "--dtype", dtype)
+    assert f"x.npy row 1: has no value above {value:.3g}, too small for {dtype}" in err
+
+
 # ---- commands over such a store
 
 
