@@ -113,6 +113,9 @@ def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows scaled to length 1; zero rows stay zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
-        lengths = np.linalg.norm(features[block], axis=1, keepdims=True)
-        np.divide(features[block], np.maximum(lengths, 1e-12), out=scaled[block], casting="same_kind")
+        # by a power of two, which rounds nothing: squares of 1e-30 and 1e30 have no place in float32
+        exponents = np.frexp(np.abs(features[block]).max(axis=1, keepdims=True))[1]
+        near_one = features[block] * np.ldexp(np.float32(1), np.minimum(-exponents, 126))
+        lengths = np.linalg.norm(near_one, axis=1, keepdims=True)
+        np.divide(near_one, np.maximum(lengths, 1e-12), out=scaled[block], casting="same_kind")
     return scaled
