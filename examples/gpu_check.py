@@ -1,7 +1,6 @@
 """What nobody has seen yet: labelkit on a GPU. One command, unattended, in pieces that go on where they stopped.
 
     python examples/gpu_check.py --out gpu_check.json
-    python examples/gpu_check.py --out gpu_check.json --cifar10 data --parts runs fast rows
     python examples/gpu_check.py --out gpu_check.json --list
 
 Every piece runs in a process of its own for at most ``--minutes`` (8); the JSON is written after each, and the same
@@ -10,11 +9,9 @@ command again does what is left. ``--pieces N`` ends after N of them, ``--second
 
 - **runs**: tests with the mark ``gpu``; 20 steps of every method in float32, bf16, fp16; stopped and resumed with
   ``--deterministic``, bit for bit; memory told by ``--dry-run`` beside the peak; embeddings, neighbors, balanced
-  assignments and cotap's loss beside those of the CPU; two processes on one GPU by gloo.
+  assignments and cotap's loss beside those of the CPU.
 - **fast**: the trainer beside a bare loop of PyTorch; ``embed`` beside a bare forward pass; cotap's loss beside the
   double sum; balanced assignments beside the matrix form; exact search beside ``torch.mm``.
-- **rows**: published rows on CIFAR-10, with ``--cifar10`` (the folder of named sets, or ``download``). A row that needs
-  hours is trained piece by piece.
 
 ``--stand-in`` tries all of it on the CPU with tiny sizes; its numbers say nothing. It is one long file, so that it can
 be taken to a machine with a GPU.
@@ -58,9 +55,8 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from PIL import Image
 
-STOPPED = 143  # the exit code after SIGTERM
 STEPS = 20
-GRACE = 30  # seconds to write a checkpoint
+GRACE = 5  # seconds to end after SIGTERM
 
 
 @dataclass(frozen=True)
@@ -70,39 +66,11 @@ class Asked:
     device: str
     work: Path
     stand_in: bool
-    cifar10: str | None
-    row_options: str = ""
 
     def sized(self, full: int, tiny: int) -> int:
         """Return a size: of the check, or of the stand-in."""
         return tiny if self.stand_in else full
 
-
-@dataclass(frozen=True)
-class Row:
-    """A published number: method, options, what is published, and the name of our metric."""
-
-    name: str
-    words: str
-    metric: str
-    published: float | None  # None: to be looked up in the paper
-
-
-ROWS = (
-    *(
-        Row(f"dl2pa, long tail, seed {seed}", f"dl2pa --preset cifar10_lt --seed {seed}", "accuracy", 76.9)
-        for seed in range(3)
-    ),
-    Row("etf, long tail", "dl2pa --preset cifar10_lt --prototypes simplex --no-reassign", "accuracy", 76.5),
-    Row("softmax, long tail", "softmax --preset cifar10_lt", "accuracy", 72.8),
-    Row("snowball, 250 labels", "snowball --preset cifar10_resnet26", "accuracy", 88.4),
-    Row("mean teacher, 250 labels", "mean-teacher --preset cifar10_resnet26", "accuracy", 50.1),
-    Row("mixmatch, 250 labels", "mixmatch --preset cifar10", "accuracy", None),
-    Row("freematch, 250 labels", "freematch --preset cifar10", "accuracy", None),
-    Row("mixmatch, 100 labels", "mixmatch --preset cifar10 --num-labels 100", "accuracy", 80.4),
-    Row("lmcs, 100 labels", "lmcs --preset cifar10 --num-labels 100", "accuracy", 87.2),
-    Row("sela, alexnet", "sela --preset cifar10", "knn_accuracy", 77.6),
-)
 
 Result = dict[str, Any]
 
@@ -110,17 +78,15 @@ Result = dict[str, Any]
 # ---------------------------------------------------------------------- helpers
 
 
-def command(*words: object, may_stop: bool = False) -> Result:
+def command(*words: object) -> Result:
     """Run a labelkit command in this process; return its JSON.
 
     Raises:
-        RuntimeError: it failed; ``may_stop`` lets it stop on request.
+        RuntimeError: it failed.
     """
     said, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
         code = labelkit([*map(str, words), "--json"])
-    if code == STOPPED and may_stop:
-        raise InterruptedError
     if code != 0:
         raise RuntimeError(f"exit code {code}: {errors.getvalue()[-2000:]}")
     result: Result = json.loads(said.getvalue())
@@ -285,28 +251,6 @@ def equal_sums(asked: Asked) -> Result:
         "cotap": compared("cotap", losses[0], losses[1], 1e-5),
         "cotap_gradient": compared("cotap's gradient", gradients[0], gradients[1], 1e-4),
     }
-
-
-TWO = """
-import sys, torch.distributed
-torch.distributed.init_process_group("gloo")
-from labelkit.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def two_processes(asked: Asked) -> Result:
-    """Two processes on one device; they speak by gloo, since NCCL wants a GPU for each."""
-    with fresh(asked) as folder:
-        script = folder / "two.py"
-        script.write_text(TWO)
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-        line = ["train", "simgcd", "--dataset", "digits", "--preset", "digits", "--device", asked.device]
-        line += ["--stop-after-steps", str(asked.sized(STEPS, 3)), "--out", str(folder / "run"), "-q"]
-        done = subprocess.run([*launcher, *line], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr[:3000])  # the end of it is the launcher's own
-    return {"processes": 2}
 
 
 # ---------------------------------------------------------------------- part 3: is it fast
@@ -498,41 +442,6 @@ def same_commands(asked: Asked) -> Result:
     return {"same": same}
 
 
-# ---------------------------------------------------------------------- part 4: published rows
-
-
-def published(row: Row) -> Callable[[Asked], Result]:
-    """Return a piece: some minutes of a run; the piece is asked for again until the run has ended."""
-
-    def work(asked: Asked) -> Result:
-        out = asked.work / "rows" / row.name.replace(",", "").replace(" ", "-")
-        method, *words = row.words.split()
-        if asked.stand_in:
-            preset, words = words.index("--preset"), [*words]
-            words[preset + 1] = "digits"
-        data = ["--dataset", "digits" if asked.stand_in else "cifar10"]
-        if not asked.stand_in and asked.cifar10 != "download":
-            data += ["--data-root", asked.cifar10]
-        elif not asked.stand_in:
-            data += ["--download"]
-        begun = ["--resume"] if (out / "config.yaml").exists() else []
-        words += asked.row_options.split()
-        line = ["train", method, *data, *words, "--device", asked.device, "--out", out, *begun]
-        made = command(*line, may_stop=True)
-        if not made["finished"]:
-            raise InterruptedError
-        measured = made["metrics"].get(row.metric)
-        return {
-            "command": " ".join(["labelkit", *map(str, line)]),
-            "metric": row.metric,
-            "published": row.published,
-            "measured": None if measured is None else round(100 * measured, 2),
-            "seconds_of_last_piece": made["seconds"],
-        }
-
-    return work
-
-
 # ---------------------------------------------------------------------- the list, and its runs
 
 
@@ -559,7 +468,7 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
     if not asked.stand_in:
         found["runs/memory, vit"] = told_memory("softmax", "vit_small_patch16_224", 224, 128, "bf16")
     found |= {"runs/embed": equal_embeddings, "runs/sums": equal_sums}
-    found |= {"runs/two processes": two_processes, "runs/cluster and retrieve": same_commands}
+    found["runs/cluster and retrieve"] = same_commands
     small, wide = ("resnet20_cifar", "wrn10_1") if asked.stand_in else ("resnet32_cifar", "wrn28_2")
     found |= {
         f"fast/train {small}, memory": trainer_speed(small, 32),
@@ -579,8 +488,7 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
         "fast/k-means 100": kmeans_speed(1_000_000, 100),
         "fast/k-means 10000": kmeans_speed(250_000, 10_000),
     }
-    rows = [row for row in ROWS if row.name == "softmax, long tail"] if asked.stand_in else ROWS
-    return found | {f"rows/{row.name}": published(row) for row in rows}
+    return found
 
 
 def carry_out(name: str, asked: Asked, out: Path) -> int:
@@ -588,8 +496,6 @@ def carry_out(name: str, asked: Asked, out: Path) -> int:
     started = time.monotonic()
     try:
         found = {"state": "done", "result": pieces(asked)[name](asked)}
-    except InterruptedError:
-        found = {"state": "unfinished"}
     except Exception as error:  # whatever a GPU may show
         found = {"state": "failed", "error": "".join(traceback.format_exception(error))[-4000:]}
     found["seconds"] = round(time.monotonic() - started, 1)
@@ -606,8 +512,6 @@ class Piece:
         self._out = Path(self._folder.name) / "piece.json"
         words = [sys.executable, str(Path(__file__).resolve()), "--piece", name, "--out", str(self._out)]
         words += ["--device", options.device, "--work", str(options.work)]
-        words += ["--cifar10", options.cifar10] if options.cifar10 else []
-        words += ["--row-options", options.row_options] if options.row_options else []
         words += ["--stand-in"] if options.stand_in else []
         names = os.environ | {"OMP_NUM_THREADS": str(threads)}
         self._child = subprocess.Popen(words, start_new_session=True, env=names)
@@ -621,8 +525,7 @@ class Piece:
         now = time.monotonic()
         if self._asked_at is None and now > self._latest:
             self.ask_to_stop()
-        grace = GRACE if self.name.startswith("rows/") else 5
-        return self._asked_at is not None and now > self._asked_at + grace
+        return self._asked_at is not None and now > self._asked_at + GRACE
 
     def ask_to_stop(self) -> None:
         """Let training write a checkpoint."""
@@ -635,11 +538,7 @@ class Piece:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)  # also processes that it started
         self._child.wait()
-        late = self._asked_at is not None and self.name.startswith("rows/")  # it goes on from its last checkpoint
-        found: Result = {
-            "state": "unfinished" if late else "failed",
-            "error": f"no result (exit code {self._child.returncode})",
-        }
+        found: Result = {"state": "failed", "error": f"no result (exit code {self._child.returncode})"}
         if self._out.exists():
             found = json.loads(self._out.read_text())
         self._folder.cleanup()
@@ -653,16 +552,15 @@ class Pieces:
         self._options = options
         out = options.out
         self.kept: Result = json.loads(out.read_text())["pieces"] if out.exists() else {}
-        asked = Asked(options.device, options.work, options.stand_in, options.cifar10, options.row_options)
-        parts = [part for part in options.parts if part != "rows" or options.cifar10 or options.stand_in]
+        asked = Asked(options.device, options.work, options.stand_in)
         self.wanted = [
             name
             for name in pieces(asked)
-            if name.partition("/")[0] in parts and (options.only is None or re.search(options.only, name))
+            if name.partition("/")[0] in options.parts and (options.only is None or re.search(options.only, name))
         ]
 
     def state(self, name: str) -> str:
-        """What is known of a piece: done, failed, unfinished or -."""
+        """What is known of a piece: done, failed or -."""
         return str(self.kept.get(name, {}).get("state", "-"))
 
     def left(self) -> list[str]:
@@ -705,8 +603,6 @@ class Pieces:
                 found = piece.result()
                 if not (late and found["state"] == "failed"):  # a piece that was cut off is left to do
                     self.keep(piece.name, found)
-                if found["state"] == "unfinished":  # a row goes on
-                    waiting.append(piece.name)
             time.sleep(0.05)
 
 
@@ -725,10 +621,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do what is left, piece by piece; 1 if something failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="JSON of all pieces; it is gone on with")
-    parser.add_argument("--parts", nargs="+", default=["runs", "fast", "rows"], choices=["runs", "fast", "rows"])
+    parser.add_argument("--parts", nargs="+", default=["runs", "fast"], choices=["runs", "fast"])
     parser.add_argument("--only", help="regular expression of the pieces' names")
-    parser.add_argument("--cifar10", help="folder of named sets with CIFAR-10, or download; without it no rows")
-    parser.add_argument("--row-options", default="", help="options of labelkit train for the rows, in one word")
     parser.add_argument("--device", default=None, help="default: cuda")
     parser.add_argument("--minutes", type=float, default=8, help="longest time of a piece")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="longest time of all")
@@ -743,7 +637,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.device = options.device or ("cpu" if options.stand_in else "cuda")
     options.work = options.work.resolve()
     if options.piece:
-        asked = Asked(options.device, options.work, options.stand_in, options.cifar10, options.row_options)
+        asked = Asked(options.device, options.work, options.stand_in)
         return carry_out(options.piece, asked, options.out)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error("torch sees no GPU; --stand-in tries the script on the CPU")

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
@@ -322,13 +323,6 @@ def test_the_check_of_a_gpu_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert set(pieces["runs/cluster and retrieve"]["result"]["same"].values()) == {True}
     assert {pieces[f"fast/{name}"]["result"]["same"] for name in ("search", "k-means 100")} == {True}
     assert {name.partition("/")[0] for name in pieces} == {"runs", "fast"}
-    # a row that takes longer than a piece may: stopped with a checkpoint, and gone on with
-    rows = ["--parts", "rows"]
-    assert check(*rows, "--pieces", 1, "--minutes", 0.12)["rows/softmax, long tail"]["state"] == "unfinished"
-    row = check(*rows, "--pieces", 2, "--minutes", 0.12)["rows/softmax, long tail"]
-    assert row["attempts"] == 3 or row["state"] == "done"  # by the same command
-    row = check(*rows)["rows/softmax, long tail"]
-    assert (row["state"], row["result"]["published"]) == ("done", 72.8)
     listed = run_example(tmp_path, "gpu_check.py", "--stand-in", "--out", "check.json", "--list")
     assert {line.split()[0] for line in listed.stdout.splitlines()} == {"done"}
 
@@ -571,3 +565,28 @@ def test_bundled_photos_are_sorted_in_one_command(tmp_path: Path) -> None:
     answered = {path: label for path, label in column(out / "labels.csv", "label").items() if kinds[path] == "known"}
     assert len(answered) >= 60
     assert sum(truth[path] == label for path, label in answered.items()) >= 0.9 * len(answered)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_published_rows_stop_in_time_and_continue(tmp_path: Path) -> None:
+    for split, count in (("train", 40), ("test", 4)):
+        for name in ("cat", "dog"):
+            for number in range(count):
+                place = tmp_path / "data" / "cifar10" / split / name / f"{number}.png"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                pixels = np.random.default_rng(number)
+                Image.fromarray(pixels.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(place)
+    few = "--imbalance-factor 0.5 --batch-size 8 --epochs 2 --lr-warmup-epochs 0 --lr-drop-epochs 1"
+    words = ["--cifar10", "data", "--work", "rows", "--out", "rows.json", "--device", "cpu", "--seeds", "0"]
+    words += ["--epochs", "2", "--jobs", "3"]
+
+    stopped = run_example(tmp_path, "published_rows.py", *words, "--options", f"{few} --stop-after-steps 1")
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert stopped.returncode == 0, stopped.stdout
+    assert [(row["row"], row["measured"]) for row in rows] == [("softmax", None), ("ETF", None), ("DL2PA", None)]
+
+    ended = run_example(tmp_path, "published_rows.py", *words, "--options", few)
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert ended.returncode == 0, ended.stdout
+    assert all(row["epochs"] == 2 and row["measured"] == row["curve"][-1][1] for row in rows)

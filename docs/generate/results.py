@@ -756,6 +756,19 @@ def _on_gpu(record: Record) -> str:
     )
 
 
+def _published_rows(record: Record) -> str:
+    """Return what was published and measured, and the accuracy on the way."""
+    rows = [
+        [text(row["row"]), str(row["seed"]), f"{row['published']:.1f}"]
+        + ["" if row["measured"] is None else f"{row['measured']:.1f}", str(row["epochs"])]
+        + [f"{row['training_seconds'] / 60:.1f}", ", ".join(f"{epoch}: {score:.1f}" for epoch, score in row["curve"])]
+        for row in record["rows"]
+        if row["epochs"]
+    ]
+    columns = ["Row", "Seed", "Published (%)", "Measured (%)", "Epochs", "Training (min)", "Accuracy (%) after epoch"]
+    return page(text(record["note"]), f"Device: {text(record['device'])}.", table(columns, rows, right=columns[1:6]))
+
+
 def _flat(values: Record, before: str = "") -> dict[str, str]:
     """Return the numbers of nested results by one name each."""
     found: dict[str, str] = {}
@@ -914,8 +927,16 @@ TOPICS = (
         "gpu_check",
         "examples/gpu_check.py",
         _on_gpu,
-        "What ran on a GPU, by `examples/gpu_check.py`. Full training, most of its speed and the published rows are "
-        "still to be seen; the same command goes on with them.",
+        "What ran on a GPU, by `examples/gpu_check.py`. Most of its speed is still to be seen; the same command "
+        "continues.",
+    ),
+    _Topic(
+        "published-rows",
+        "Published rows",
+        "published_rows*",
+        "examples/published_rows.py",
+        _published_rows,
+        "Rows of a published table at their settings, as far as they were trained.",
     ),
 )
 """The pages, in the order of the navigation."""
