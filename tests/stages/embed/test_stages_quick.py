@@ -72,8 +72,8 @@ def test_pixels_need_neither_torch_nor_a_cache(photos: Path, own_cache: Path, tm
 @pytest.fixture(scope="module")
 def kept(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A store of a small untrained network, and a cache with that as ONNX."""
-    pytest.importorskip("onnxruntime", reason="needs labelkit[onnx]")
-    pytest.importorskip("onnxscript", reason="needs labelkit[onnx]")
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    pytest.importorskip("onnxscript", reason="needs the extra onnx")
     folder = tmp_path_factory.mktemp("kept")
     config = EmbedConfig(
         dataset=str(photos), split="all", backbone="vit_nano_p8_32", random_weights=True, out=folder / "s.h5"

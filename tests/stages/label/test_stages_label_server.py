@@ -28,8 +28,8 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 from PIL import Image
 
-uvicorn = pytest.importorskip("uvicorn", reason="labelkit[serve] is not installed")
-server_module = pytest.importorskip("labelkit.stages.label.server", reason="labelkit[serve] is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+server_module = pytest.importorskip("labelkit.stages.label.server", reason="the extra serve is not installed")
 
 TOKEN = "a-token-of-a-test"
 
