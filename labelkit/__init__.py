@@ -8,8 +8,14 @@ loaded before it is used.
 """
 
 from importlib import import_module as _import_module
+from os import environ as _environ
 
 __version__ = "0.1.0"
+
+# Libraries read these when they are imported, and this module is imported before any of them; child processes inherit
+# them. ONNX Runtime would else send events to its maker, and keep an id of the machine in the user's cache.
+for _switch in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
+    _environ.setdefault(_switch, "1")
 
 
 def __getattr__(name: str) -> object:

@@ -431,7 +431,7 @@ def test_patches_of_scenes_are_segmented_and_found(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_parts_of_masks_are_objects_to_find(tmp_path: Path) -> None:
-    pytest.importorskip("pycocotools", reason="needs labelkit[coco]")
+    pytest.importorskip("pycocotools", reason="needs the extra coco")
     words = ("--backbone", "vit_micro_p8_64", "--weights", "random", "--image-size", "64", "--max-images", "4")
     words += (
         "--steps",

@@ -25,9 +25,25 @@ def test_the_lock_has_every_dependency_in_a_version_that_is_allowed() -> None:
     wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     for line in wanted:
         requirement = Requirement(line)
-        if requirement.name != "labelkit":
+        if requirement.name != project["name"]:
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), line
     assert len(re.findall(r"^\S+==.* \\\n    --hash=sha256:", text, re.MULTILINE)) == len(locked)
+
+
+def test_what_texts_say_to_install_is_in_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    required = {canonicalize_name(Requirement(line).name) for lines in extras.values() for line in lines}
+    paths = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("labelkit/**/*.py")]
+    said = [(path, line) for path in paths for line in re.findall(r"pip install ([^`\n]+)", path.read_text())]
+
+    editable = [found for _, line in said for found in re.findall(r'^-e "\.\[([a-z,]+)\]"', line)]
+    named = [(path, name) for path, line in said for name in re.findall(r"^[a-z][\w-]*(?: [a-z][\w-]+)*", line)]
+
+    assert {extra for found in editable for extra in found.split(",")} <= set(extras)
+    assert {canonicalize_name(name) for _, names in named for name in names.split()} - {"or"} <= required
+    assert len(editable) > 5
+    assert len(named) > 5
 
 
 def _package(name: str, *faults: str) -> dict[str, object]:

@@ -28,7 +28,7 @@ def need_pycocotools(why: str) -> None:
     try:
         import pycocotools.mask  # noqa: F401
     except ImportError as error:
-        raise ConfigError("evaluate detection", f"{why} needs pycocotools", 'pip install "labelkit[coco]".') from error
+        raise ConfigError("evaluate detection", f"{why} needs pycocotools", "pip install pycocotools.") from error
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:

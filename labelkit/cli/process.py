@@ -75,10 +75,12 @@ def end(code: int) -> NoReturn:
     Raises:
         SystemExit: always.
     """
-    try:
-        sys.stdout.flush()
-    except (OSError, Interrupted):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left would be tried again, and be an error then
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, Interrupted):
+            # what is left would be tried again, and be an error then
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     if code in {128 + number for number in ENDING}:
         timer = threading.Timer(_EXIT_SECONDS, os._exit, (code,))
         timer.daemon = True

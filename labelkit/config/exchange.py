@@ -127,8 +127,8 @@ class ExportConfig(OverwriteOption, SkipDamagedOption, IndexOption):
     out: Path | None = Field(
         None,
         description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
-        "labelkit[parquet]); .onnx for --what model (needs labelkit[onnx]). Default: named like the store, beside it, "
-        "as --format says.",
+        "pyarrow); .onnx for --what model (needs onnx, onnxruntime, onnxscript). Default: named like the store, beside "
+        "it, as --format says.",
         json_schema_extra={**_OUTPUT, "makes": "export"},
     )
     format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = Field(

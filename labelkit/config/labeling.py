@@ -128,7 +128,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         None,
         description="Also write a label set for another program. imagefolder: a folder per class, images with a label "
         "only; huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with a box as large "
-        "as the image; atlas: .parquet with label, confidence and place on the map (needs labelkit[parquet]).",
+        "as the image; atlas: .parquet with label, confidence and place on the map (needs pyarrow).",
         json_schema_extra=_SET,
     )
     out: Path | None = Field(
@@ -145,7 +145,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     serve: bool = Field(
         False,
         description="Label in the browser: show groups and images on a page of this machine, and keep each action at "
-        "once as a round of the result. Goes on with the newest result made so. Needs labelkit[serve].",
+        "once as a round of the result. Goes on with the newest result made so. Needs starlette and uvicorn.",
         json_schema_extra=_SERVE,
     )
     grouping: str | None = Field(

@@ -23,7 +23,7 @@ class PredictConfig(LabelColumnOption, OverwriteOption, DeviceOption):
         ...,
         min_length=1,
         description="Photos, folders of photos, or stores of the same model. - reads paths from standard input, one in "
-        "a line.",
+        "a line, or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
     from_: Path = Field(

@@ -53,7 +53,7 @@ IMAGE_SUFFIXES: Final = frozenset(
 )
 #: photos of phones; Pillow reads them by the plugin of another package
 HEIF_SUFFIXES: Final = frozenset((".heic", ".heif", ".hif"))
-HEIF_REMEDY: Final = 'which pip install "labelkit[heic]" reads'
+HEIF_REMEDY: Final = "which pillow-heif reads (pip install pillow-heif)"
 _HEIF_BRANDS: Final = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 MAX_PIXELS: Final = 64e6
 MAX_FILE_BYTES: Final = 1 << 30

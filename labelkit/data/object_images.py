@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from labelkit.algorithms.coco_tools import rasterize
 from labelkit.data.datasets import ImageDataset, ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.objects import Objects
-from labelkit.data.workers import end_with_the_main_process, read_ahead, worker_context
+from labelkit.data.workers import Plans, loader_of, received
 from labelkit.errors import DatasetError
 
 HAVE_BOXES: Final = "Choose a set that has them: coco_2017, voc_2007, or a folder with annotations/instances_*.json."
@@ -72,12 +72,10 @@ class Example:
     Attributes:
         image: (c, h, w) uint8.
         target: ``boxes`` (m, 4) float32, ``labels`` (m,) int64 from 1 on, and perhaps ``masks`` (m, h, w) uint8.
-        fault: what ends the run: where, problem, remedy.
     """
 
     image: Tensor
     target: dict[str, Tensor]
-    fault: tuple[str, str, str] | None = None
 
 
 def check_sizes(dataset: ImageDataset, rows: Iterable[int], advance: Callable[[], None]) -> None:
@@ -142,56 +140,12 @@ def outline_masks(name: str, objects: Objects, height: int, width: int) -> NDArr
         raise DatasetError(name, str(error), "Mend its annotation, or take it out.") from error
 
 
-class _Examples(Dataset[Example]):
-    """Reads one planned example; an item is an example."""
-
-    def __init__(self, source: ImageSource, channels: Channels) -> None:
-        self._source, self._channels = source, channels
-
-    def __getitem__(self, plan: ExamplePlan) -> Example:
-        try:
-            return read_example(self._source, self._channels, plan)
-        except DatasetError as error:
-            # reported, not raised: an exception loses its type on the way out of a worker
-            return Example(torch.zeros(0), {}, (error.where, error.problem, error.remedy))
-
-
-class _Plans:
-    """The batch sampler of the loader."""
-
-    def __init__(self, plans: Iterator[ExamplePlan]) -> None:
-        self._plans = plans
-
-    def __iter__(self) -> Iterator[list[ExamplePlan]]:
-        for plan in self._plans:
-            yield [plan]
-
-
-def _only(items: list[Example]) -> Example:
-    return items[0]
-
-
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:
     """Yield what was planned, in its order, read by worker processes or one thread.
 
     Raises:
         DatasetError: see ``read_example``.
+        ResourceError: a worker ended, or could not send what it read.
     """
-    options: dict[str, Any] = (
-        {"multiprocessing_context": worker_context(), "worker_init_fn": end_with_the_main_process}
-        if num_workers
-        else {}
-    )
-    loader: DataLoader[Example] = DataLoader(
-        _Examples(dataset.source, dataset.in_channels),
-        batch_sampler=_Plans(plans),
-        num_workers=num_workers,
-        collate_fn=_only,
-        generator=torch.Generator().manual_seed(0),  # else it draws from the global one
-        **options,
-    )
-    examples = iter(loader)
-    for example in examples if num_workers else read_ahead(examples):
-        if example.fault is not None:
-            raise DatasetError(*example.fault)
-        yield example
+    read = partial(read_example, dataset.source, dataset.in_channels)
+    return received(loader_of(read, Plans(plans), num_workers))

@@ -107,7 +107,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     try:
         import pyarrow.parquet  # noqa: F401 - to see whether it is there
     except ImportError as error:
-        raise DatasetError(name, "reading Parquet needs pyarrow", 'pip install "labelkit[parquet]".') from error
+        raise DatasetError(name, "reading Parquet needs pyarrow", "pip install pyarrow.") from error
     stems = [path.name.removesuffix(path.suffix) for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:

@@ -237,7 +237,7 @@ def _system(protocol: str) -> Any:
     try:
         return fsspec.filesystem(protocol)
     except ImportError as error:
-        remedy = 'pip install "labelkit[remote]".' if protocol in _OF_THE_EXTRA else "Install it."
+        remedy = "pip install gcsfs huggingface_hub s3fs." if protocol in _OF_THE_EXTRA else "Install it."
         raise DatasetError(where, f"needs a package: {error}", remedy) from error
     except ValueError as error:
         known = "s3, gs, hf, http, https, file"

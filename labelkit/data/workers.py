@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -12,14 +14,16 @@ from multiprocessing import get_all_start_methods, get_context, parent_process, 
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from multiprocessing.forkserver import ensure_running
+from multiprocessing.queues import Queue
+from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
@@ -27,7 +31,15 @@ from labelkit.data.views.boxes import boxes_of_views, paired_boxes
 from labelkit.data.views.pairs import PairPlan
 from labelkit.data.views.resizing import cut_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import DatasetError
+from labelkit.errors import LabelkitError, ResourceError
+
+_LONGEST_SECONDS: Final = 3600
+"""For one item of a worker."""
+
+_TORCH_SAYS: Final = ("DataLoader worker (pid", "Too many open files")
+"""How errors begin that torch raises when it cannot hear of a worker."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +67,17 @@ class Crops:
     bad: list[tuple[int, str]]
     sha256: NDArray[np.uint8]  # (b, 32), only filled on request
     file_sizes: NDArray[np.uint64]  # (b,)
-    fault: tuple[str, str, str] | None = None  # what ends the run: where, problem, remedy
 
 
-class _CropDataset(Dataset[Crops]):
-    """Reads, decodes, cuts and resizes one planned batch; an item is a batch."""
+class _CropReader:
+    """Reads, decodes, cuts and resizes one planned batch."""
 
     def __init__(self, source: ImageSource, channels: Channels) -> None:
         self._source = source
         self._channels = channels
 
-    def __getitem__(self, plan: BatchPlan) -> Crops:
-        try:
-            return self._read(plan)
-        except DatasetError as error:
-            # As below; a file that cannot be fetched is not a bad image.
-            none, no_sizes = np.zeros((0, 4)), np.zeros((0, 2), dtype=np.int64)
-            digests, file_sizes = np.zeros((0, 32), dtype=np.uint8), np.zeros(0, dtype=np.uint64)
-            fault = error.where, error.problem, error.remedy
-            return Crops((), (none,), no_sizes, no_sizes, [], digests, file_sizes, fault)
-
-    def _read(self, plan: BatchPlan) -> Crops:
+    def __call__(self, plan: BatchPlan) -> Crops:
+        """Return what became of a plan."""
         b, c = len(plan.rows), self._channels
         crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
         boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
@@ -122,22 +124,37 @@ class _CropDataset(Dataset[Crops]):
         return Crops(tensors, boxes, sizes, partner_sizes, bad, sha256, file_sizes)
 
 
-class _Plans:
-    """The batch sampler of the loader: its plans are exchanged before each pass."""
+class _Items(Dataset[T | LabelkitError]):
+    """What a function reads for a plan; or the error it raised, as that loses its type on the way out of a worker."""
 
-    def __init__(self) -> None:
-        self.plans: Iterator[BatchPlan] = iter(())
+    def __init__(self, read: Callable[[Any], T]) -> None:
+        self._read = read
 
-    def __iter__(self) -> Iterator[list[BatchPlan]]:
+    def __getitem__(self, plan: Any) -> T | LabelkitError:
+        if get_worker_info() is not None:  # a worker that ends is noticed; one that hangs would be waited for
+            faulthandler.dump_traceback_later(_LONGEST_SECONDS, exit=True)
+        try:
+            return self._read(plan)
+        except LabelkitError as error:
+            return error
+        finally:
+            if get_worker_info() is not None:
+                faulthandler.cancel_dump_traceback_later()
+
+
+class Plans:
+    """The batch sampler of a loader: its plans are exchanged before each pass."""
+
+    def __init__(self, plans: Iterator[Any]) -> None:
+        self.plans = plans
+
+    def __iter__(self) -> Iterator[list[Any]]:
         for plan in self.plans:
             yield [plan]
 
 
-def _only(items: list[Crops]) -> Crops:
+def _only(items: list[T]) -> T:
     return items[0]
-
-
-T = TypeVar("T")
 
 
 def read_ahead(items: Iterator[T]) -> Iterator[T]:
@@ -169,10 +186,68 @@ def worker_context() -> BaseContext:
     return context
 
 
-def end_with_the_main_process(worker: int) -> None:
-    """Watch over a worker: if the process that reads from it is killed, it is to end as well.
+def loader_of(
+    read: Callable[[Any], T], plans: Plans, num_workers: int, *, persistent: bool = False
+) -> DataLoader[T | LabelkitError]:
+    """Return a loader of planned items.
 
-    torch's own watch looks at the parent, which is the clean process and lives as long as its children do.
+    Args:
+        read: returns the item of a plan; pickled if there are workers.
+        plans: may be exchanged before each pass.
+        num_workers: processes that read; 0: a thread of this process does.
+        persistent: the processes live as long as the loader.
+    """
+    options: dict[str, Any] = {"multiprocessing_context": worker_context(), "worker_init_fn": _begin_worker}
+    return DataLoader(
+        _Items(read),
+        batch_sampler=plans,
+        num_workers=num_workers,
+        collate_fn=_only,
+        # its own: the loader draws a number at every pass, by default from the global generator
+        generator=torch.Generator().manual_seed(0),
+        persistent_workers=persistent and num_workers > 0,
+        **(options if num_workers else {}),
+    )
+
+
+def received(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
+    """Yield the items of a loader.
+
+    Raises:
+        LabelkitError: reading one raised it.
+        ResourceError: a worker ended, could not start, or could not send what it read.
+    """
+    try:
+        for item in loader if loader.num_workers else read_ahead(iter(loader)):
+            if isinstance(item, LabelkitError):
+                raise item
+            yield item
+    except (OSError, RuntimeError) as error:
+        own = isinstance(error, RuntimeError) and not str(error).startswith(_TORCH_SAYS)
+        if own or not loader.num_workers:
+            raise
+        raise _lost(str(error)) from error
+
+
+def _lost(reason: str) -> ResourceError:
+    room = ""
+    if Path("/dev/shm").is_dir():
+        room = (
+            f"; /dev/shm, through which they send images, has {shutil.disk_usage('/dev/shm').free / 2**20:.0f} MiB free"
+        )
+    return ResourceError(
+        "--num-workers",
+        f"the processes that read images cannot go on: {reason}{room}",
+        "Use a smaller --batch-size, or --num-workers 0, which reads in this process; "
+        "or give more shared memory, as by `docker run --shm-size 8g`.",
+    )
+
+
+def _begin_worker(worker: int) -> None:
+    """End with the main process, and let no item get lost.
+
+    torch watches the parent, which is the clean process and lives as long as its children do. Python drops what a
+    queue cannot send, and the main process would wait for it.
     """
     main = parent_process()
     assert main is not None
@@ -181,6 +256,10 @@ def end_with_the_main_process(worker: int) -> None:
         wait([main.sentinel])
         os._exit(1)
 
+    def send_why(queue: Any, error: Exception, item: tuple[int, object]) -> None:
+        queue.put((item[0], _lost(str(error).partition("\n")[0])))
+
+    Queue._on_queue_feeder_error = send_why  # type: ignore[attr-defined] # not annotated there
     Thread(target=watch, name=f"watch of worker {worker}", daemon=True).start()
 
 
@@ -189,40 +268,19 @@ class Reader:
 
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
         self.busy = False
-        self._plans = _Plans()
-        self._has_workers = num_workers > 0
-        options: dict[str, Any] = (
-            {
-                "multiprocessing_context": worker_context(),
-                "persistent_workers": True,
-                "worker_init_fn": end_with_the_main_process,
-            }
-            if num_workers
-            else {}
-        )
-        # A generator of its own: the loader draws a number at every pass, by default from the global one.
-        self._loader: DataLoader[Crops] = DataLoader(
-            _CropDataset(source, channels),
-            batch_sampler=self._plans,
-            num_workers=num_workers,
-            collate_fn=_only,
-            generator=torch.Generator().manual_seed(0),
-            **options,
-        )
+        self._plans = Plans(iter(()))
+        self._loader = loader_of(_CropReader(source, channels), self._plans, num_workers, persistent=True)
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
         """Yield what became of each plan, in their order.
 
         Raises:
             DatasetError: an image could not be fetched.
+            ResourceError: a worker ended, or could not send what it read.
         """
         self._plans.plans = plans
         self.busy = True
         try:
-            crops = iter(self._loader)
-            for found in crops if self._has_workers else read_ahead(crops):
-                if found.fault is not None:
-                    raise DatasetError(*found.fault)
-                yield found
+            yield from received(self._loader)
         finally:
             self.busy = False

@@ -60,7 +60,5 @@ def _open_tensorboard(run: RunDir) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ConfigError(
-            "--tensorboard", "TensorBoard is not installed", 'Run `pip install "labelkit[tensorboard]"`.'
-        ) from error
+        raise ConfigError("--tensorboard", "TensorBoard is not installed", "Run `pip install tensorboard`.") from error
     return SummaryWriter(str(run.path / "tensorboard"))

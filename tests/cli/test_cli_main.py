@@ -317,6 +317,23 @@ def test_doctor_checks_parts_devices_and_cache(
     assert found["cache"] == str(tmp_path / "cache")
 
 
+def test_doctor_names_the_other_package_that_is_called_labelkit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_cache: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "labelkit-7.5.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: labelkit\nVersion: 7.5\nSummary: build pipelines\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert main(["doctor", "--json"]) == 5
+
+    said = capsys.readouterr()
+    first = json.loads(said.out)["checks"][0]
+    assert (first["name"], first["status"]) == ("labelkit", "failed")
+    assert "another program, labelkit 7.5: build pipelines" in said.err
+    assert "pip uninstall labelkit" in said.err
+
+
 def test_doctor_fails_when_the_cache_is_not_writable(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -51,6 +51,14 @@ def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("words", ["version", "evaluate --nosuch", "status --index nosuch.h5"])
+def test_readers_of_both_streams_that_go_away_end_all_commands_alike(words: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert subprocess.run([*PROGRAM, *words.split()], stdout=writer, stderr=writer, check=False).returncode == 141
+    os.close(writer)
+
+
 BUSY = """
 import hashlib, signal, sys
 from labelkit.cli.process import signals_interrupt

@@ -260,7 +260,7 @@ def test_heic_photos_are_counted_with_what_reads_them(tmp_path: Path, monkeypatc
 
     with pytest.raises(DatasetError) as caught:
         load(tmp_path)
-    heic = '2 HEIC photos, which pip install "labelkit[heic]" reads'
+    heic = "2 HEIC photos, which pillow-heif reads (pip install pillow-heif)"
     assert caught.value.problem == f"no images ({heic}, 1 with other suffixes)"
 
 

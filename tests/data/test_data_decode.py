@@ -308,5 +308,5 @@ def test_a_heic_photo_without_the_package_says_what_to_install(monkeypatch: pyte
     decode._heif_format.cache_clear()
     monkeypatch.setattr(decode, "find_spec", lambda name: None)
 
-    with pytest.raises(BadImage, match=r'HEIC, which pip install "labelkit\[heic\]" reads'):
+    with pytest.raises(BadImage, match=r"HEIC, which pillow-heif reads \(pip install pillow-heif\)"):
         decode_image(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", 3)

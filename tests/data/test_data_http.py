@@ -16,7 +16,7 @@ import pytest
 from labelkit.data.registry import load_dataset
 from PIL import Image
 
-pytest.importorskip("aiohttp", reason='needs pip install "labelkit[remote]"')
+pytest.importorskip("aiohttp", reason="needs the extra remote")
 
 
 class Handler(SimpleHTTPRequestHandler):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from labelkit.data.train_loader import TrainLoader, occurrence_keys
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.data.workers import Plans, loader_of, received
+from labelkit.errors import ConfigError, DatasetError, ResourceError
 from PIL import Image
 
 PLAIN1 = Normalize((0.0,), (1.0,))
@@ -328,6 +330,48 @@ def test_workers_end_when_the_process_that_reads_is_killed(folder: Path, tmp_pat
         # the pipe ends with the last process that holds it; without a watch that is never
         said, _ = process.communicate(timeout=60)
         assert set(said.split()) <= {b"read"}
+
+
+class Unsendable:
+    def __reduce__(self) -> str:
+        raise OSError("no room for it")
+
+
+def unsendable(plan: int) -> Unsendable:
+    return Unsendable()
+
+
+def killed(plan: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("read", "said"), [(unsendable, "no room for it"), (killed, "exited unexpectedly")])
+def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable[[int], object], said: str) -> None:
+    loader = loader_of(read, Plans(iter([0])), 1)
+
+    with pytest.raises(ResourceError, match=f"--num-workers: .* cannot go on: .*{said}.*--num-workers 0"):
+        list(received(loader))
+
+
+def test_a_batch_that_does_not_fit_into_shared_memory_ends_with_the_remedy(folder: Path, tmp_path: Path) -> None:
+    small = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "sh", "-c", small], check=False).returncode:
+        pytest.skip("needs Linux, and a right to mount")
+    options = "--backbone pixels --image-size 128 --num-workers 2"
+    command = f"{sys.executable} -m labelkit embed --dataset {folder} {options} --out {tmp_path / 's.h5'}"
+
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", f"{small} && exec {command}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 5, done.stderr
+    assert "No space left on device" in done.stderr
+    assert "--num-workers 0" in done.stderr
+    assert "--shm-size" in done.stderr
 
 
 def test_files_give_the_same_batches_for_any_number_of_workers(folder: Path) -> None:

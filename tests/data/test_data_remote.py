@@ -309,7 +309,7 @@ def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(fsspec, "filesystem", missing)
 
-    with pytest.raises(DatasetError, match=r'needs a package: Install s3fs .*pip install "labelkit\[remote\]"'):
+    with pytest.raises(DatasetError, match=r"needs a package: Install s3fs .*pip install gcsfs huggingface_hub s3fs"):
         listed("s3://bucket/photos")
 
 

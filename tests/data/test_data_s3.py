@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 pytestmark = pytest.mark.slow
-_REASON = 'needs pip install "labelkit[remote-tests]"'
+_REASON = "needs the extra remote-tests"
 s3fs = pytest.importorskip("s3fs", reason=_REASON)
 moto_server = pytest.importorskip("moto.server", reason=_REASON)
 

@@ -67,7 +67,7 @@ def test_classes_without_boxes_are_left_out_of_the_mean() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_both_rules_of_voc_are_cocos_code_at_their_recalls(seed: int) -> None:
-    coco = pytest.importorskip("pycocotools.coco", reason="needs labelkit[coco]")
+    coco = pytest.importorskip("pycocotools.coco", reason="needs the extra coco")
     evaluation = pytest.importorskip("pycocotools.cocoeval")
     rng = np.random.default_rng(seed)
     # boxes far from each other, so that no detection could belong to two of them
@@ -109,7 +109,7 @@ def test_both_rules_of_voc_are_cocos_code_at_their_recalls(seed: int) -> None:
 
 def _official(folder: Path, results: list[dict[str, Any]], kind: str) -> list[float]:
     """COCO's own path: its file, and results as it wants them."""
-    coco = pytest.importorskip("pycocotools.coco", reason="needs labelkit[coco]")
+    coco = pytest.importorskip("pycocotools.coco", reason="needs the extra coco")
     evaluation = pytest.importorskip("pycocotools.cocoeval")
     with contextlib.redirect_stdout(io.StringIO()):
         truth = coco.COCO(str(folder / "annotations/instances_val2017.json"))
@@ -122,7 +122,7 @@ def _official(folder: Path, results: list[dict[str, Any]], kind: str) -> list[fl
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: Path, seed: int) -> None:
-    mask = pytest.importorskip("pycocotools.mask", reason="needs labelkit[coco]")
+    mask = pytest.importorskip("pycocotools.mask", reason="needs the extra coco")
     rng = np.random.default_rng(seed)
     height, width, count = 150, 200, 4
     categories = [{"id": 5 * i + 3, "name": f"class {i}"} for i in range(3)]

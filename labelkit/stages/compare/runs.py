@@ -32,6 +32,8 @@ from labelkit.store.commit import commit_bytes, commit_json
 _SLACK = 1.25
 # and is stopped here; starting and reading images take time too
 _LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
+# to write a checkpoint when it is stopped
+_END_SECONDS = 60
 
 
 class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is always caught
@@ -292,19 +294,21 @@ def run_process(
     peak = cpu_seconds = 0.0
     with said.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
-        asked = False
+        asked = float("inf")  # when it was asked to end
         while True:
             peak = max(peak, peak_of_running(process.pid))
             cpu_seconds = max(cpu_seconds, _cpu_seconds(process.pid))
             if process.poll() is not None:
                 break
-            if not asked and (stop.is_set() or time.monotonic() > deadline):
+            if asked == float("inf") and (stop.is_set() or time.monotonic() > deadline):
                 process.terminate()
-                asked = True
+                asked = time.monotonic()
+            if time.monotonic() > asked + _END_SECONDS:
+                process.kill()
             time.sleep(0.05)
     if stop.is_set():
         raise Stopped
-    if asked:
+    if asked < float("inf"):
         raise TooSlow(f"not done after {limit:.0f} s, so it was stopped")
     cost = {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}
     return cost, process.returncode

@@ -134,7 +134,7 @@ def _chosen_runtime(
     elif runtime.world_size > 1:
         needs = "a single process"
     elif not has_onnx() or missing_packages():
-        needs = 'the packages of `pip install "labelkit[onnx]"`'
+        needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:
         needs = ""
     if config.runtime == "onnx":

@@ -27,7 +27,7 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     missing = missing_packages()
     if missing:
         problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
-        raise ConfigError("--what model", problem, 'pip install "labelkit[onnx]".')
+        raise ConfigError("--what model", problem, "pip install onnx onnxruntime onnxscript.")
     model = store.model
     network = recorded_network(model, config.checkpoint).network
     notes = {

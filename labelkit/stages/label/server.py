@@ -6,6 +6,7 @@ one, is this server, and that bring the token of the link. Images go by row numb
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -17,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -24,6 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelkit.errors import LabelkitError, ResourceError
 from labelkit.stages.label.actions import BadStep
@@ -34,8 +37,9 @@ from labelkit.stages.report.page import render_label_page
 
 #: of a request: 100,000 rows as numbers
 MOST_BYTES = 2 << 20
-#: of uvicorn
-SETTINGS: dict[str, Any] = {"log_level": "warning", "lifespan": "off", "ws": "none", "server_header": False}
+#: until a request that has begun must be whole
+PATIENCE_SECONDS = 30.0
+_LONGEST_PATH = 200
 _KEPT_PICTURES = 4096
 _LONGEST = 100
 _HEADERS = {
@@ -44,6 +48,38 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
+}
+
+
+class _Impatient(H11Protocol):
+    """A connection that ends when no whole request comes: uvicorn waits for one without an end."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def _watch(self) -> None:
+        waits = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if waits and self._late is None:
+            self._late = self.loop.call_later(PATIENCE_SECONDS, self.transport.close)
+        elif not waits and self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+#: of uvicorn
+SETTINGS: dict[str, Any] = {
+    "log_level": "warning",
+    "lifespan": "off",
+    "ws": "none",
+    "server_header": False,
+    "http": _Impatient,
 }
 
 
@@ -89,6 +125,8 @@ class Guard:
             given = headers.get(b"authorization", [b""])
             if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
                 return _refuse(401, "the link is not complete: open the one that the command printed")
+        if len(scope["path"]) > _LONGEST_PATH:  # Python makes no number of very many digits
+            return _refuse(404, "there is nothing of this name")
         length = headers.get(b"content-length", [b"0"])[0]
         if not length.isdigit() or int(length) > MOST_BYTES:
             return _refuse(413, f"a request has at most {MOST_BYTES:,} bytes")

@@ -32,7 +32,7 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
         from labelkit.stages.label.server import LabelServer, serve
     except ImportError as error:
         problem = f"needs Starlette and uvicorn, and {error.name} is not installed"
-        raise ConfigError("--serve", problem, 'pip install "labelkit[serve]"') from error
+        raise ConfigError("--serve", problem, "pip install starlette uvicorn.") from error
     store = open_store(config.index)
     results_folder(store.path).mkdir(exist_ok=True)
     with contextlib.ExitStack() as held:

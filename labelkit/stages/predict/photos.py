@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import io
+import codecs
 import json
+import re
 import sys
 import threading
 from collections import Counter
@@ -105,7 +106,7 @@ def predict_photos(config: PredictConfig) -> Predictions:
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_photos(config, stores)))
     if not photos and not stores:
-        raise DatasetError("standard input", "names no photo", "Write one path in a line.")
+        raise DatasetError("standard input", "names no photo", "Write one path in a line, or part them by NUL.")
     quick = may_be_quick(len(photos), config.checkpoint, config.device)
     loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
     if photos:
@@ -163,8 +164,11 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
 
 
 def _lines() -> list[str]:
-    """Lines of standard input; bytes that are no text stay what they are in file names."""
-    return [line.rstrip("\r\n") for line in io.TextIOWrapper(sys.stdin.buffer, "utf-8", "surrogateescape")]
+    """Paths on standard input, apart by NUL or by lines; bytes that are no text stay what they are in file names."""
+    content = sys.stdin.buffer.read()
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # of PowerShell
+    text = content.decode("utf-16", "replace") if is_wide else content.decode("utf-8-sig", "surrogateescape")
+    return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
 
 
 def _as_dataset(photos: list[Path]) -> ImageDataset:

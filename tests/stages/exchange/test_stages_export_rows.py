@@ -243,7 +243,7 @@ def test_what_cannot_be_written_is_said(
 
 
 def test_parquet_holds_the_same_columns_and_rows(tmp_path: Path, make_store: Any) -> None:
-    tables = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (labelkit[parquet])")
+    tables = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (the extra parquet)")
     store = make_store(np.arange(6).reshape(3, 2) / 7, labels=[1, -1, 0])
 
     export_store(ExportConfig(index=store.path, out=tmp_path / "x.parquet"))
@@ -259,7 +259,7 @@ def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ConfigError) as caught:
         parquet.check_parquet()
-    assert 'pip install "labelkit[parquet]"' in caught.value.remedy
+    assert "pip install pyarrow" in caught.value.remedy
 
 
 def test_no_table_is_written_with_line_ends_of_windows() -> None:

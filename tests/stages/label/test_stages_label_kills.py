@@ -13,7 +13,7 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.group.cluster import cluster_store
 
-pytest.importorskip("uvicorn", reason="labelkit[serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 
 
 @pytest.mark.parametrize(

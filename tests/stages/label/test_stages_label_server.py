@@ -28,8 +28,8 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 from PIL import Image
 
-uvicorn = pytest.importorskip("uvicorn", reason="labelkit[serve] is not installed")
-server_module = pytest.importorskip("labelkit.stages.label.server", reason="labelkit[serve] is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+server_module = pytest.importorskip("labelkit.stages.label.server", reason="the extra serve is not installed")
 
 TOKEN = "a-token-of-a-test"
 
@@ -165,6 +165,20 @@ def test_another_origin_is_refused(client: Client, method: str, path: str, heade
 
 
 @pytest.mark.parametrize(
+    "begun", [b"", b"GET / HTTP/1.1\r\nHo", b"POST /api/act HTTP/1.1\r\nHost: HOST\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_a_request_that_does_not_become_whole_is_closed(
+    client: Client, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PATIENCE_SECONDS", 1.0)
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+        connection.sendall(begun.replace(b"HOST", b"127.0.0.1:%d" % client.port))
+
+        while connection.recv(1 << 16):  # what it says; nothing at the end of the connection
+            pass
+
+
+@pytest.mark.parametrize(
     "path",
     [
         "/api/thumbnails/../../etc/passwd",
@@ -173,6 +187,8 @@ def test_another_origin_is_refused(client: Client, method: str, path: str, heade
         "/api/images/0/../../../etc/passwd",
         "/api/images/-1",
         "/api/images/99999999999999999999999",
+        "/api/images/" + "9" * 5000,
+        "/api/parts/" + "9" * 5000,
         "/api/images/0x0",
         "/api/images/1e3",
         "/api/thumbnails/48",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,15 @@ def test_risk_stands_beside_reliability_and_the_same_curves_give_the_same_file(t
     with Image.open(one) as first, Image.open(two) as second:
         assert (2 * first.width, first.height) == second.size
     assert two.read_bytes() == again.read_bytes()
+
+
+def test_plots_are_drawn_under_the_backend_of_a_notebook_that_is_not_installed() -> None:
+    drawn = "import os; from labelkit.stages.pictures.plots import Figure; Figure().savefig(os.devnull, format='png')"
+    environment = os.environ | {"MPLBACKEND": "module://not_installed.backend_inline"}
+
+    done = subprocess.run([sys.executable, "-c", drawn], env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_lines_are_the_curves() -> None:

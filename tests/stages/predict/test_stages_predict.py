@@ -165,11 +165,21 @@ def test_without_labels_photos_get_the_group_of_those_like_them_and_no_confidenc
     assert {(row["kind"], row["confidence"]) for row in rows.values()} == {("new", "")}
 
 
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("{0}\n\n{1}\r\n", "utf-8"),
+        ("{0}\0{1}\0", "utf-8"),
+        ("{0}\0{1}", "utf-8-sig"),
+        ("{0}\r\n{1}", "utf-8-sig"),
+        ("{0}\r\n{1}\r\n", "utf-16"),
+    ],
+)
 def test_paths_come_from_standard_input(
-    labelkit: Any, labeled: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+    labelkit: Any, labeled: Path, new: Path, monkeypatch: pytest.MonkeyPatch, text: str, encoding: str
 ) -> None:
-    paths = f"{new / 'red.png'}\n\n{new / 'blue.png'}\r\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(paths.encode())))
+    paths = text.format(new / "red.png", new / "blue.png")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(paths.encode(encoding))))
 
     told = labelkit("predict", "-", "--from", labeled / "labeled", "--json").json
 
