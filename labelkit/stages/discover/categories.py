@@ -89,7 +89,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     judgement = judge_class_number(config, given.where, given.class_names, features, labels)
     for note in judgement.notes:
         current_progress().message(note)
-    if config.num_classes is None and given.labeled.any() and network_saw_labels(store) == "yes":
+    if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
         current_progress().warning(
             "the network was trained with labels of these classes, which it tells apart better than others: there are "
             "likely more classes than the numbers say"

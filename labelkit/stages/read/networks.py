@@ -29,7 +29,7 @@ from labelkit.stages.embed.quick import DECODER
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import find_model
 from labelkit.stages.read.row_data import recorded_rows
-from labelkit.store.embeddings import ModelIdentity
+from labelkit.store.embeddings import ModelIdentity, label_keys
 
 if TYPE_CHECKING:
     from labelkit.engine.devices import Runtime
@@ -50,6 +50,7 @@ class EmbeddingNetwork:
         location: where the weights are on this machine, if they are in a file.
         run_split: ``split.json`` of the run, if it is one.
         weights: fingerprint of all weights, where they are not those of ``network`` alone.
+        trained_labels: see ``ModelIdentity``.
     """
 
     network: InferenceNetwork
@@ -59,6 +60,7 @@ class EmbeddingNetwork:
     location: Path | None = None
     run_split: Mapping[str, Any] | None = None
     weights: str = ""
+    trained_labels: str = ""
 
     @property
     def told_source(self) -> str:
@@ -76,6 +78,7 @@ class EmbeddingNetwork:
             source=self.source,
             preprocess=preprocess_record(self.network, self.view),
             numerics=dict(numerics),
+            trained_labels=self.trained_labels,
         )
 
 
@@ -101,6 +104,20 @@ class TrainedRun:
     def source(self) -> str:
         """Name of run and checkpoint, ``RUN/STEP``."""
         return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
+
+
+def trained_labels(saved: Mapping[str, Any]) -> str:
+    """Return ``ModelIdentity.trained_labels`` by ``split.json`` of a run; an earlier version wrote names alone."""
+    known = saved.get("trained_labels")
+    return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
+
+
+def trained_labels_of(weights: Path) -> str:
+    """Return the same of the run that a folder or a file of weights lies in; empty if it lies in none."""
+    for folder in (weights, *weights.resolve().parents[:3]):
+        if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
+            return trained_labels(read_split(folder))
+    return ""
 
 
 def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
@@ -224,6 +241,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         location=run.checkpoint.folder.resolve(),
         run_split=run.saved,
         weights=weights,
+        trained_labels=trained_labels(run.saved),
     )
 
 
@@ -394,4 +412,5 @@ def _named_backbone(
         source=source or backbone.source,
         weights_sha256=backbone.weights_sha256,
         location=weights.resolve() if weights is not None else None,
+        trained_labels=trained_labels_of(weights) if weights is not None else "",
     )
