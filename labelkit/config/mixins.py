@@ -223,11 +223,12 @@ class WorkersOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    num_workers: int = Field(
-        0,
+    num_workers: int | None = Field(
+        None,
         ge=0,
         le=256,
-        description="Processes that decode images; small sets need none.",
+        description="Processes that decode images. By default, training and embedding take one per core, at most 8, and "
+        "at most as many as /dev/shm has room for; none for images in memory or fewer than 500 of them.",
         json_schema_extra=option("Run"),
     )
 

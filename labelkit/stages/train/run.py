@@ -126,7 +126,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if method_name in OWN_SOURCES and runtime.is_main:
         warn_of_unused(setup.method, OWN_SOURCES[method_name])
     try:
-        _reuse_frozen(setup, config, runtime, run, trainer)
+        _reuse_frozen(setup, trainer.config, runtime, run, trainer)
         with progress.task("train", total=trainer.total_steps()) as task:
             task.advance(trainer.clock.step)
             trainer.report = task
