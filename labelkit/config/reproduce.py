@@ -33,7 +33,11 @@ class ReproduceConfig(StageConfig):
     data_root: Path = Field(Path("data"), description="Folder of the named data sets.", json_schema_extra=_RUN)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N: where networks run.", json_schema_extra=_RUN)
     num_workers: int | None = Field(
-        None, ge=0, le=256, description="Processes that decode images in trainings and embeddings; default: as the row says.", json_schema_extra=_RUN
+        None,
+        ge=0,
+        le=256,
+        description="Processes that decode images in trainings and embeddings; default: as the row says.",
+        json_schema_extra=_RUN,
     )
     smoke: bool = Field(
         False,

@@ -6,12 +6,14 @@ import dataclasses
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from labelkit.errors import CheckpointError, ConfigError
-from labelkit.models.weight_packages import PACKAGES, package_of, package_of_source
+from labelkit.models.weight_packages import PACKAGES, SCHEME, package_of, package_of_source
+from labelkit.reading import sha256_file
 
 HUB_TIMEOUT_SECONDS = 10.0
 HUB_SCHEME = "hf://"
@@ -74,6 +76,38 @@ def recorded_weights(source: str) -> Path | None:
     repository, _, file = source.removeprefix(HUB_SCHEME).rpartition("/")
     found = _cached({"hf_hub_id": repository, "hf_hub_filename": file})
     return None if found is None else found[0]
+
+
+def name_to_record(name: str, sha256: str, source: str) -> str:
+    """Return what a store calls a network: with the tag of published weights only if it has these.
+
+    Args:
+        name: of the network, with or without the tag of its weights, whose preprocessing is taken.
+        sha256: digest of the weights file; empty if there is none.
+        source: where it came from; the address of published weights, or the name of a file.
+    """
+    network, _, tag = name.partition(".")
+    if not tag or not sha256 or source.startswith((HUB_SCHEME, SCHEME)) or is_published(name, sha256):
+        return name
+    return f"{network} (prepared like .{tag})"
+
+
+def name_to_build(recorded: str) -> str:
+    """Return the name of the network that ``name_to_record`` recorded."""
+    return recorded.replace(" (prepared like ", "").removesuffix(")")
+
+
+@cache  # the file in the hub's cache is read
+def is_published(name: str, sha256: str) -> bool:
+    """Say whether a file is that of the published weights, as far as their digest is known on this machine."""
+    package = package_of(name)
+    if package is not None and package.sha256 == sha256:
+        return True
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    cached = None if cfg is None else _cached(dataclasses.asdict(cfg))
+    return cached is not None and sha256_file(cached[0]) == sha256
 
 
 def describe_published(name: str) -> tuple[str, str]:

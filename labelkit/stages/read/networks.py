@@ -23,8 +23,16 @@ from labelkit.models.guessing import guess_backbone
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.joined_tokens import JoinedTokens, joined_layer
-from labelkit.models.published import TO_FETCH, best_at_hand, embedding_size, recorded_weights
+from labelkit.models.published import (
+    TO_FETCH,
+    best_at_hand,
+    embedding_size,
+    is_published,
+    name_to_build,
+    recorded_weights,
+)
 from labelkit.models.weights import fingerprint
+from labelkit.reading import sha256_file
 from labelkit.stages.embed.quick import DECODER
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import find_model
@@ -161,7 +169,10 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
     if config.guesses:
         assert config.weights is not None
         name = guess_backbone(config.weights)
-        current_progress().message(f"backbone {name}: what the weights fit (--backbone NAME: another)")
+        said = "what the weights fit"
+        if not is_published(name, sha256_file(config.weights)):
+            said += ". Its name and its preprocessing (size, mean, deviation, crop) are a guess"
+        current_progress().message(f"backbone {name}: {said} (--backbone NAME: another)")
     network = BackboneNetwork(
         name,
         pretrained=config.pretrained or config.takes_best,
@@ -347,17 +358,18 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
             "Ask by --query-rows, or by a --query STORE.h5 that was imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
+    name = name_to_build(model.name)
     ratio = model.preprocess.get("resize_ratio")  # as the rows were made, whatever it is by default now
     if checkpoint is not None and checkpoint.is_dir():
         return run_network(checkpoint)
     if checkpoint is not None:
-        network = BackboneNetwork(model.name, weights=checkpoint, image_size=size, in_channels=channels)
+        network = BackboneNetwork(name, weights=checkpoint, image_size=size, in_channels=channels)
         return _named_backbone(network, None, checkpoint, ratio)
     if model.source == "pixels":
         return pixel_network(size, channels)
     if model.source.startswith(_RANDOM):
         seed = int(model.source.removeprefix(_RANDOM))
-        network = BackboneNetwork(model.name, image_size=size, in_channels=channels, seed=seed)
+        network = BackboneNetwork(name, image_size=size, in_channels=channels, seed=seed)
         return _named_backbone(network, model.source, None, ratio)
     tried: list[str] = []
     recorded = find_model(model.weights_fingerprint)
@@ -376,7 +388,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         tried.append(f"{candidate} (other weights)")
     published = recorded_weights(model.source)
     if published is not None:
-        network = BackboneNetwork(model.name, weights=published, image_size=size, in_channels=channels)
+        network = BackboneNetwork(name, weights=published, image_size=size, in_channels=channels)
         return _named_backbone(network, model.source, None, ratio)
     raise CheckpointError(
         model.source,

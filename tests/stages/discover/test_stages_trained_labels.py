@@ -106,8 +106,9 @@ def test_weights_of_a_run_bring_its_labels_along(labelkit: Labelkit, flat: Path,
     words = ("--dataset", flat / "photos", *small, "-q")
     answer = labelkit("train", "simgcd", *words, "--labels", flat / "labels.csv", "--out", first, "--num-classes", 4)
     assert answer.code == 0, answer.err
-    answer = labelkit("train", "siamese", *words[:2], "--backbone", "vit_nano_p8_32", "--init-from", first,
-                      "--epochs", 1, "--batch-size", 16, "--label-split", "none", "--holdout", "none", "--out", second)  # fmt: skip
+    unlabeled = ("--label-split", "none", "--holdout", "none", "--epochs", 1, "--batch-size", 16)
+    network = ("--backbone", "vit_nano_p8_32", "--init-from", first)
+    answer = labelkit("train", "siamese", *words[:2], *network, *unlabeled, "--out", second)
     assert answer.code == 0, answer.err
     for name in ("first", "second"):
         answer = labelkit("embed", *words[:2], "--checkpoint", flat / name, "--out", flat / f"{name}.h5")
