@@ -227,8 +227,8 @@ class WorkersOption(StageConfig):
         None,
         ge=0,
         le=256,
-        description="Processes that decode images. By default, training and embedding take one per core, at most 8, and "
-        "at most as many as /dev/shm has room for; none for images in memory or fewer than 500 of them.",
+        description="Processes that decode images. By default, training and embedding take one per core, at most 8, "
+        "if /dev/shm has room for their batches; none for images in memory or fewer than 500.",
         json_schema_extra=option("Run"),
     )
 
