@@ -130,6 +130,14 @@ def describe_published(name: str) -> tuple[str, str]:
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
+def has_published(name: str) -> bool:
+    """Say whether there are published weights of a network that ``published_weights`` can have from somewhere."""
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return package_of(name) is not None or bool(cfg is not None and (cfg.hf_hub_id or cfg.url))
+
+
 def best_at_hand() -> str | None:
     """Return the first of `BEST_FIRST` whose weights are on this machine; ``None`` if there are none.
 

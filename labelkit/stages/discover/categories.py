@@ -203,8 +203,10 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     if "logits" not in store.extras:
         raise StoreError(
             f"{store.path}:/logits",
-            "is not there: the model had no classifier, or embed ran with --no-logits",
-            "Embed with the checkpoint of a method that trains a classifier, or use `labelkit discover categories`.",
+            "is not there: the model had no classifier, its classes are not those of the labels here, or embed ran "
+            "with --no-logits",
+            "Embed what a method with a classifier was trained on, by its checkpoint, or use `labelkit discover "
+            "categories`.",
         )
     _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]
