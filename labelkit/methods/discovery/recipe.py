@@ -121,7 +121,10 @@ def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]
         fitting = f"--align-blocks {last}" if depth else "--align-mode none"
         faults[fitting] = f"blocks {','.join(map(str, align_blocks))} are not there to align"
     if faults:
-        presets, line = available_presets(type(config)), re.compile(rf"^backbone: {re.escape(config.backbone)}\b(?!\.)", re.M)
+        presets, line = (
+            available_presets(type(config)),
+            re.compile(rf"^backbone: {re.escape(config.backbone)}\b(?!\.)", re.M),
+        )
         named = [name for name, path in presets.items() if line.search(path.read_text("utf-8"))]
         preset = next((name for name in named if name.startswith(config.dataset)), (*named, "folder")[0])
         raise ConfigError(

@@ -315,7 +315,9 @@ def test_a_linear_probe_trains_the_heads_alone(make: Make) -> None:
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("block", [4, 11])
 def test_a_first_trained_block_beyond_the_last_is_refused(make: Make, name: str, block: int) -> None:
-    with pytest.raises(ConfigError, match=rf"\(4 blocks\): block {block} is not there to train from.*--grad-from-block 0"):
+    with pytest.raises(
+        ConfigError, match=rf"\(4 blocks\): block {block} is not there to train from.*--grad-from-block 0"
+    ):
         make(name, train_stem=False, grad_from_block=block)
 
 
@@ -336,9 +338,7 @@ def test_all_options_that_do_not_fit_a_network_are_named_at_once_with_a_preset_t
         make("flipclass", pretrained=True, train_stem=False, grad_from_block=11, align_blocks=(8, 9))
     assert caught.value.where == "--backbone vit_nano_p8_32"
     assert caught.value.problem.startswith("3 other options do not fit it (4 blocks): it has no published weights; ")
-    assert caught.value.remedy == (
-        "Pass --no-pretrained --grad-from-block 0 --align-blocks 2,3, or --preset digits."
-    )
+    assert caught.value.remedy == ("Pass --no-pretrained --grad-from-block 0 --align-blocks 2,3, or --preset digits.")
 
 
 def test_aligning_the_last_block_is_allowed(make: Make) -> None:
