@@ -26,6 +26,9 @@ HIGHER_IS_BETTER = frozenset(
 LOWER_IS_BETTER = frozenset({"aurc", "ece", "false_new", "false_old", "true_new", "true_old"})
 """Scores where less is better."""
 
+BELOW_ZERO = frozenset({"ami", "ari"})
+"""Scores that go from -1 to 1; all others go from 0 to 1."""
+
 HIGHER_INSIDE = ("recall", "accuracy_at_coverage")
 """Objects in the JSON all of whose numbers are scores: ``recall.1``."""
 
@@ -50,7 +53,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
     """Return the number by the name of ``("nmi=0.7", ...)``.
 
     Raises:
-        ValueError: not NAME=NUMBER, a name twice, or one that no score has.
+        ValueError: not NAME=NUMBER, a name twice, one that no score has, or a number that this score cannot be.
     """
     limits: dict[str, float] = {}
     for text in texts:
@@ -70,8 +73,16 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
             guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
             raise ValueError(f"no score is called {own}.{hint} Scores: {', '.join(known)}")
+        low = -1 if own in BELOW_ZERO else 0
+        if not low <= value <= 1:
+            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{_as_share(value, f'{name}=')}")
         limits[name] = value
     return limits
+
+
+def _as_share(value: float, before: str) -> str:
+    """Ask whether a percentage was meant, if it can be one."""
+    return f" Did you mean `{before}{value / 100:g}`?" if 1 < value <= 100 else ""
 
 
 class GateConfig(StageConfig):
@@ -113,6 +124,9 @@ class GateConfig(StageConfig):
                 raise ValueError(f"--fail-over: more is better for {name}; use --fail-under")
         if self.tolerance and self.baseline is None:
             raise ValueError("--tolerance goes with --baseline")
+        if self.tolerance > 1:
+            hint = _as_share(self.tolerance, "--tolerance ")
+            raise ValueError(f"--tolerance {self.tolerance:g}: scores are between 0 and 1.{hint}")
         return self
 
     @property

@@ -224,11 +224,12 @@ class WorkersOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    num_workers: int = Field(
-        0,
+    num_workers: int | None = Field(
+        None,
         ge=0,
         le=256,
-        description="Processes that decode images; small sets need none.",
+        description="Processes that decode images. By default, training and embedding take one per core, at most 8, "
+        "if /dev/shm has room for their batches; none for images in memory or fewer than 500.",
         json_schema_extra=option("Run"),
     )
 

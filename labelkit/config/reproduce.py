@@ -32,6 +32,13 @@ class ReproduceConfig(StageConfig):
     seeds: int = Field(3, ge=1, le=100, description="Seeds of each row: 0, 1, ...", json_schema_extra=_RUN)
     data_root: Path = Field(Path("data"), description="Folder of the named data sets.", json_schema_extra=_RUN)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N: where networks run.", json_schema_extra=_RUN)
+    num_workers: int | None = Field(
+        None,
+        ge=0,
+        le=256,
+        description="Processes that decode images in trainings and embeddings; default: as the row says.",
+        json_schema_extra=_RUN,
+    )
     smoke: bool = Field(
         False,
         description="Run every row for a few steps on tiny made-up images, to see that it runs: one seed, no result.",

@@ -58,6 +58,7 @@ class EvalLoader:
         channels: 1 or 3; a bank has its own.
         device: where batches are made; a bank has its own.
         num_workers: processes that decode, for images that are not in memory; 0 decodes here.
+        reader: of the images of a data set, for several loaders one after the other; by default one of its own.
         rank: number of this process.
         world_size: number of processes.
         identify: also return digests and sizes of what was read.
@@ -85,6 +86,7 @@ class EvalLoader:
         channels: Channels | None = None,
         device: str | torch.device | None = None,
         num_workers: int = 0,
+        reader: Reader | None = None,
         rank: int = 0,
         world_size: int = 1,
         identify: bool = False,
@@ -125,7 +127,9 @@ class EvalLoader:
         self._reader: Reader | None = None
         if self._bank is None:
             self._reader = (
-                Reader(dataset.source, self._channels, num_workers) if bank is None else bank.reader(num_workers)
+                (reader or Reader(dataset.source, self._channels, num_workers))
+                if bank is None
+                else bank.reader(num_workers)
             )
 
     def __len__(self) -> int:

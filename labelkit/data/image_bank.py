@@ -61,6 +61,7 @@ class ImageBank:
         images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
         image_size: height and width of the originals if all are equal, else ``None``.
+        sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros of images that are made up.
 
     Raises:
         ValueError: rows out of range or not strictly increasing.
@@ -88,6 +89,7 @@ class ImageBank:
         self.listed_rows: NDArray[np.int64] = listed.astype(np.int64)
         self.bad: dict[int, str] = {}
         self.image_size: tuple[int, int] | None = None
+        self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8)
         pixels = self._decode_all(memory_limit_bytes, num_threads or min(8, os.cpu_count() or 1))
         self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
         self.images: Tensor | None = None
@@ -109,7 +111,9 @@ class ImageBank:
             found: list[NDArray[np.uint8] | str] = []
             for row in rows.tolist():
                 try:
-                    image = self.dataset.source.read(row).decode(self.channels)
+                    encoded = self.dataset.source.read(row)
+                    image = encoded.decode(self.channels)
+                    self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                 except BadImage as bad:
                     found.append(bad.reason)
                 else:

@@ -32,6 +32,7 @@ class RowBank(ImageBank):
             than that, all others.
         stored: (m, v, d) v views of each of m images, as a rule a map of a file; rows of any length but 0.
         stored_rows: (n,) int64 which of them are those of each row.
+        sha256: (n, 32) uint8, digests of the images that the rows were made from; ``None``: they are not known.
         device: where batches are made.
     """
 
@@ -43,6 +44,7 @@ class RowBank(ImageBank):
         num_neighbors: int = 0,
         stored: NDArray[Any] | None = None,
         stored_rows: NDArray[np.int64] | None = None,
+        sha256: NDArray[np.uint8] | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         self.dataset = dataset
@@ -51,6 +53,7 @@ class RowBank(ImageBank):
         self.listed_rows = self.rows = np.arange(len(dataset), dtype=np.int64)
         self.bad = {}
         self.image_size = None
+        self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8) if sha256 is None else sha256
         self.images = torch.from_numpy(rows).to(self.device)
         self._stored, self._stored_rows = stored, stored_rows
         self._neighbors: NDArray[np.int64] | None = None

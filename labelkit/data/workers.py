@@ -41,6 +41,11 @@ _TORCH_SAYS: Final = ("DataLoader worker (pid", "Too many open files")
 
 T = TypeVar("T")
 
+#: Where batches of other processes lie.
+SHARED_MEMORY: Final = Path("/dev/shm")
+_MOST_WORKERS: Final = 8
+_FEW_IMAGES: Final = 500
+
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
@@ -184,6 +189,28 @@ def worker_context() -> BaseContext:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
+
+
+def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callable[[str], None]) -> int:
+    """Return how many processes are to decode.
+
+    Args:
+        asked: as many as this; ``None``: one per core, at most 8, and at most as many as ``/dev/shm`` has room for.
+        images: that are decoded in a pass; of few, none, since they are done before processes have started.
+        batch_bytes: of the images of a batch, as they come from a process.
+        say: gets a line if there is no room for all.
+    """
+    if asked is not None or images < _FEW_IMAGES:
+        return asked or 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = min(_MOST_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+    if not SHARED_MEMORY.is_dir():  # not Linux
+        return wanted
+    room = shutil.disk_usage(SHARED_MEMORY).free // batch_bytes
+    found = min(wanted, max(0, (room - 1) // 2))  # each process makes two batches ahead, and one is in use
+    if found < wanted:
+        say(f"{found} of {wanted} processes decode images, as {SHARED_MEMORY} has room for (docker run --shm-size=8g)")
+    return found
 
 
 def loader_of(

@@ -116,7 +116,7 @@ class Passes:
             rows=rows,
             batch_size=how.batch_size or self._batch_size,
             normalize=Normalize(spec.mean, spec.std),
-            num_workers=self.config.num_workers,
+            num_workers=self.config.num_workers or 0,
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
             seed=None if how.view is None else seed,

@@ -273,6 +273,11 @@ def read_split(run: Path) -> dict[str, Any]:
             raise ValueError("the counts of images differ")
         if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
             raise ValueError("old_classes are no classes")
+        labels = found.get("labels", found["split"]["labeled"])  # an earlier version kept no labels
+        if len(labels) != len(found["split"]["labeled"]) or not set(found.get("labels", ())) <= set(
+            range(len(found["class_names"]))
+        ):
+            raise ValueError("labels are not those of the labeled images")
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore it.") from error
     return found

@@ -20,6 +20,7 @@ from labelkit.data.kept_bank import KeptBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
+from labelkit.data.workers import count_workers
 from labelkit.engine.checkpoint import CheckpointWriter, LoadedCheckpoint
 from labelkit.engine.devices import Runtime, named_nondeterminism, seed_step
 from labelkit.engine.guards import Guard, check_weights, dead_share, first_rank, sample_rows, take_look, weight_norms
@@ -107,6 +108,7 @@ class Trainer:
         self._kept: KeptBank | None = None
         self.progress = Progress()
         self.phases = method.phases(bank.rows)
+        self.config = config = self._with_workers(config)
         self.lr = self._learning_rate()
         if config.compile:
             runtime.compile(method)
@@ -137,6 +139,17 @@ class Trainer:
         if planned != counted.epochs:
             raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
         return LearningRate.of(counted)
+
+    def _with_workers(self, config: RunConfig) -> RunConfig:
+        """Return the options with the number of processes that decode."""
+        views = self.phases[0].views
+        sides = [view.size for view in (views(0) if callable(views) else views)]
+        # full passes have batches of twice the size, and processes of their own
+        pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
+        batch_bytes = config.batch_size // self.runtime.world_size * self.bank.channels * pixels
+        images = 0 if self.bank.in_memory else len(self.bank.rows)
+        workers = count_workers(config.num_workers, images, batch_bytes, self.message)
+        return config.model_copy(update={"num_workers": workers})
 
     def train_on(self, kept: KeptBank) -> None:
         """Let the network get what its frozen part made of views, and not images, where that was kept."""
@@ -424,7 +437,7 @@ class Trainer:
             batch_size=self.config.batch_size,
             seed=self.config.seed,
             normalize=Normalize(spec.mean, spec.std),
-            num_workers=self.config.num_workers,
+            num_workers=self.config.num_workers or 0,
             rank=self.runtime.rank,
             world_size=self.runtime.world_size,
             first_epoch=first_epoch,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from labelkit.models.backbones import build_backbone
 from labelkit.models.patch_maps import no_feature_map
+from labelkit.models.published import name_to_record
 from labelkit.models.row_layers import RowShape, build_row_backbone
 
 
@@ -168,8 +169,10 @@ class BackboneNetwork(InferenceNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """The backbone's name and pooling, and the layer."""
-        return {"name": self.backbone.info.name, "layer": self.layer, "pooling": self.backbone.info.pooling}
+        """The backbone's name and pooling, and the layer; weights of a file are not called published ones."""
+        backbone = self.backbone
+        name = name_to_record(backbone.info.name, backbone.weights_sha256, backbone.source)
+        return {"name": name, "layer": self.layer, "pooling": backbone.info.pooling}
 
     def embed(self, images: Tensor) -> Tensor:
         """Pooled features (b, d)."""

@@ -6,12 +6,14 @@ import dataclasses
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from labelkit.errors import CheckpointError, ConfigError
-from labelkit.models.weight_packages import PACKAGES, package_of, package_of_source
+from labelkit.models.weight_packages import PACKAGES, SCHEME, package_of, package_of_source
+from labelkit.reading import sha256_file
 
 HUB_TIMEOUT_SECONDS = 10.0
 HUB_SCHEME = "hf://"
@@ -76,6 +78,38 @@ def recorded_weights(source: str) -> Path | None:
     return None if found is None else found[0]
 
 
+def name_to_record(name: str, sha256: str, source: str) -> str:
+    """Return what a store calls a network: with the tag of published weights only if it has these.
+
+    Args:
+        name: of the network, with or without the tag of its weights, whose preprocessing is taken.
+        sha256: digest of the weights file; empty if there is none.
+        source: where it came from; the address of published weights, or the name of a file.
+    """
+    network, _, tag = name.partition(".")
+    if not tag or not sha256 or source.startswith((HUB_SCHEME, SCHEME)) or is_published(name, sha256):
+        return name
+    return f"{network} (prepared like .{tag})"
+
+
+def name_to_build(recorded: str) -> str:
+    """Return the name of the network that ``name_to_record`` recorded."""
+    return recorded.replace(" (prepared like ", "").removesuffix(")")
+
+
+@cache  # the file in the hub's cache is read
+def is_published(name: str, sha256: str) -> bool:
+    """Say whether a file is that of the published weights, as far as their digest is known on this machine."""
+    package = package_of(name)
+    if package is not None and package.sha256 == sha256:
+        return True
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    cached = None if cfg is None else _cached(dataclasses.asdict(cfg))
+    return cached is not None and sha256_file(cached[0]) == sha256
+
+
 def describe_published(name: str) -> tuple[str, str]:
     """Return (where the published weights of a network are on this machine, "" for nowhere; their license).
 
@@ -94,6 +128,14 @@ def describe_published(name: str) -> tuple[str, str]:
     else:
         place = ""
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
+
+
+def has_published(name: str) -> bool:
+    """Say whether there are published weights of a network that ``published_weights`` can have from somewhere."""
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return package_of(name) is not None or bool(cfg is not None and (cfg.hf_hub_id or cfg.url))
 
 
 def best_at_hand() -> str | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +26,7 @@ from labelkit.store.hdf5.axes import check_axes
 from labelkit.store.hdf5.reading import CheckedFile, verify_sharded_block
 from labelkit.store.hdf5.writing import Contents
 from labelkit.store.opening import open_file
-from labelkit.store.schema import has_name_fault, name_fault, name_text, name_texts
+from labelkit.store.schema import has_name_fault, name_bytes, name_fault, name_text, name_texts
 from labelkit.store.shards import Shards
 from labelkit.store.views import COLUMN as VIEWS
 from labelkit.store.views import read_view_recipe
@@ -44,6 +45,7 @@ class ModelIdentity:
         pooling: how tokens or pixels became one vector, such as ``cls`` or ``mean``.
         preprocess: decoder rules, resize, crop, interpolation, mean, std; JSON values only.
         numerics: compute type, device kind, batch size, threads, torch version; JSON values only.
+        trained_labels: images whose label the network was trained with, as ``label_keys`` writes them.
     """
 
     name: str
@@ -54,6 +56,7 @@ class ModelIdentity:
     pooling: str
     preprocess: dict[str, Any]
     numerics: dict[str, Any]
+    trained_labels: str = ""
 
     @property
     def preprocess_digest(self) -> str:
@@ -72,8 +75,9 @@ class ModelIdentity:
         return keys
 
     def to_json(self) -> dict[str, Any]:
-        """Return all attributes and the digest of the preprocessing."""
-        return {**asdict(self), "preprocess_digest": self.preprocess_digest}
+        """Return all attributes and the digest of the preprocessing; trained labels only if there are some."""
+        own = {**asdict(self), "preprocess_digest": self.preprocess_digest}
+        return own if self.trained_labels else {key: value for key, value in own.items() if key != "trained_labels"}
 
     def put(self, contents: Contents) -> None:
         """Add the group ``model`` to the contents of a file."""
@@ -89,6 +93,32 @@ class ModelIdentity:
         )
         contents.set_json("model", "preprocess", canonical_json(self.preprocess))
         contents.set_json("model", "numerics", canonical_json(self.numerics))
+        if self.trained_labels:
+            contents.set_json("model", "trained_labels", self.trained_labels)
+
+
+def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *others: str) -> str:
+    """Return images as a text: the first 16 digits of SHA-256 of their names and of their files, sorted.
+
+    Args:
+        sample_ids: n names.
+        sha256: (n, 32) digests of the files, zeros = not known; ``None``: none is known.
+        others: texts to add.
+    """
+    keys = np.concatenate([_name_keys(sample_ids), _file_keys(sha256), *map(_keys_of, others)])
+    return np.unique(keys[keys != 0]).astype(">u8").tobytes().hex()
+
+
+def _name_keys(sample_ids: Iterable[str]) -> NDArray[np.uint64]:
+    return np.frombuffer(b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids), dtype=">u8")
+
+
+def _file_keys(sha256: NDArray[np.uint8] | None) -> NDArray[np.uint64]:
+    return np.frombuffer(b"" if sha256 is None else sha256[:, :8].tobytes(), dtype=">u8")
+
+
+def _keys_of(text: str) -> NDArray[np.uint64]:
+    return np.frombuffer(bytes.fromhex(text), dtype=">u8")
 
 
 def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
@@ -294,6 +324,16 @@ class EmbeddingStore:
         keys.extend(key for key in ("normalized", "dim") if getattr(self, key) != getattr(other, key))
         return keys
 
+    def trained_rows(self) -> NDArray[np.bool_]:
+        """Return (n,) whether the network was trained with the label of an image, known by its name or its file."""
+        if self.model.trained_labels:
+            trained = _keys_of(self.model.trained_labels)
+            by_name = np.isin(_name_keys(self.sample_ids), trained)
+            return by_name | np.isin(_file_keys(self.sha256), trained) if self.has_images else by_name
+        if "logits" in self._extras and self.labeled is not None:  # a store of an earlier version
+            return np.asarray(self.labeled, dtype=bool)
+        return np.zeros(self.n, dtype=bool)
+
     def relabeled(
         self, labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
     ) -> EmbeddingStore:
@@ -452,7 +492,10 @@ def read_model(file: CheckedFile) -> ModelIdentity:
         pooling=text("pooling"),
         preprocess=values("preprocess"),
         numerics=values("numerics"),
+        trained_labels=text("trained_labels"),
     )
+    if not re.fullmatch("([0-9a-f]{16})*", model.trained_labels):
+        raise Refused(file.place("model@trained_labels"), "is not a list of digests", RESTORE)
     # The text as it stands, since another writer may format numbers in another way.
     digest = hashlib.sha256(schema.name_bytes(text("preprocess"))).hexdigest()
     if text("preprocess_digest") != digest:

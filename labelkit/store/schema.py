@@ -31,7 +31,9 @@ Root attributes, scalars of fixed-length types: ``format`` = labelkit.store, ``f
 (0, 1), ``metric`` (cosine, l2, dot), ``names_are_utf8`` (0, 1), ``created_by``, ``plan_digest``,
 ``content_digest``. Attributes of the empty group ``model``: ``name``, ``weights_fingerprint``,
 ``weights_file_sha256``, ``source``, ``layer``, ``pooling``, ``preprocess`` (canonical JSON),
-``preprocess_digest``, ``numerics`` (canonical JSON). JSON above 16 KiB is a scalar string dataset of the
+``preprocess_digest``, ``numerics`` (canonical JSON), and, of a network that was trained with labels,
+``trained_labels``: the first 16 hexadecimal digits of SHA-256 of the names, and of the files, of the images that had
+these labels, sorted, one behind the other. JSON, or such a list, above 16 KiB is a scalar string dataset of the
 same name in the same group instead. Of imported rows, ``weights_fingerprint`` is empty and ``preprocess`` is
 {"imported": WORD}, where WORD is the model's name as it was given, or SHA-256 of the file that was read: rows are
 compared only with rows of the same WORD. ``plan_digest`` is then that of what was imported and how.

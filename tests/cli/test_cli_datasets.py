@@ -92,6 +92,7 @@ def test_training_on_a_set_that_does_not_match_its_class_list_exits_3(
     assert main(["train", "flipclass", "--dataset", "aircraft", "--data-root", str(tmp_path), "--out", str(out)]) == 3
     message = capsys.readouterr().err
     assert "the class list of this benchmark does not match the data: expected 100 classes, found 4" in message
+    assert "--label-split none" in message
 
 
 def test_training_without_weights_says_what_to_do(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data import image_bank
+from labelkit.data import image_bank, workers
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.eval_loader import EvalLoader
@@ -372,6 +372,34 @@ def test_a_batch_that_does_not_fit_into_shared_memory_ends_with_the_remedy(folde
     assert "No space left on device" in done.stderr
     assert "--num-workers 0" in done.stderr
     assert "--shm-size" in done.stderr
+
+
+def test_one_process_per_core_decodes_at_most_eight_and_none_for_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5), raising=False)
+    assert workers.count_workers(None, 500, 1, said.append) == 5
+    assert workers.count_workers(None, 499, 1, said.append) == 0
+    assert workers.count_workers(0, 10**6, 1, said.append) == 0
+    assert workers.count_workers(12, 10, 1, said.append) == 12
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    assert workers.count_workers(None, 500, 1, said.append) == 8
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
+    assert workers.count_workers(None, 500, 1, said.append) == 4
+    assert said == []
+
+
+def test_fewer_processes_decode_where_shared_memory_has_no_room_for_their_batches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    free = shutil.disk_usage(tmp_path)._replace(free=64 << 20)
+    monkeypatch.setattr(workers, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    # six batches of 10 MiB fit: one is in use, and each process makes two ahead
+    assert workers.count_workers(None, 500, 10 << 20, said.append) == 2
+    assert said == [f"2 of 8 processes decode images, as {tmp_path} has room for (docker run --shm-size=8g)"]
+    assert workers.count_workers(None, 500, 100 << 20, said.append) == 0
 
 
 def test_files_give_the_same_batches_for_any_number_of_workers(folder: Path) -> None:

@@ -36,6 +36,7 @@ from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, D
 from labelkit.methods.discovery.recipe import (
     build_discovery_loss,
     build_discovery_network,
+    check_backbone,
     check_discovery_data,
     discovery_monitor,
     teacher_temperature,
@@ -60,15 +61,11 @@ class FlipClass(Method[FlipClassConfig]):
     def __init__(self, config: FlipClassConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         num_classes = check_discovery_data(config, data)
+        if data.row_dim is None:
+            check_backbone(config, config.align_blocks if config.align_mode == "flip" else ())
         self.network = build_discovery_network(config, data, num_classes)
         self.loss = build_discovery_loss(config, symmetric=False)
         depth = self.network.backbone.info.depth
-        if config.align_mode == "flip" and any(block >= depth for block in config.align_blocks):
-            raise ConfigError(
-                "--align-blocks",
-                f"{','.join(map(str, config.align_blocks))} where {config.backbone} has blocks 0 to {depth - 1}",
-                "Choose blocks in that range.",
-            )
         self._update = (
             KeyUpdate(
                 alpha=config.alpha,

@@ -28,7 +28,7 @@ from labelkit.engine.method import Method, Monitor, Phase, StepOutput
 from labelkit.engine.monitors.groups import ClusteringMonitor
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.methods.backbone import backbone_options
-from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask
+from labelkit.methods.discovery.recipe import check_backbone, check_discovery_data, old_class_mask
 from labelkit.methods.rows import row_views
 from labelkit.models.contrastive_network import ContrastiveNetwork
 from labelkit.models.frozen_part import FrozenPart
@@ -43,6 +43,8 @@ class GCD(Method[GCDConfig]):
     def __init__(self, config: GCDConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         self._num_clusters = check_discovery_data(config, data)
+        if data.row_dim is None:
+            check_backbone(config)
         self.network = ContrastiveNetwork(
             config.backbone,
             grad_from_block=config.grad_from_block,

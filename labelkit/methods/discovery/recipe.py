@@ -6,21 +6,26 @@ codes of SimGCD and DINO give that epoch the temperature of the start.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
+from labelkit.config.presets import available_presets
 from labelkit.data.batch import DataInfo
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.monitors.groups import DiscoveryMonitor, PairOfViews
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.methods.backbone import backbone_options
+from labelkit.models.backbones import build_backbone
 from labelkit.models.discovery_network import DiscoveryNetwork
+from labelkit.models.published import has_published
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,44 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
             "Raise it.",
         )
     return num_classes
+
+
+def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int] = ()) -> None:
+    """Refuse at once all options that do not fit the network: those of a preset are for another one.
+
+    Args:
+        config: the options of a method that trains on images.
+        align_blocks: blocks that are to be aligned.
+
+    Raises:
+        ConfigError: naming each option that does not fit, what does, and a preset.
+    """
+    with torch.device("meta"):
+        depth = build_backbone(config.backbone).info.depth
+    faults = {}
+    if config.pretrained and config.weights is not None:
+        faults["--no-pretrained"] = f"weights come from {config.weights} already"
+    elif config.pretrained and not has_published(config.backbone):
+        faults["--no-pretrained"] = "it has no published weights"
+    if not (config.linear_probe or config.train_stem) and config.grad_from_block >= depth:
+        fitting = "--grad-from-block 0" if depth else "--grad-from-block 0 --train-stem"
+        faults[fitting] = f"block {config.grad_from_block} is not there to train from"
+    if any(block >= depth for block in align_blocks):
+        last = ",".join(str(block) for block in range(max(0, depth - 2), depth))
+        fitting = f"--align-blocks {last}" if depth else "--align-mode none"
+        faults[fitting] = f"blocks {','.join(map(str, align_blocks))} are not there to align"
+    if faults:
+        presets, line = (
+            available_presets(type(config)),
+            re.compile(rf"^backbone: {re.escape(config.backbone)}\b(?!\.)", re.M),
+        )
+        named = [name for name, path in presets.items() if line.search(path.read_text("utf-8"))]
+        preset = next((name for name in named if name.startswith(config.dataset)), (*named, "folder")[0])
+        raise ConfigError(
+            f"--backbone {config.backbone}",
+            f"{len(faults)} other options do not fit it ({depth} blocks): {'; '.join(faults.values())}",
+            f"Pass {' '.join(faults)}, or --preset {preset}.",
+        )
 
 
 def build_discovery_network(config: DiscoveryTrainConfig, data: DataInfo, num_classes: int) -> DiscoveryNetwork:

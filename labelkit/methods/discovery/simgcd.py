@@ -28,6 +28,7 @@ from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.methods.discovery.recipe import (
     build_discovery_loss,
     build_discovery_network,
+    check_backbone,
     check_discovery_data,
     discovery_monitor,
     teacher_temperature,
@@ -47,6 +48,8 @@ class SimGCD(Method[SimGCDConfig]):
     def __init__(self, config: SimGCDConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         num_classes = check_discovery_data(config, data)
+        if data.row_dim is None:
+            check_backbone(config)
         self.network = build_discovery_network(config, data, num_classes)
         self.loss = build_discovery_loss(config, symmetric=config.symmetric)
         self._temperatures = teacher_temperature(config)

@@ -109,13 +109,18 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         sure &= found.is_single
     decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
     decisions[~unlabeled] = GIVEN
-    _say(config, answers, store, found.confidence[unlabeled], decisions[unlabeled])
+    # of labels that were given to calibrate on, those that the network was trained with are left out
+    saw = "no" if config.calibration_labels is not None else network_saw_labels(store, rows, given.labels)
+    _say(config, answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
-    summary = _summary(config, answers, store)
-    low, high = answers.expected[unlabeled].mean(axis=0).tolist()
-    expected = {"from": low, "to": high}
+    summary = _summary(config, answers, saw)
+    expected = None
+    if saw != "yes":
+        expected = dict(zip(("from", "to"), answers.expected[unlabeled].mean(axis=0).tolist(), strict=True))
     metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
     arrays = _arrays(store, grouping, rows, answers, decisions, given.labels)
+    if expected is None:
+        del arrays["expected_low"], arrays["expected_high"]
     arrays |= labeled_array(store, rows, given)
     path = _write(config, store, name, {**arrays, "metrics": jsonable(metrics)}, grouping, given.source, answers)
     commit_bytes(table_path, _csv_text(store, grouping, rows, found, decisions, np.flatnonzero(unlabeled)))
@@ -140,7 +145,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "calibration": summary,
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
-    return SimpleResult(values, tuple(made), _tables(counts, (low, high), cells, answers.calibration))
+    return SimpleResult(values, tuple(made), _tables(counts, expected, cells, answers.calibration))
 
 
 def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows) -> _Answers | None:
@@ -305,10 +310,10 @@ def _given_labels(
     given = labels_to_use(path, store, grouping.rows, own_labels=False)
     number = {text: label for label, text in enumerate(class_names)}
     numbers = np.array([number.setdefault(text, len(number)) for text in given.class_names], dtype=np.int64)
-    fresh = given.labeled & unlabeled
+    fresh = given.labeled & unlabeled & ~store.trained_rows()[grouping.rows]
     labels = np.full(len(grouping.rows), -1, dtype=np.int64)
     labels[fresh] = numbers[given.labels[fresh]]
-    trained = int((given.labeled & ~unlabeled).sum())
+    trained = int((given.labeled & ~fresh).sum())
     if trained:
         current_progress().warning(f"{path}: {trained} images left out, since training could use their label")
     if not fresh.any():
@@ -319,7 +324,7 @@ def _given_labels(
 def _say(
     config: DiscoverAnswerConfig,
     answers: _Answers,
-    store: EmbeddingStore,
+    saw: str,
     confidence: NDArray[np.float64],
     decisions: NDArray[np.int64],
 ) -> None:
@@ -328,10 +333,11 @@ def _say(
     if (decisions == GIVEN).any():
         share = percent(answers.recipe.group_share)
         progress.message(f"classes told apart by groups and {answers.recipe}; the classifier has {share} % of the say")
-    if config.calibration_labels is None and network_saw_labels(store) == "yes":
+    if saw == "yes":
         progress.warning(
             "the network was trained with the labels that are hidden here, so that their images look easier than "
-            "others: confidences are likely too high. Label a few other images and pass --calibration-labels FILE"
+            "others: confidences are likely too high, and how many answers are right cannot be expected. Label a few "
+            "other images and pass --calibration-labels FILE"
         )
     num_labels = calibration.evidence.num_labels
     if num_labels < _FEW_LABELS:
@@ -346,9 +352,9 @@ def _say(
         )
 
 
-def _summary(config: DiscoverAnswerConfig, answers: _Answers, store: EmbeddingStore) -> dict[str, object]:
+def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
     calibration = answers.calibration
-    evidence, trained = calibration.evidence, network_saw_labels(store)
+    evidence = calibration.evidence
     hidden = config.calibration_labels is None
     tested_new = bool((evidence.own < 0).any())
     if hidden:
@@ -366,7 +372,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, store: EmbeddingSt
         "method": "temperature scaling" + ("" if config.coverage is None else " and split conformal prediction"),
         "source": source,
         "held_out_from": held_out,
-        "network_saw_labels": trained if hidden else "no",
+        "network_saw_labels": saw,
         "grouping_is_the_one_tested": not hidden,
         "labels": evidence.num_labels,
         "rows": len(evidence.named),
@@ -473,7 +479,7 @@ def _group_cells(
 
 
 def _tables(
-    counts: dict[str, int], expected: tuple[float, float], cells: list[list[Cell]], calibration: Calibration
+    counts: dict[str, int], expected: dict[str, float] | None, cells: list[list[Cell]], calibration: Calibration
 ) -> tuple[Table, ...]:
     evidence = calibration.evidence
     checked: list[Cell] = [
@@ -493,7 +499,7 @@ def _tables(
         ),
         Table(
             "answers",
-            [*counts, "expected right %, from", "to"],
-            [[*counts.values(), *(percent(share) for share in expected)]],
+            [*counts, *(() if expected is None else ("expected right %, from", "to"))],
+            [[*counts.values(), *(percent(share) for share in (expected or {}).values())]],
         ),
     )

@@ -89,7 +89,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     judgement = judge_class_number(config, given.where, given.class_names, features, labels)
     for note in judgement.notes:
         current_progress().message(note)
-    if config.num_classes is None and given.labeled.any() and network_saw_labels(store) == "yes":
+    if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
         current_progress().warning(
             "the network was trained with labels of these classes, which it tells apart better than others: there are "
             "likely more classes than the numbers say"
@@ -203,8 +203,10 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     if "logits" not in store.extras:
         raise StoreError(
             f"{store.path}:/logits",
-            "is not there: the model had no classifier, or embed ran with --no-logits",
-            "Embed with the checkpoint of a method that trains a classifier, or use `labelkit discover categories`.",
+            "is not there: the model had no classifier, its classes are not those of the labels here, or embed ran "
+            "with --no-logits",
+            "Embed what a method with a classifier was trained on, by its checkpoint, or use `labelkit discover "
+            "categories`.",
         )
     _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]

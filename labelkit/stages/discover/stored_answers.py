@@ -20,7 +20,8 @@ class StoredAnswers:
         kinds: n words: given, known, new, unsure, or left out.
         confidence: (n,) float64 in [0, 1]; not a number where nothing is known of it.
         expected: (n, 2) float64 in [0, 1], chances to be right that add up to the ends of the range of how many are;
-            ``None`` of groups, and of answers of an earlier version.
+            ``None`` of groups, of answers of an earlier version, and of answers that were calibrated on labels that the
+            network was trained with.
     """
 
     labels: list[str]

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from labelkit import __version__
 from labelkit.config.embed import EmbedConfig
-from labelkit.data.datasets import FileSource, ImageDataset
+from labelkit.data.datasets import ArraySource, FileSource, ImageDataset
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.views.spec import Normalize
+from labelkit.data.workers import Reader, count_workers
 from labelkit.engine.devices import Runtime
 from labelkit.engine.launched import process_count
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
@@ -102,7 +103,9 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
-    work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws)
+    channels = color_channels(network.input_spec.channels)
+    reader = Reader(dataset.source, channels, _workers(config, dataset, model, draws, plan.batch_size))
+    work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws, reader)
     with run.working():
         embedded_now = _embed_pending(work)
     store = _published(work)
@@ -127,6 +130,7 @@ class _Work:
         order: columns of the classifier; ``None``: its output is left out.
         reused: stores that rows are copied from.
         draws: views that are embedded besides; ``None``: none.
+        reader: decodes images.
     """
 
     run: EmbeddingRun
@@ -140,12 +144,23 @@ class _Work:
     order: NDArray[np.int64] | None
     reused: tuple[EmbeddingStore, ...]
     draws: ViewDraws | None
+    reader: Reader
 
     def embed(self, images: Tensor) -> Tensor:
         """Return (b, d) of (b, c, size, size)."""
         if self.quick is not None:
             return torch.from_numpy(self.quick.embed(images.contiguous().numpy()))
         return self.network.embed(images)
+
+
+def _workers(
+    config: EmbedConfig, dataset: ImageDataset, model: EmbeddingNetwork, draws: ViewDraws | None, batch_size: int
+) -> int:
+    """How many processes decode; images in memory need none."""
+    pixels = model.view.size**2 + (0 if draws is None else draws.count * draws.spec.size**2)
+    images = 0 if isinstance(dataset.source, ArraySource) else len(dataset)
+    batch_bytes = batch_size * model.network.input_spec.channels * pixels
+    return count_workers(config.num_workers, images, batch_bytes, current_progress().message)
 
 
 def _embed_pending(work: _Work) -> int:
@@ -377,7 +392,7 @@ def _embed_rows(
         normalize=Normalize(spec.mean, spec.std),
         channels=color_channels(spec.channels),
         device=runtime.device,
-        num_workers=config.num_workers,
+        reader=work.reader,
         identify=True,
         fast_decode=config.fast_decode,
         **({} if work.draws is None else work.draws.loading(plan.sample_ids)),

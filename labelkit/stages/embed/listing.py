@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.given_labels import numbered
 from labelkit.stages.train.holdout import has_own_splits, with_holdout
 from labelkit.stages.train.prepare import PreparedData, choose_images, prepare_data, prepare_listing
 
@@ -63,6 +65,7 @@ def of_run(
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
             dataset = with_holdout(dataset, run_split["held_out"])
+        dataset = with_run_labels(run_split, dataset)
         if is_drawn:
             dataset, labeled, old = _chosen(prepare_listing(config, dataset))
         else:
@@ -82,10 +85,29 @@ def is_of_run(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
     """Return whether a data set is what a run was trained on, known by the images it had labels for."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
-    return set(_trained_names(run_split)) <= set(dataset.class_names) and (
+    # labels of --labels may be of classes that the data set does not know; an earlier version did not keep them
+    return ("labels" in run_split or set(_trained_names(run_split)) <= set(dataset.class_names)) and (
         # a few may have been removed since; other images can share a name or two
         2 * present > len(used) or (not used and dataset.name == run_split["dataset"])
     )
+
+
+def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
+    """Return the run's own data set with the labels that it used: ``--labels`` may have given others than it has.
+
+    Where these are of classes that the data set does not know, its own are of another kind, and are left out.
+    """
+    if not run_split.get("labels"):
+        return dataset
+    names = run_split["class_names"]
+    used = dict(zip(run_split["split"]["labeled"], (names[label] for label in run_split["labels"]), strict=True))
+    texts = {row: used[name] for row, name in enumerate(dataset.sample_ids) if name in used}
+    known = set(_trained_names(run_split)) <= set(dataset.class_names)
+    labels, class_names = numbered(texts, dataset.class_names if known else (), len(dataset))
+    given = labels >= 0
+    if known:
+        labels, given = np.where(given, labels, dataset.labels), given | dataset.given
+    return replace(dataset, labels=labels, given=given, class_names=class_names)
 
 
 def used_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

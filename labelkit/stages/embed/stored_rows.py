@@ -18,10 +18,10 @@ from labelkit.engine.run_dir import SPLIT
 from labelkit.errors import ConfigError, Mismatch, output_exists
 from labelkit.models.headed import headed_identity
 from labelkit.models.inference import InferenceNetwork
-from labelkit.stages.embed.listing import class_columns, is_of_run, used_labels
+from labelkit.stages.embed.listing import class_columns, is_of_run, used_labels, with_run_labels
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import find_images, remember_images, remember_model
-from labelkit.stages.read.networks import TrainedRun, headed_fingerprint, load_run, numerics_record
+from labelkit.stages.read.networks import TrainedRun, headed_fingerprint, load_run, numerics_record, trained_labels
 from labelkit.stages.read.row_data import RowData, recorded_rows, store_listing
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.stages.sharded import sharding_of
@@ -92,6 +92,7 @@ def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelId
         source=run.source,
         preprocess=rows.preprocess,
         numerics=numerics_record(runtime, "float32", _ROWS_AT_A_TIME),
+        trained_labels=trained_labels(run.saved),
     )
 
 
@@ -114,6 +115,7 @@ def _write(
     store, network = data.store, run.method.headline().to(runtime.device)
     dataset = store_listing(store)
     if is_of_run(run.saved, dataset):
+        dataset = with_run_labels(run.saved, dataset)
         labeled, old = used_labels(run.saved, dataset)
     else:
         labeled = dataset.given
@@ -130,9 +132,9 @@ def _write(
         normalized=False,
         metric="cosine",
         columns=ImportedColumns(
-            labels=store.labels,
-            class_names=store.class_names,
-            labeled=labeled if store.labels is not None else None,
+            labels=dataset.labels if dataset.class_names else store.labels,
+            class_names=dataset.class_names,
+            labeled=labeled if dataset.class_names else None,
             splits=store.splits,
             split_names=store.split_names,
         ),

@@ -329,7 +329,7 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
         rows=rows,
         batch_size=config.batch_size or images_at_once(runtime.device),
         normalize=Normalize(spec.mean, spec.std),
-        num_workers=run_config.num_workers,
+        num_workers=run_config.num_workers or 0,
     )
     outputs: list[NDArray[np.float32]] = []
     visited: list[NDArray[np.int64]] = []

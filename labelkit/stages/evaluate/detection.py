@@ -92,7 +92,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
                 rows.eval_rows,
                 runtime,
                 masks=masks,
-                num_workers=config.num_workers,
+                num_workers=config.num_workers or 0,
                 advance=task.advance,
             )
         if not parts:
@@ -165,7 +165,7 @@ def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -
         weight_decay=config.weight_decay,
         layer_decay=config.layer_decay,
         mirror=not dataset.chiral,
-        num_workers=config.num_workers,
+        num_workers=config.num_workers or 0,
     )
 
 

@@ -102,8 +102,8 @@ def _images(
 
     def batches(view: ViewSpec, rows: NDArray[np.int64], count: int, seed: int | None, epoch: int) -> EvalLoader:
         return EvalLoader(
-            bank, view, rows=rows, batch_size=count, normalize=normalize, num_workers=config.num_workers, seed=seed,
-            epoch=epoch, join_single=seed is not None,
+            bank, view, rows=rows, batch_size=count, normalize=normalize, num_workers=config.num_workers or 0,
+            seed=seed, epoch=epoch, join_single=seed is not None,
         )  # fmt: skip
 
     return _Images(bank, chosen.presence, batches)

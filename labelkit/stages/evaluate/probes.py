@@ -176,7 +176,7 @@ def _images(
     rows = bank.rows[images.labels[bank.rows] >= 0]
     if len(rows) < 2:
         raise DatasetError(images.name, f"{len(rows)} images have a label", "Give more.")
-    return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers)
+    return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers or 0)
 
 
 @contextmanager

@@ -226,9 +226,17 @@ def given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray
     return given
 
 
-def network_saw_labels(store: EmbeddingStore) -> Literal["yes", "no", "unknown"]:
-    """Tell whether the network that made the features was trained with the labels, as far as a store says."""
-    if "logits" in store.extras:
+def network_saw_labels(
+    store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
+) -> Literal["yes", "no", "unknown"]:
+    """Tell whether the network that made the features was trained with labels of rows, as far as a store says.
+
+    Args:
+        store: the store.
+        rows: (m,) of it.
+        labels: (m,) of these rows, -1 = none.
+    """
+    if store.trained_rows()[rows][labels >= 0].any():
         return "yes"
     source = store.model.source
     return "no" if source == "pixels" or source.startswith("random:") else "unknown"

@@ -23,13 +23,21 @@ from labelkit.models.guessing import guess_backbone
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.joined_tokens import JoinedTokens, joined_layer
-from labelkit.models.published import TO_FETCH, best_at_hand, embedding_size, recorded_weights
+from labelkit.models.published import (
+    TO_FETCH,
+    best_at_hand,
+    embedding_size,
+    is_published,
+    name_to_build,
+    recorded_weights,
+)
 from labelkit.models.weights import fingerprint
+from labelkit.reading import sha256_file
 from labelkit.stages.embed.quick import DECODER
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import find_model
 from labelkit.stages.read.row_data import recorded_rows
-from labelkit.store.embeddings import ModelIdentity
+from labelkit.store.embeddings import ModelIdentity, label_keys
 
 if TYPE_CHECKING:
     from labelkit.engine.devices import Runtime
@@ -50,6 +58,7 @@ class EmbeddingNetwork:
         location: where the weights are on this machine, if they are in a file.
         run_split: ``split.json`` of the run, if it is one.
         weights: fingerprint of all weights, where they are not those of ``network`` alone.
+        trained_labels: see ``ModelIdentity``.
     """
 
     network: InferenceNetwork
@@ -59,6 +68,7 @@ class EmbeddingNetwork:
     location: Path | None = None
     run_split: Mapping[str, Any] | None = None
     weights: str = ""
+    trained_labels: str = ""
 
     @property
     def told_source(self) -> str:
@@ -76,6 +86,7 @@ class EmbeddingNetwork:
             source=self.source,
             preprocess=preprocess_record(self.network, self.view),
             numerics=dict(numerics),
+            trained_labels=self.trained_labels,
         )
 
 
@@ -101,6 +112,20 @@ class TrainedRun:
     def source(self) -> str:
         """Name of run and checkpoint, ``RUN/STEP``."""
         return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
+
+
+def trained_labels(saved: Mapping[str, Any]) -> str:
+    """Return ``ModelIdentity.trained_labels`` by ``split.json`` of a run; an earlier version wrote names alone."""
+    known = saved.get("trained_labels")
+    return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
+
+
+def trained_labels_of(weights: Path) -> str:
+    """Return the same of the run that a folder or a file of weights lies in; empty if it lies in none."""
+    for folder in (weights, *weights.resolve().parents[:3]):
+        if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
+            return trained_labels(read_split(folder))
+    return ""
 
 
 def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
@@ -144,7 +169,10 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
     if config.guesses:
         assert config.weights is not None
         name = guess_backbone(config.weights)
-        current_progress().message(f"backbone {name}: what the weights fit (--backbone NAME: another)")
+        said = "what the weights fit"
+        if not is_published(name, sha256_file(config.weights)):
+            said += ". Its name and its preprocessing (size, mean, deviation, crop) are a guess"
+        current_progress().message(f"backbone {name}: {said} (--backbone NAME: another)")
     network = BackboneNetwork(
         name,
         pretrained=config.pretrained or config.takes_best,
@@ -225,6 +253,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         location=run.checkpoint.folder.resolve(),
         run_split=run.saved,
         weights=weights,
+        trained_labels=trained_labels(run.saved),
     )
 
 
@@ -330,17 +359,18 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
             "Ask by --query-rows, or by a --query STORE.h5 that was imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
+    name = name_to_build(model.name)
     ratio = model.preprocess.get("resize_ratio")  # as the rows were made, whatever it is by default now
     if checkpoint is not None and checkpoint.is_dir():
         return run_network(checkpoint)
     if checkpoint is not None:
-        network = BackboneNetwork(model.name, weights=checkpoint, image_size=size, in_channels=channels)
+        network = BackboneNetwork(name, weights=checkpoint, image_size=size, in_channels=channels)
         return _named_backbone(network, None, checkpoint, ratio)
     if model.source == "pixels":
         return pixel_network(size, channels)
     if model.source.startswith(_RANDOM):
         seed = int(model.source.removeprefix(_RANDOM))
-        network = BackboneNetwork(model.name, image_size=size, in_channels=channels, seed=seed)
+        network = BackboneNetwork(name, image_size=size, in_channels=channels, seed=seed)
         return _named_backbone(network, model.source, None, ratio)
     tried: list[str] = []
     recorded = find_model(model.weights_fingerprint)
@@ -359,7 +389,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         tried.append(f"{candidate} (other weights)")
     published = recorded_weights(model.source)
     if published is not None:
-        network = BackboneNetwork(model.name, weights=published, image_size=size, in_channels=channels)
+        network = BackboneNetwork(name, weights=published, image_size=size, in_channels=channels)
         return _named_backbone(network, model.source, None, ratio)
     raise CheckpointError(
         model.source,
@@ -395,4 +425,5 @@ def _named_backbone(
         source=source or backbone.source,
         weights_sha256=backbone.weights_sha256,
         location=weights.resolve() if weights is not None else None,
+        trained_labels=trained_labels_of(weights) if weights is not None else "",
     )

@@ -79,6 +79,7 @@ class RowData:
             num_neighbors=num_neighbors,
             stored=self.views,
             stored_rows=None if self.views is None else self._places(dataset),
+            sha256=self.store.sha256[self._places(dataset)] if self.store.has_images else None,
             device=device,
         )
 

@@ -102,7 +102,7 @@ class Decided:
 
     Attributes:
         known, new, unsure: images without a label, by what they are called.
-        right: of the known and new ones, how many to expect right.
+        right: of the known and new ones, how many to expect right; ``None``: not known.
         guesses: between how many of the unsure ones to expect right; ``None``: not known.
         limit: confidence from which an image is answered.
     """
@@ -110,7 +110,7 @@ class Decided:
     known: int
     new: int
     unsure: int
-    right: int
+    right: int | None
     guesses: tuple[int, int] | None
     limit: float
 
@@ -298,7 +298,8 @@ def _decided(result: Result) -> Decided | None:
     found = stored_answers(result)
     sure = np.isin(found.kinds, ("known", "new")) & np.isfinite(found.confidence)
     known, new, unsure = (found.kinds.count(kind) for kind in ("known", "new", "unsure"))
-    right = round(float(found.confidence[sure].sum()))
+    # the answers were calibrated on labels that the network was trained with
+    right = None if found.expected is None else round(float(found.confidence[sure].sum()))
     guesses = found.expected_right(("unsure",))
     return Decided(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,16 +21,27 @@ def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row
     """
     if wanted is None:
         return list(table.rows)
-    chosen = []
-    for text in wanted:
-        fitting = [row for row in table.rows if row.name == text] or [r for r in table.rows if text in r.name]
+    names = {_without_spaces(row.name): row for row in table.rows}
+    chosen, at = [], 0
+    while at < len(wanted):
+        # a list is told by commas, and so are some names: as many parts as fit a row are its name
+        for end in range(len(wanted), at, -1):
+            text = _without_spaces(",".join(wanted[at:end]))
+            fitting = [names[text]] if text in names else [row for name, row in names.items() if text in name]
+            if len(fitting) == 1:
+                break
+        at = end
         if len(fitting) != 1:
-            names = ", ".join(repr(row.name) for row in fitting or table.rows)
-            raise ConfigError("--row", f"{text!r} fits {len(fitting)} rows of {table.name}", f"Choose of {names}.")
+            known = ", ".join(repr(row.name) for row in fitting or table.rows)
+            raise ConfigError("--row", f"{text!r} fits {len(fitting)} rows of {table.name}", f"Choose of {known}.")
         chosen += fitting
     # a change needs both of its rows
     needed = {row.against for row in chosen} | {row.name for row in chosen}
     return [row for row in table.rows if row.name in needed] if any(row.against for row in chosen) else chosen
+
+
+def _without_spaces(name: str) -> str:
+    return re.sub(r"\s*,\s*", ",", name)
 
 
 def needs_of(row: Row) -> set[str]:

@@ -20,7 +20,7 @@ from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, Stor
 from labelkit.reading import read_json
 from labelkit.stages.own_code import is_same_code
 from labelkit.stages.progress import current_progress
-from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of
+from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of, with_options
 from labelkit.stages.reproduce.hours import reckon_hours
 from labelkit.stages.reproduce.processes import Commands
 from labelkit.stages.reproduce.stand_ins import make_files, stand_ins
@@ -135,17 +135,21 @@ def _run_row(
         here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
         outputs: list[dict[str, Any]] = []
         try:
-            for number, words in enumerate(row.commands, 1):
-                if not words:
+            for number, given in enumerate(row.commands, 1):
+                if not given:
                     outputs.append({})
                     continue
-                command = complete_command(config, table, words, named, root, here, seed)
+                command = complete_command(config, table, given, named, root, here, seed)
                 if config.smoke and not config.dry_run:
                     make_files(command, root)
+                words = command
+                if config.num_workers is not None and command[0] in ("train", "embed"):
+                    # it changes no number, so no record has it
+                    words = with_options(command, {"num-workers": str(config.num_workers)})
                 if config.dry_run:
-                    progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
+                    progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(words)}")
                 else:
-                    outputs.append(_run(commands, command, here, number))
+                    outputs.append(_run(commands, command, words, here, number))
             if not config.dry_run:
                 outcome.measured.append(table.of(outputs))
         except LabelkitError as error:
@@ -155,8 +159,8 @@ def _run_row(
     return outcome
 
 
-def _run(commands: Commands, command: list[str], here: Path, number: int) -> dict[str, Any]:
-    """Run a command and keep its JSON; one that ran before is not run again.
+def _run(commands: Commands, command: list[str], words: list[str], here: Path, number: int) -> dict[str, Any]:
+    """Run a command, as ``words`` say it, and keep its JSON; one that ran before is not run again.
 
     Raises:
         OutputExistsError: the place holds the output of another command.
@@ -178,7 +182,7 @@ def _run(commands: Commands, command: list[str], here: Path, number: int) -> dic
         raise resource_error(error, str(here)) from error
     _check_code(command, here, number)
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
-    words = [*command, "--resume"] if begun else command
+    words = [*words, "--resume"] if begun else words
     current_progress().message(f"labelkit {shlex.join(words)}")
     code, out = commands.run([*words, "--json"])
     if code:

@@ -141,8 +141,9 @@ def _sentences(
         right = round(sum(answered))
         said.append(
             f"{len(answered)} of {unlabeled} photos without a label are answered at confidence "
-            f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups); "
-            f"expect about {right} of these to be right. The other {counts['unsure']} are unsure"
+            f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups)"
+            + ("" if guesses is None else f"; expect about {right} of these to be right")
+            + f". The other {counts['unsure']} are unsure"
             + ("" if guesses is None else f": likely {guesses[0]} to {guesses[1]} of the guesses for them are right")
             + "."
         )

@@ -112,6 +112,7 @@ class PreparedData:
             "dataset_digest": self.dataset.digest(),
             "class_names": list(self.dataset.class_names),
             "split": self.split.to_json(self.dataset.sample_ids),
+            "labels": self.dataset.labels[self.split.labeled].tolist(),
             "held_out": list(self.held_out),
             "replaces_splits": self.replaces_splits,
             **({} if self.rows is None else {"rows": self.rows.record()}),

@@ -266,7 +266,7 @@ class _Maker:
                 some = rows[start : start + at_once]
                 yield BatchPlan(some, some, self.config.seed, 0, views)
 
-        reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers)
+        reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
         was_training = self.method.training
         self.method.eval()
         places = [[n for n, (_, of) in enumerate(order) if of == kind] for kind in range(len(self.views))]

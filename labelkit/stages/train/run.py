@@ -25,6 +25,7 @@ from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.models.weights import fingerprint
 from labelkit.reading import read_object
 from labelkit.stages.progress import current_progress
+from labelkit.stages.read.networks import trained_labels_of
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.several import check_same_on_all
 from labelkit.stages.train.dry_run import plan_training
@@ -34,6 +35,7 @@ from labelkit.stages.train.reuse import keep_views, plan_reuse
 from labelkit.stages.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
 from labelkit.stages.train.verdict import starts_from_weights
 from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import label_keys
 
 # scores of what training starts from
 START = "before.json"
@@ -124,7 +126,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if method_name in OWN_SOURCES and runtime.is_main:
         warn_of_unused(setup.method, OWN_SOURCES[method_name])
     try:
-        _reuse_frozen(setup, config, runtime, run, trainer)
+        _reuse_frozen(setup, trainer.config, runtime, run, trainer)
         with progress.task("train", total=trainer.total_steps()) as task:
             task.advance(trainer.clock.step)
             trainer.report = task
@@ -193,7 +195,10 @@ def _note_other_code(run: RunDir, method_name: str) -> None:
 
 def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
     prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
-    run.write_json(SPLIT, {**prepared.to_json(), "info": info_record(setup.method.data)})
+    run.write_json(
+        SPLIT,
+        {**prepared.to_json(), "trained_labels": _trained_labels(setup), "info": info_record(setup.method.data)},
+    )
     skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
     if skipped:
         run.write_json("skipped.json", skipped)
@@ -213,6 +218,16 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
             "trained": trainable_names(setup.method),
         },
     )
+
+
+def _trained_labels(setup: RunSetup) -> str:
+    """The images whose label the network will have been trained with, here or by what it starts from."""
+    prepared, config = setup.prepared, setup.method.config
+    used = np.flatnonzero(prepared.split.labeled)
+    before = [trained_labels_of(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
+    if prepared.rows is not None:
+        before.append(prepared.rows.store.model.trained_labels)
+    return label_keys((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
 
 
 def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer, fit: FitResult) -> SimpleResult:

@@ -315,7 +315,9 @@ def test_a_linear_probe_trains_the_heads_alone(make: Make) -> None:
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("block", [4, 11])
 def test_a_first_trained_block_beyond_the_last_is_refused(make: Make, name: str, block: int) -> None:
-    with pytest.raises(ConfigError, match=r"grad_from_block.*4 blocks"):
+    with pytest.raises(
+        ConfigError, match=rf"\(4 blocks\): block {block} is not there to train from.*--grad-from-block 0"
+    ):
         make(name, train_stem=False, grad_from_block=block)
 
 
@@ -327,8 +329,16 @@ def test_a_trained_stem_below_frozen_blocks_is_refused(make: Make, name: str) ->
 
 @pytest.mark.parametrize("blocks", ["4", "1,9"])
 def test_aligning_a_block_that_is_not_there_is_refused(make: Make, blocks: str) -> None:
-    with pytest.raises(ConfigError, match=f"--align-blocks: {blocks} where vit_nano_p8_32 has blocks 0 to 3"):
+    with pytest.raises(ConfigError, match=rf"blocks {blocks} are not there to align.*--align-blocks 2,3"):
         make("flipclass", align_blocks=blocks)
+
+
+def test_all_options_that_do_not_fit_a_network_are_named_at_once_with_a_preset_that_does(make: Make) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make("flipclass", pretrained=True, train_stem=False, grad_from_block=11, align_blocks=(8, 9))
+    assert caught.value.where == "--backbone vit_nano_p8_32"
+    assert caught.value.problem.startswith("3 other options do not fit it (4 blocks): it has no published weights; ")
+    assert caught.value.remedy == ("Pass --no-pretrained --grad-from-block 0 --align-blocks 2,3, or --preset digits.")
 
 
 def test_aligning_the_last_block_is_allowed(make: Make) -> None:

@@ -12,6 +12,8 @@ from labelkit.cli.main import main
 from labelkit.config.embed import EmbedConfig
 from labelkit.models import weight_packages
 from labelkit.models.backbones import build_backbone
+from labelkit.models.published import name_to_build, name_to_record
+from labelkit.stages.read import networks
 from labelkit.stages.read.networks import recorded_network
 from labelkit.store.embeddings import open_store
 from PIL import Image
@@ -96,6 +98,36 @@ def test_weights_alone_say_which_network_they_are_of(
     model = open_store(out).model
     assert (model.name, model.source) == ("vit_micro_p8_64", "mine.safetensors")
     assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+@pytest.mark.parametrize("words", [(), ("--backbone", "resnet18.a1_in1k")])
+def test_weights_of_a_file_are_not_called_published_ones(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],
+) -> None:  # fmt: skip
+    path, out = tmp_path / "mine.safetensors", tmp_path / "photos.h5"
+    save_file(build_backbone("resnet18.a1_in1k", seed=0).net.state_dict(), path)
+    monkeypatch.setattr(networks, "guess_backbone", lambda _: "resnet18.a1_in1k")
+    embed = ["embed", "--dataset", str(pictures), "--weights", str(path), "--image-size", "32", *words]
+
+    assert main([*embed, "--out", str(out)]) == 0
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("Its name and its preprocessing (size, mean, deviation, crop) are a guess" in said) is (not words)
+    model = open_store(out).model
+    assert (model.name, model.source) == ("resnet18 (prepared like .a1_in1k)", "mine.safetensors")
+    assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+def test_weights_with_the_digest_of_published_ones_have_their_name() -> None:
+    package = weight_packages.PACKAGES[0]
+    assert name_to_record(package.backbone, package.sha256, "renamed.pth") == package.backbone
+    assert name_to_record(package.backbone, "0" * 64, "renamed.pth") == "tf_efficientnet_lite0 (prepared like .in1k)"
+    assert (
+        name_to_record("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors") == "vit_small_patch16_224.dino"
+    )
+    assert name_to_record("resnet18", "0" * 64, "mine.pth") == "resnet18"
+    assert name_to_build("tf_efficientnet_lite0 (prepared like .in1k)") == package.backbone
 
 
 def test_one_pixel_is_the_mean_color(tmp_path: Path) -> None:

@@ -81,6 +81,26 @@ def test_options_that_would_mean_the_opposite_or_nothing_are_refused(
     assert labelkit(*EVALUATE, "--index", grouped, *words).code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--fail-under", "all_accuracy=75"), "Did you mean `all_accuracy=0.75`?"),
+        (("--fail-under", "recall.1=1.5"), "Did you mean `recall.1=0.015`?"),
+        (("--fail-under", "nmi=-0.1"), "nmi is between 0 and 1"),
+        (("--fail-under", "ari=-2"), "ari is between -1 and 1"),
+        (("--fail-over", "after.ece=5"), "Did you mean `after.ece=0.05`?"),
+        (("--baseline", "none.json", "--tolerance", "2"), "Did you mean `--tolerance 0.02`?"),
+    ],
+)
+def test_a_limit_that_the_score_cannot_reach_is_refused_with_what_was_likely_meant(
+    grouped: Path, labelkit: Callable[..., Any], words: tuple[str, ...], said: str
+) -> None:
+    answer = labelkit(*EVALUATE, "--index", grouped, *words)
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+    assert labelkit(*EVALUATE, "--index", grouped, "--results", "guess", "--fail-under", "ari=-0.5,nmi=0").code == 0
+
+
 def test_a_baseline_is_an_earlier_output(grouped: Path, labelkit: Callable[..., Any], tmp_path: Path) -> None:
     words = (*EVALUATE, "--index", grouped, "--results", "guess")
     baseline = tmp_path / "baseline.json"

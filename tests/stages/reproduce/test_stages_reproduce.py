@@ -468,6 +468,36 @@ def test_a_smoke_row_gets_made_up_word_vectors_of_its_classes(
     assert read_class_vectors(root / "class-vectors/cifar10.txt", names).shape == (10, 200)
 
 
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("second, with a comma", ["second, with a comma"]),
+        ("second,with a comma", ["second, with a comma"]),
+        ("first,second, with", ["first", "second, with a comma"]),
+        ("second,first", ["second, with a comma", "first"]),
+    ],
+)
+def test_a_comma_in_the_name_of_a_row_is_part_of_it(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], typed: str, names: list[str]
+) -> None:
+    table.write_text(TABLE.replace("second row", "second, with a comma"))
+    assert main(["reproduce", str(table), "--row", typed, "--dry-run", "--json", "--data-root", str(tmp_path)]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]] == names
+
+
+def test_processes_that_decode_are_no_part_of_the_record_of_a_row(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(monkeypatch)
+    words = ["reproduce", str(table), "--row", "first", "--seeds", "1", "--out", str(tmp_path / "out")]
+    assert main([*words, "--set", "num_workers=8"]) == 0
+    (run,) = commands.run
+    assert run[run.index("--num-workers") + 1] == "8"
+    assert main(words) == 0
+    assert len(commands.run) == 1
+    capsys.readouterr()
+
+
 def test_dry_run_lists_commands_and_missing_data(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
