@@ -53,6 +53,7 @@ class Crops:
     sizes: NDArray[np.int64]  # (b, 2)
     partner_sizes: NDArray[np.int64]  # (b, 2), of the other images of pairs
     bad: list[tuple[int, str]]
+    lost: list[tuple[int, str]]  # images whose pixels keep next to nothing of them
     sha256: NDArray[np.uint8]  # (b, 32), only filled on request
     file_sizes: NDArray[np.uint64]  # (b,)
     fault: tuple[str, str, str] | None = None  # what ends the run: where, problem, remedy
@@ -73,7 +74,7 @@ class _CropDataset(Dataset[Crops]):
             none, no_sizes = np.zeros((0, 4)), np.zeros((0, 2), dtype=np.int64)
             digests, file_sizes = np.zeros((0, 32), dtype=np.uint8), np.zeros(0, dtype=np.uint64)
             fault = error.where, error.problem, error.remedy
-            return Crops((), (none,), no_sizes, no_sizes, [], digests, file_sizes, fault)
+            return Crops((), (none,), no_sizes, no_sizes, [], [], digests, file_sizes, fault)
 
     def _read(self, plan: BatchPlan) -> Crops:
         b, c = len(plan.rows), self._channels
@@ -82,7 +83,7 @@ class _CropDataset(Dataset[Crops]):
         sizes, partner_sizes = np.ones((b, 2), dtype=np.int64), np.ones((b, 2), dtype=np.int64)
         sha256 = np.zeros((b, 32), dtype=np.uint8)
         file_sizes = np.zeros(b, dtype=np.uint64)
-        bad = []
+        bad, lost = [], []
         for i, row in enumerate(plan.rows.tolist()):
             try:
                 encoded = self._source.read(row)
@@ -90,12 +91,14 @@ class _CropDataset(Dataset[Crops]):
                     sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                     file_sizes[i] = encoded.size
                 image, full = encoded.decode_reduced(c, plan.least_side)
+                if plan.identify and (reason := encoded.lost_content(image)) is not None:
+                    lost.append((row, reason))
             except BadImage as error:
                 # Reported, not raised: an exception loses its type on the way out of a worker.
                 bad.append((row, error.reason))
                 continue
             sizes[i] = partner_sizes[i] = full
-            shrink = round(full[0] / image.shape[0])  # a power of 2
+            shrink = round(max(full) / max(image.shape[:2]))  # a power of 2
             partner = image
             if plan.pairs is not None and plan.pairs.rows[i] != row:
                 try:
@@ -119,7 +122,7 @@ class _CropDataset(Dataset[Crops]):
                 crops[view][i] = cut_view(shown, boxes[view][i] / shrink, spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
-        return Crops(tensors, boxes, sizes, partner_sizes, bad, sha256, file_sizes)
+        return Crops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
 
 
 class _Plans:
