@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.data.shards import Place, absolute, listing, open_place, split_of_file
+from labelkit.data.shards import Place, absolute, listing, open_place, splits_of_files
 from labelkit.data.tables import LABEL_COLUMNS
 from labelkit.errors import DatasetError
 from labelkit.reading import NotRegularError, parse_json
@@ -116,6 +116,7 @@ def load_parquet(paths: Sequence[Place], name: str) -> ImageDataset:
     pieces: list[NDArray[np.int64]] = []
     column: str | None = None
     class_names: list[str] = []
+    split_of_file = splits_of_files(paths)
     for number, path in enumerate(paths):
         found = _read_listing(path, column)
         if class_names and found.class_names and found.class_names != class_names:
@@ -124,15 +125,14 @@ def load_parquet(paths: Sequence[Place], name: str) -> ImageDataset:
         count = sum(found.group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
         labels += found.labels
-        splits += [split_of_file(path)] * count
+        splits += [split_of_file[number]] * count
         for group, rows in enumerate(found.group_rows):
             pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
     if not ids or column is None:
         raise DatasetError(name, "no rows", "Check the files.")
     places = np.concatenate(pieces).astype(np.int64)
     source = ParquetSource(absolute(paths), column, *(places[:, part].copy() for part in range(3)))
-    known = splits if None not in splits else [None] * len(ids)
-    return listing(name, ids, labels, known, source, class_names=class_names)
+    return listing(name, ids, labels, splits, source, class_names=class_names)
 
 
 @dataclass(slots=True)

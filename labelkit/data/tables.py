@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from labelkit.data.datasets import FileSource, ImageDataset, positions_of, sorted_by_bytes
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, positions_of, sorted_by_bytes
 from labelkit.data.files import is_folder, is_there, read_table
+from labelkit.data.folders import splits_in_order
 from labelkit.errors import DatasetError
 
 MAX_FAULTS_SHOWN: Final = 10
@@ -130,7 +131,7 @@ def load_csv(path: Path, *, data_root: Path | None = None) -> ImageDataset:
     faults.raise_any()
     ids = tuple(sorted_by_bytes(by_id))
     class_names = tuple(sorted({row.label for row in rows if row.label}, key=natural_key))
-    first_splits = [split for split in ("train", "val", "test") if any(row.split == split for row in rows)]
+    first_splits = splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
     split_names = (*first_splits, *other_splits)
     labels = positions_of([by_id[sample_id].label or None for sample_id in ids], class_names)
@@ -247,6 +248,7 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
         else:
             label, split = ("" if at is None else fields[at].strip() for at in (at_label, at_split))
             guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
+            split = SPLIT_WORDS.get(split.lower(), split)
             rows.append(_CsvRow(reader.line_num, fields[at_path], label, split, guess))
     faults.raise_any()
     if not rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labelkit import __version__
 from labelkit.config.embed import EmbedConfig
-from labelkit.data.datasets import FileSource, ImageDataset
+from labelkit.data.datasets import FileSource, ImageDataset, ImageSource, LimitedSource
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
@@ -38,6 +38,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import check_same_on_all
 from labelkit.stages.sharded import open_rest, say_if_split_otherwise, sharding_of
 from labelkit.stages.train.initialize import describe_weights
+from labelkit.stages.train.prepare import warn_of_lost
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
@@ -70,7 +71,11 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         model = embedding_network(config, 3)
         assert model.run_split is not None
         dataset = load_dataset(
-            config.dataset, data_root=config.data_root, download=config.download, any_classes=config.knows_classes
+            config.dataset,
+            data_root=config.data_root,
+            download=config.download,
+            any_classes=config.knows_classes,
+            **config.listing(),
         )
         dataset, labeled, old_classes, order = of_run(config, model.run_split, model.network.num_outputs, dataset)
     dataset, labeled = _some_images(config, dataset, labeled)
@@ -108,6 +113,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     with run.working():
         embedded_now = _embed_pending(work)
     store = _published(work)
+    warn_of_lost(dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     runtime.close()
@@ -129,6 +135,7 @@ class _Work:
         order: columns of the classifier; ``None``: its output is left out.
         reused: stores that rows are copied from.
         draws: views that are embedded besides; ``None``: none.
+        lost: how it came that pixels keep next to nothing of an image, by row.
     """
 
     run: EmbeddingRun
@@ -142,6 +149,7 @@ class _Work:
     order: NDArray[np.int64] | None
     reused: tuple[EmbeddingStore, ...]
     draws: ViewDraws | None
+    lost: dict[int, str] = field(default_factory=dict)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return (b, d) of (b, c, size, size)."""
@@ -257,6 +265,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
     ids = tuple(plan.sample_ids)
     if dataset.sample_ids == ids:
         return dataset
+    source: ImageSource
     if dataset.root is None:
         place = {name: row for row, name in enumerate(dataset.sample_ids)}
         gone = [name for name in ids if name not in place]
@@ -266,6 +275,8 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = dataset.source.select(np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
+        if isinstance(dataset.source, LimitedSource):
+            source = replace(dataset.source, source=source)
     current_progress().message("the images changed since this run began: its first listing is embedded")
     n = len(ids)
     return replace(
@@ -393,6 +404,7 @@ def _embed_rows(
             outputs = network.classify(features) if plan.extras else None
         broken = {row for row, _ in batch.bad}
         skipped.extend(batch.bad)
+        work.lost.update(batch.lost)
         keep = np.array([i for i, row in enumerate(batch.rows) if int(row) not in broken], dtype=np.int64)
         embedded = features.float().cpu().numpy()[keep]
         if work.draws is not None:
