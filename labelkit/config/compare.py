@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.config.base import option
-from labelkit.config.mixins import DatasetOptions, DeviceOption, OverwriteOption
+from labelkit.config.mixins import DatasetOptions, DeviceOption, ListingOptions, OverwriteOption
 
 _DATA: JsonDict = {"panel": "Data"}
 _RUN: JsonDict = {"panel": "Run"}
@@ -18,7 +18,7 @@ _OUTPUT: JsonDict = option("Output", preset=False)
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-class CompareConfig(OverwriteOption, DeviceOption, DatasetOptions):
+class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOptions):
     """``labelkit compare``."""
 
     command: ClassVar[tuple[str, ...]] = ("compare",)

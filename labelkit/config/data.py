@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.config.mixins import DatasetOptions
+from labelkit.config.mixins import DatasetOptions, ListingOptions
 
 _DATA: JsonDict = {"panel": "Data"}
 
 
-class DataConfig(DatasetOptions):
+class DataConfig(ListingOptions, DatasetOptions):
     """Options that say what to read."""
 
     #: What ``label_split`` auto means for a named set whose labels are all given.

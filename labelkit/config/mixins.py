@@ -7,7 +7,7 @@ own: ``backbone``, ``data``, ``earlier``, ``gate``, ``index``, ``memory``, ``mod
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -105,6 +105,33 @@ class DatasetOptions(StageConfig):
         json_schema_extra=option("Data"),
     )
     data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=option("Data"))
+
+
+class ListingOptions(StageConfig):
+    """A command that lists images in folders, or in files."""
+
+    exclude: tuple[str, ...] = Field(
+        (),
+        description="Leave out images and folders whose name matches one of these comma-separated patterns, such as "
+        "'thumbs,*_mask.png'. A pattern with / is compared with the path below the data set.",
+        json_schema_extra={**option("Data"), "before": []},
+    )
+    follow_links: bool = Field(
+        False,
+        description="Also list what links to folders lead to, in a folder of images.",
+        json_schema_extra={**option("Data"), "before": False},
+    )
+    max_pixels: float = Field(
+        250e6,
+        gt=0,
+        description="Largest image to read, width times height. Above 64 megapixels, networks see it shrunk by 2, 4, "
+        "...; a larger JPEG than that is shrunk while it is decoded.",
+        json_schema_extra={**option("Data"), "before": 250e6},
+    )
+
+    def listing(self) -> dict[str, Any]:
+        """Return these options as ``load_dataset`` takes them."""
+        return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
 class SheetOption(StageConfig):

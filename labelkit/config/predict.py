@@ -9,12 +9,12 @@ from pydantic import Field, field_validator, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.earlier import RESULT_NAME
-from labelkit.config.mixins import DeviceOption, LabelColumnOption, OverwriteOption
+from labelkit.config.mixins import DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
 
 _FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-class PredictConfig(LabelColumnOption, OverwriteOption, DeviceOption):
+class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption):
     """``labelkit predict``."""
 
     command: ClassVar[tuple[str, ...]] = ("predict",)

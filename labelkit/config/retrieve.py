@@ -12,7 +12,14 @@ from labelkit.config.base import flag, option
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import Device, DeviceOption, LabelsOption, SkipDamagedOption, StoredImagesOptions
+from labelkit.config.mixins import (
+    Device,
+    DeviceOption,
+    LabelsOption,
+    ListingOptions,
+    SkipDamagedOption,
+    StoredImagesOptions,
+)
 
 _IMAGES: JsonDict = {"panel": "Images"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -22,7 +29,9 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class RetrieveConfig(DeviceOption, StoredImagesOptions, LabelsOption, SkipDamagedOption, IndexConfig, MemoryConfig):
+class RetrieveConfig(
+    DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, SkipDamagedOption, IndexConfig, MemoryConfig
+):
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)

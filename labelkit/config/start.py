@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import LabelColumnOption
+from labelkit.config.mixins import LabelColumnOption, ListingOptions
 
 
-class StartConfig(LabelColumnOption, MemoryConfig):
+class StartConfig(LabelColumnOption, ListingOptions, MemoryConfig):
     """``labelkit start``."""
 
     command: ClassVar[tuple[str, ...]] = ("start",)

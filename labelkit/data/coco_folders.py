@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from labelkit.data.datasets import ImageDataset
+from labelkit.data.datasets import SPLIT_WORDS, ImageDataset
 from labelkit.data.named.layouts import Layout, Listed, list_files
 from labelkit.data.objects import ListedObjects, Objects, find_outside, no_objects
 from labelkit.errors import DatasetError
@@ -100,7 +100,8 @@ def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[s
 
 
 def _split(part: str) -> str:
-    return _YEAR.sub("", part) or part
+    word = _YEAR.sub("", part) or part
+    return SPLIT_WORDS.get(word.lower(), word)
 
 
 def _folder(root: Path, file: _File) -> str:

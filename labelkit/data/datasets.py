@@ -11,14 +11,30 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.data.decode import Channels, decode_reduced, image_size, read_image_file
+from labelkit.data.decode import (
+    MAX_PIXELS,
+    Channels,
+    decode_image,
+    decode_reduced,
+    image_size,
+    lost_content,
+    read_image_file,
+)
 from labelkit.data.objects import ListedObjects
 from labelkit.errors import DatasetError
+
+SPLIT_WORDS: Final = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+    **dict.fromkeys(("unlabeled", "unlabelled"), "unlabeled"),
+}
+"""The split that a word means, in small letters, wherever one is read; the values are in the order of splits."""
 
 
 class EncodedImage:
@@ -26,10 +42,12 @@ class EncodedImage:
 
     Args:
         content: bytes of an image file, or (h, w, c) uint8 pixels with c = 1 or 3.
+        max_pixels: width times height allowed of a file.
     """
 
-    def __init__(self, content: bytes | NDArray[np.uint8]) -> None:
+    def __init__(self, content: bytes | NDArray[np.uint8], max_pixels: float = MAX_PIXELS) -> None:
         self._content = content
+        self._max_pixels = max_pixels
 
     @property
     def sha256(self) -> bytes:
@@ -48,16 +66,18 @@ class EncodedImage:
         Raises:
             BadImage: see :func:`labelkit.data.decode.decode_image`.
         """
-        return self.decode_reduced(channels, least_side)[0]
+        if isinstance(self._content, bytes):
+            return decode_image(self._content, channels, max_pixels=self._max_pixels, least_side=least_side)
+        return self._stored(channels)
 
     def decode_reduced(self, channels: Channels, least_side: int | None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """Return pixels as ``decode`` does, and height and width of the image in full.
+        """Return pixels, shrunk where :func:`labelkit.data.decode.decode_reduced` does, and height and width in full.
 
         Raises:
             BadImage: see :func:`labelkit.data.decode.decode_image`.
         """
         if isinstance(self._content, bytes):
-            return decode_reduced(self._content, channels, least_side=least_side)
+            return decode_reduced(self._content, channels, max_pixels=self._max_pixels, least_side=least_side)
         return self._stored(channels), (self._content.shape[0], self._content.shape[1])
 
     def full_size(self) -> tuple[int, int]:
@@ -67,8 +87,18 @@ class EncodedImage:
             BadImage: see :func:`labelkit.data.decode.image_size`.
         """
         if isinstance(self._content, bytes):
-            return image_size(self._content)
+            return image_size(self._content, max_pixels=self._max_pixels)
         return self._content.shape[0], self._content.shape[1]
+
+    def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
+        """Say why next to nothing of the image is left in its pixels; ``None``: it is left, or there was nothing."""
+        if isinstance(self._content, bytes):
+            return lost_content(self._content, pixels, max_pixels=self._max_pixels)
+        return None
+
+    def with_limit(self, max_pixels: float) -> EncodedImage:
+        """Return the image with another limit of pixels."""
+        return EncodedImage(self._content, max_pixels)
 
     def _stored(self, channels: Channels) -> NDArray[np.uint8]:
         """Pixels that were never encoded."""
@@ -144,6 +174,22 @@ class ArraySource:
     def select(self, rows: NDArray[np.int64]) -> ArraySource:
         """Return the pixels of ``rows``."""
         return ArraySource(self.images[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedSource:
+    """The images of another source, of at most so many pixels."""
+
+    source: ImageSource
+    max_pixels: float
+
+    def read(self, index: int) -> EncodedImage:
+        """Read row ``index`` of the source; :class:`BadImage` if that fails."""
+        return self.source.read(index).with_limit(self.max_pixels)
+
+    def select(self, rows: NDArray[np.int64]) -> LimitedSource:
+        """Return the images of ``rows``."""
+        return LimitedSource(self.source.select(rows), self.max_pixels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,6 +311,7 @@ class ImageDataset:
         """
         if split is None:
             return np.arange(len(self), dtype=np.int64)
+        split = split if split in self.split_names else SPLIT_WORDS.get(split.lower(), split)
         if split not in self.split_names:
             known = ", ".join(self.split_names) or "none: leave the split away to use all images"
             raise DatasetError(self.name, f"no split {split!r}", f"Splits of this set: {known}.")

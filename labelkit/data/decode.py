@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from PIL import (
     Image,
     JpegImagePlugin,
     PngImagePlugin,
+    PpmImagePlugin,
     TiffImagePlugin,
     UnidentifiedImageError,
     WebPImagePlugin,
@@ -37,6 +37,7 @@ from PIL import (
 from labelkit.reading import NotRegularError, open_regular
 
 Channels = Literal[1, 3]
+T = TypeVar("T")
 
 _PLUGINS: Final = (
     JpegImagePlugin.JpegImageFile,
@@ -46,16 +47,22 @@ _PLUGINS: Final = (
     BmpImagePlugin.BmpImageFile,
     TiffImagePlugin.TiffImageFile,
     AvifImagePlugin.AvifImageFile,
+    PpmImagePlugin.PpmImageFile,
 )
 ALLOWED_FORMATS: Final = tuple(plugin.format for plugin in _PLUGINS)
 IMAGE_SUFFIXES: Final = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")
+    ".jpg .jpeg .jpe .jfif .png .webp .gif .bmp .tif .tiff .avif .ppm .pgm .pbm .pnm".split()
 )
 #: photos of phones; Pillow reads them by the plugin of another package
 HEIF_SUFFIXES: Final = frozenset((".heic", ".heif", ".hif"))
 HEIF_REMEDY: Final = "which pillow-heif reads (pip install pillow-heif)"
 _HEIF_BRANDS: Final = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
-MAX_PIXELS: Final = 64e6
+MAX_PIXELS: Final = 250e6
+# Larger images are shrunk where they need not stay whole, which bounds the memory of workers.
+_WHOLE_PIXELS: Final = 64e6
+# Range of values, of 255, below which there is next to nothing to see.
+_FLAT: Final = 16
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
 MAX_FILE_BYTES: Final = 1 << 30
 
 _ORIENTATION_TAG: Final = 0x0112
@@ -157,18 +164,25 @@ def decode_image(
         BadImage: not a regular file, not an allowed format, too large, truncated or damaged, float
             or 32-bit pixels.
     """
-    return decode_reduced(source, channels, max_pixels=max_pixels, least_side=least_side)[0]
+    content = read_image_file(source) if isinstance(source, Path) else source
+    return _read(content, max_pixels, lambda image: _decode(image, channels, least_side, max_pixels)[0])
 
 
 def decode_reduced(
-    source: Path | bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None
+    content: bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """Decode as ``decode_image``; return the pixels, and height and width that the image has in full."""
-    content = read_image_file(source) if isinstance(source, Path) else source
-    if not content:
-        raise BadImage("empty file")
-    with _told_bad(max_pixels):
-        return _decode(content, channels, max_pixels, least_side)
+    """Decode as ``decode_image``, but shrink images of more than 64 megapixels by 2, 4, ... to less.
+
+    Args:
+        content: the bytes of a file.
+        channels: as for ``decode_image``.
+        max_pixels: likewise.
+        least_side: likewise; ``None``: shrink no other images.
+
+    Returns:
+        The pixels, and height and width that the image has in full.
+    """
+    return _read(content, max_pixels, lambda image: _decode(image, channels, least_side, _WHOLE_PIXELS))
 
 
 def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, int]:
@@ -177,31 +191,76 @@ def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, 
     Raises:
         BadImage: not an allowed format, too large, or a damaged header.
     """
-    with _told_bad(max_pixels), _open_checked(content, max_pixels) as image:
+
+    def size(image: Image.Image) -> tuple[int, int]:
         # Pillow turns the size of a TIFF when it opens it, of others never
         turned = not isinstance(image, TiffImagePlugin.TiffImageFile)
         turned = turned and _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1)) in _TURNS
         width, height = image.size[::-1] if turned else image.size
-    return height, width
+        return height, width
+
+    return _read(content, max_pixels, size)
 
 
-@contextmanager
-def _told_bad(max_pixels: float) -> Iterator[None]:
-    """Say of whatever Pillow trips over that the image is bad."""
+def lost_content(content: bytes, pixels: NDArray[np.uint8], *, max_pixels: float = MAX_PIXELS) -> str | None:
+    """Say why next to nothing of an image is left in its pixels; ``None``: it is left, or there was nothing.
+
+    Args:
+        content: the bytes of the file.
+        pixels: that it was decoded to.
+        max_pixels: as for ``decode_image``.
+    """
+    if any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):  # a part first, which is fast
+        return None
+
+    def look(image: Image.Image) -> str | None:
+        image.load()
+        if _is_transparent(image) and np.ptp(np.asarray(image.convert("RGBA"))[..., 3]) > _FLAT:
+            return "white on transparent, which becomes white on white: lay them over another color"
+        bits = content[24] if image.format == "PNG" else 16 if image.mode.startswith("I") else 8
+        if isinstance(image, TiffImagePlugin.TiffImageFile):
+            bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (8,))[0]
+        if bits == 16 and np.ptp(np.asarray(image)) > 0:
+            return "16-bit values in less than a sixteenth of their range: scale them to all of it"
+        return None
+
+    return _read(content, max_pixels, look)
+
+
+def _read(content: bytes, max_pixels: float, work: Callable[[Image.Image], T]) -> T:
+    """Open an image and work on it; say of whatever Pillow trips over that the image is bad."""
+    if not content:
+        raise BadImage("empty file")
     try:
-        yield
+        try:
+            with _open_checked(content, max_pixels) as image:
+                return work(image)
+        except ValueError:  # such as Pillow's, of texts in a PNG that are too large for it
+            if not content.startswith(_PNG):
+                raise
+            with _open_checked(_without_texts(content), max_pixels) as image:
+                return work(image)
     except (BadImage, MemoryError):
         raise
     except Exception as error:
-        raise _bad_image(error, max_pixels) from error
+        raise _bad_image(error) from error
 
 
-def _bad_image(error: Exception, max_pixels: float) -> BadImage:
+def _without_texts(content: bytes) -> bytes:
+    """Return a PNG without texts and color profile, which no pixel depends on."""
+    kept, start = [_PNG], len(_PNG)
+    while start < len(content):
+        end = start + 12 + int.from_bytes(content[start : start + 4])
+        if content[start + 4 : start + 8] not in (b"tEXt", b"zTXt", b"iTXt", b"iCCP"):
+            kept.append(content[start:end])
+        start = end
+    return b"".join(kept)
+
+
+def _bad_image(error: Exception) -> BadImage:
     """Say what Pillow tripped over."""
     if isinstance(error, UnidentifiedImageError):
-        return BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF)")
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return BadImage(f"more than {max_pixels:,.0f} pixels")
+        return BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)")
     # Pillow's decoders raise whatever a damaged file makes them trip over: OSError,
     # SyntaxError, struct.error, IndexError, zlib.error, OverflowError and more.
     text = " ".join(str(error).split())[:120]
@@ -212,15 +271,18 @@ def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
     """Open an image of an allowed format and size; its pixels are not decoded yet."""
     with _open_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
         is_heif = content[4:8] == b"ftyp" and content[8:12] in _HEIF_BRANDS
         formats = (_heif_format(),) if is_heif else ALLOWED_FORMATS
-        image: Image.Image = Image.open(BytesIO(content), formats=formats)
+        pillows, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # the limit is below
+        try:
+            image: Image.Image = Image.open(BytesIO(content), formats=formats)
+        finally:
+            Image.MAX_IMAGE_PIXELS = pillows
     width, height = image.size
     if width < 1 or height < 1:
         raise BadImage("no pixels")
     if width * height > max_pixels:
-        raise BadImage(f"{width} x {height} is more than {max_pixels:,.0f} pixels")
+        raise BadImage(f"{width} x {height} is more than {max_pixels:,.0f} pixels (--max-pixels)")
     return image
 
 
@@ -237,7 +299,8 @@ def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np
     Raises:
         BadImage: as for ``decode_image``; or it is compressed with loss, has colors, or more than 8 bits per pixel.
     """
-    with _told_bad(max_pixels), _open_checked(content, max_pixels) as image:
+
+    def values(image: Image.Image) -> NDArray[np.uint8]:
         if image.format == "JPEG":
             raise BadImage("JPEG changes values, which makes classes of other classes")
         if image.mode not in ("L", "P", "1"):
@@ -245,27 +308,37 @@ def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np
         image.load()
         return np.array(image, dtype=np.uint8)
 
+    return _read(content, max_pixels, values)
+
 
 def _decode(
-    content: bytes, channels: Channels, max_pixels: float, least_side: int | None
+    image: Image.Image, channels: Channels, least_side: int | None, most_pixels: float
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    with _open_checked(content, max_pixels) as image:
-        if image.mode == "F":
-            raise BadImage("float pixels have no fixed range")
-        if image.mode == "I":
-            raise BadImage("32-bit pixels have no fixed range")
-        full = image.size
-        if least_side is not None:
-            image.draft(None, (least_side, least_side))
-        shrunk = image.size != full
-        image.load()
-        # After load(): PNG may store the tag behind the pixels, and TIFF is turned by Pillow itself.
-        orientation = _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1))
-        pixels = _scale_16_bit(image) if image.mode.startswith("I;16") else image
-        pixels = _over_white(pixels)
-        if orientation is not None:
-            pixels = pixels.transpose(orientation)
-        array = np.array(pixels.convert("L" if channels == 1 else "RGB"), dtype=np.uint8)
+    if image.mode == "F":
+        raise BadImage("float pixels have no fixed range")
+    is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
+    if image.mode == "I" and not is_16_bit:
+        raise BadImage("32-bit pixels have no fixed range")
+    full = image.size
+    factor = 1
+    while full[0] * full[1] > most_pixels * factor**2:
+        factor *= 2
+    if least_side is not None or factor > 1:
+        width, height = (max(1, min(side // factor, least_side or side)) for side in full)
+        image.draft(None, (width, height))
+    image.load()
+    # After load(): PNG may store the tag behind the pixels, and TIFF is turned by Pillow itself.
+    orientation = _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1))
+    pixels = _scale_16_bit(image) if is_16_bit else image
+    while pixels.width * pixels.height > most_pixels:
+        if pixels.mode not in ("L", "RGB", "RGBA") or pixels.info.get("transparency") is not None:
+            pixels = pixels.convert("RGBA" if _is_transparent(pixels) else "RGB")
+        pixels = pixels.reduce(2)
+    pixels = _over_white(pixels).convert("L" if channels == 1 else "RGB")
+    shrunk = pixels.size != full
+    if orientation is not None:
+        pixels = pixels.transpose(orientation)
+    array = np.array(pixels, dtype=np.uint8)
     height, width = array.shape[:2]
     if shrunk:
         width, height = full[::-1] if orientation in _TURNS else full
@@ -274,25 +347,27 @@ def _decode(
 
 def _scale_16_bit(image: Image.Image) -> Image.Image:
     """Scale by the full range; Pillow's own conversion saturates at 255."""
-    values = np.asarray(image).astype(np.uint32)
     full = 65535
     white_is_zero = False
     if isinstance(image, TiffImagePlugin.TiffImageFile):
         bits = image.tag_v2.get(_BITS_PER_SAMPLE_TAG, (16,))[0]
         full = (1 << int(bits)) - 1
         white_is_zero = image.tag_v2.get(_PHOTOMETRIC_TAG) == 0
-    scaled = np.minimum((values * 255 + full // 2) // full, 255)
+    scaled = np.minimum((np.arange(65536) * 255 + full // 2) // full, 255).astype(np.uint8)
     if white_is_zero:
         scaled = 255 - scaled
     key = image.info.get("transparency")
     if isinstance(key, int):
-        scaled[values == key] = 255
-    return Image.fromarray(scaled.astype(np.uint8))
+        scaled[key] = 255
+    return Image.fromarray(scaled[np.asarray(image)])
+
+
+def _is_transparent(image: Image.Image) -> bool:
+    return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or image.info.get("transparency") is not None
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    has_alpha = image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or image.info.get("transparency") is not None
-    if not has_alpha:
+    if not _is_transparent(image):
         return image
     if image.mode in ("La", "RGBa"):
         image = image.convert("LA" if image.mode == "La" else "RGBA")

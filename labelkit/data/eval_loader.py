@@ -28,6 +28,7 @@ class EvalBatch:
         images: (b, c, size, size) float32, normalized; a bad image is black before normalization.
         rows: (b,) int64 rows of the data set.
         bad: row and reason of each image that could not be read.
+        lost: row of each image whose pixels keep next to nothing of it, and how that came, if digests are asked for.
         sha256: (b, 32) uint8 digest of each image as stored, if asked for.
         file_sizes: (b,) uint64 bytes, if asked for.
         image_sizes: (b, 2) uint32 height and width of the originals, if asked for; 0 for bad ones.
@@ -37,6 +38,7 @@ class EvalBatch:
     images: Tensor
     rows: NDArray[np.int64]
     bad: list[tuple[int, str]]
+    lost: Sequence[tuple[int, str]] = ()
     sha256: NDArray[np.uint8] | None = None
     file_sizes: NDArray[np.uint64] | None = None
     image_sizes: NDArray[np.uint32] | None = None
@@ -150,7 +152,7 @@ class EvalLoader:
         )
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
             images = self._finished(rows, crops)
-            batch = EvalBatch(next(images), rows, crops.bad, views=images)
+            batch = EvalBatch(next(images), rows, crops.bad, crops.lost, views=images)
             sizes = crops.sizes.astype(np.uint32)
             sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
             yield self._labeled_with(batch, crops.sha256, crops.file_sizes, sizes)

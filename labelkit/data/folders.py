@@ -3,29 +3,98 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from labelkit.data.datasets import FileSource, ImageDataset, ImageSource, positions_of, sorted_by_bytes
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, positions_of, sorted_by_bytes
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
 from labelkit.data.remote import RemoteFile, RemoteSource, find_files
 from labelkit.errors import DatasetError
 
 _HEIC: Final = f"HEIC photos, {HEIF_REMEDY}"
-SPLIT_FOLDERS: Final = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+# what may stand behind the word: train_images, test-set, train-00000-of-00002-<digest>
+_SPLIT_NAME: Final = re.compile(
+    rf"({'|'.join(SPLIT_WORDS)})(?:[-_. ]*(?:set|data|images?|imgs?|photos?|split|shard|part|of|[0-9a-f]{{16}}|\d))*",
+    re.IGNORECASE,
+)
+# folders of NAS systems, archives and trash, besides hidden ones
+_NO_PHOTOS: Final = frozenset(
+    "@eadir,@__thumb,@recycle,@recently-snapshot,@tmp,#recycle,#snapshot,$recycle.bin,recycler,lost+found,__macosx,"
+    "system volume information".split(",")
+)
 
 
-def _walk(folder: Path, ignored: Counter[str]) -> list[str]:
-    """List image files below a folder as ``/``-separated relative names, links to folders not followed."""
+def split_of_name(name: str) -> str | None:
+    """Return the split that the name of a folder, or of a file without its suffix, says; ``None``: it says none.
+
+    Words that only begin with one of a split say none, as test-tubes does.
+    """
+    found = _SPLIT_NAME.fullmatch(name.strip())
+    return None if found is None else SPLIT_WORDS[found[1].lower()]
+
+
+def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the splits that are there: train, val, test, unlabeled."""
+    there = set(found)
+    return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
+
+
+def left_out(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Say which part of a path below the data set holds no photos, and of which kind it is; ``None``: it may be one.
+
+    Args:
+        name: parts separated by ``/``.
+        exclude: patterns with ``*`` and ``?`` of names, or, with ``/``, of paths.
+    """
+    for path in _paths_to(name):
+        part = path.rpartition("/")[2]
+        if part.startswith("."):
+            return path, "hidden"
+        if part.lower() in _NO_PHOTOS:
+            return path, f"folders {part}"
+        if _is_excluded(path, exclude):
+            return path, "excluded"
+    return None
+
+
+def _paths_to(name: str) -> Iterator[str]:
+    """Yield a path's first part, its first two, and so on."""
+    parts = name.split("/")
+    return ("/".join(parts[: end + 1]) for end in range(len(parts)))
+
+
+def _is_excluded(path: str, exclude: Sequence[str]) -> bool:
+    last = path.rpartition("/")[2]
+    return any(fnmatchcase(path if "/" in pattern.strip("/") else last, pattern.strip("/")) for pattern in exclude)
+
+
+def walk_images(
+    folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = (), follow_links: bool = False
+) -> list[str]:
+    """List image files below a folder as ``/``-separated relative names, in any order.
+
+    Args:
+        folder: the folder.
+        ignored: counts what is not listed, by its kind.
+        exclude: patterns of what to leave out; see :func:`left_out`.
+        follow_links: list what links to folders lead to, but for those in a circle.
+
+    Raises:
+        DatasetError: a folder cannot be listed.
+    """
+    ignored = Counter() if ignored is None else ignored
     found: list[str] = []
-    pending = [""]
+    pending: list[tuple[str, tuple[Path, ...]]] = [("", ())]  # and the folders of the links that lead there
     suffixes = image_suffixes()
     while pending:
-        prefix = pending.pop()
+        prefix, above = pending.pop()
         try:
             entries = list(os.scandir(folder / prefix))
         except OSError as error:
@@ -33,52 +102,56 @@ def _walk(folder: Path, ignored: Counter[str]) -> list[str]:
                 str(folder / prefix), f"cannot be listed: {error.strerror}", "Check its permissions."
             ) from error
         for entry in entries:
-            if entry.name.startswith("."):
-                ignored["hidden"] += 1
+            name = prefix + entry.name
+            if (left := left_out(name, exclude)) is not None:
+                ignored[left[1]] += 1
             elif entry.is_dir(follow_symlinks=False):
-                pending.append(f"{prefix}{entry.name}/")
+                pending.append((f"{name}/", above))
             elif entry.is_symlink() and Path(entry.path).is_dir():  # false, not an error, where links go in a circle
-                ignored["links to folders"] += 1
+                through = (*above, Path(folder / prefix).resolve())
+                if not follow_links:
+                    ignored["links to folders, which --follow-links lists"] += 1
+                elif any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
+                    ignored["links to folders around them"] += 1
+                else:
+                    pending.append((f"{name}/", through))
             elif (suffix := Path(entry.name).suffix.lower()) not in suffixes:
                 ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
             else:
-                found.append(prefix + entry.name)
+                found.append(name)
     return found
 
 
-def walk_images(folder: Path) -> list[str]:
-    """List image files below a folder as ``/``-separated relative names, in any order, links to folders not followed.
-
-    Raises:
-        DatasetError: a folder cannot be listed.
-    """
-    return _walk(folder, Counter())
-
-
-def load_folder(root: Path, *, name: str | None = None, any_classes: bool = True) -> ImageDataset:
+def load_folder(
+    root: Path,
+    *,
+    name: str | None = None,
+    any_classes: bool = True,
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
+) -> ImageDataset:
     """List a folder: class folders, or split folders with class folders, or images without labels.
 
-    If every visible subfolder is called train, val (valid, validation) or test, they are splits.
-    Otherwise, and below each split, the first folder level names the class, sorted as strings as
-    ``torchvision.datasets.ImageFolder`` does; deeper folders do not matter. Images outside of class
-    folders are unlabeled.
+    What folders mean is in :func:`splits_and_classes`.
 
     Args:
         root: the folder.
         name: of the data set; by default that of the folder.
         any_classes: False takes folders for classes only if there are at least two, each of two images or more; a note
             says so where they are not.
+        exclude: patterns of what to leave out; see :func:`left_out`.
+        follow_links: list what links to folders lead to.
 
     Raises:
         DatasetError: no images, or a folder that cannot be listed.
     """
     ignored: Counter[str] = Counter()
-    ids = sorted_by_bytes(_walk(root, ignored))
+    ids = sorted_by_bytes(walk_images(root, ignored, exclude=exclude, follow_links=follow_links))
     source = FileSource(root, tuple(ids))
     return _listing(name or root.resolve().name, str(root), root, ids, ignored, source, any_classes=any_classes)
 
 
-def load_remote_folder(address: str, *, any_classes: bool = True) -> ImageDataset:
+def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Sequence[str] = ()) -> ImageDataset:
     """List a folder at an address, such as ``s3://bucket/photos``, by the rules of :func:`load_folder`.
 
     Raises:
@@ -87,25 +160,43 @@ def load_remote_folder(address: str, *, any_classes: bool = True) -> ImageDatase
     path, files = find_files(address)
     ignored: Counter[str] = Counter()
     found: dict[str, RemoteFile] = {}
-    hidden: set[tuple[str, ...]] = set()
+    left: set[tuple[str, str]] = set()
     suffixes = image_suffixes()
     for file in files:
-        parts = tuple(part for part in file.path.removeprefix(path).split("/") if part)
-        first_hidden = next((place for place, part in enumerate(parts) if part.startswith(".")), None)
-        if first_hidden is not None:
-            hidden.add(parts[: first_hidden + 1])
+        inner = "/".join(part for part in file.path.removeprefix(path).split("/") if part)
+        if (why := left_out(inner, exclude)) is not None:
+            left.add(why)
         elif (suffix := file.suffix.lower()) not in suffixes:
             ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
-        elif parts:
-            found["/".join(parts)] = file
-    if hidden:
-        ignored["hidden"] = len(hidden)
+        elif inner:
+            found[inner] = file
+    ignored.update(kind for _, kind in left)
     if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
         raise DatasetError(address, "has images/ and masks/", "Masks are read from a folder of this machine: fetch it.")
     ids = sorted_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address
     return _listing(name, address, None, ids, ignored, source, any_classes=any_classes)
+
+
+def without(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
+    """Leave out the images whose names match a pattern of ``exclude``, and classes of which no image is left.
+
+    Raises:
+        DatasetError: no image is left.
+    """
+    excluded = [any(_is_excluded(path, exclude) for path in _paths_to(name)) for name in dataset.sample_ids]
+    rows = np.flatnonzero(np.logical_not(excluded))
+    if len(rows) == len(dataset):
+        return dataset
+    if not len(rows):
+        raise DatasetError(dataset.name, f"all {len(dataset)} images are excluded", "Give fewer patterns.")
+    left = dataset.select(rows)
+    emptied = set(dataset.labels.tolist()) - set(left.labels.tolist())
+    names = [name for label, name in enumerate(dataset.class_names) if label not in emptied]
+    labels = positions_of([dataset.class_names[label] if label >= 0 else None for label in left.labels], names)
+    notes = (*dataset.notes, f"ignored: {len(dataset) - len(rows)} excluded")
+    return replace(left, labels=labels, class_names=tuple(names), notes=notes)
 
 
 def _listing(
@@ -119,29 +210,22 @@ def _listing(
     any_classes: bool,
 ) -> ImageDataset:
     """Return the data set of sorted names in a folder."""
+    notes = ignored_notes(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
-        seen = f" ({_count_ignored(ignored)})" if ignored else ""
         raise DatasetError(
             where,
-            f"no images{seen}",
+            "no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes),
             f"Looked for {suffixes} in this folder, in class folders and in train/, val/, test/ with class folders.",
         )
-    tops = {sample_id.split("/", 1)[0] for sample_id in ids if "/" in sample_id}
-    has_splits = bool(tops) and all(top.lower() in SPLIT_FOLDERS for top in tops)
-    split_of: list[str | None] = []
-    class_of: list[str | None] = []
-    for sample_id in ids:
-        folders = sample_id.split("/")[:-1]
-        split_of.append(SPLIT_FOLDERS[folders.pop(0).lower()] if has_splits and folders else None)
-        class_of.append(folders[0] if folders else None)
-    notes = [f"ignored: {_count_ignored(ignored)}"] if ignored else []
+    split_of, class_of, said = splits_and_classes(ids)
+    notes += said
     doubt = None if any_classes else _doubt_of_classes(class_of)
     if doubt is not None:
         class_of = [None] * len(ids)
         notes.append(f"{doubt}, so that folders are taken for no classes (--label-split given takes them)")
     class_names = tuple(sorted_by_bytes({label for label in class_of if label is not None}))
-    split_names = tuple(split for split in ("train", "val", "test") if split in split_of)
+    split_names = splits_in_order(split_of)
     labels = positions_of(class_of, class_names)
     return ImageDataset(
         name=name,
@@ -160,6 +244,69 @@ def _listing(
     )
 
 
+def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
+    """Return the split and the class of each image, as the folders in its name say, and notes about doubtful folders.
+
+    Folders are splits if all at the top are called like one (train, Testing, val2017, unlabeled, ...); likewise if
+    several splits are there, or one whose images all lie in folders below it, beside others, which then are neither
+    splits nor classes. Otherwise, and below each split, the first folder level names the class, as
+    ``torchvision.datasets.ImageFolder`` does; deeper folders do not matter. One folder around all others means
+    nothing, nor does a split in a folder of the same split. Images outside of class folders, and in a folder
+    ``unlabeled``, have no class.
+    """
+    folders = [name.split("/")[:-1] for name in names]
+    while len(tops := _tops(folders)) == 1 and split_of_name(*tops) is None:
+        inner = [one[1:] for one in folders]
+        has_images = any(len(one) == 1 for one in folders)
+        if not _tops(inner) or (has_images and not _split_folders(inner)):
+            break
+        folders = inner
+    splits = _split_folders(folders)
+    split_of = [splits.get(one[0]) if one else None for one in folders]
+    notes = []
+    if splits:
+        for name in sorted(_tops(folders) - set(splits)):
+            count = sum(one[:1] == [name] for one in folders)
+            beside = " and ".join(f"{one}/" for one in sorted(splits))
+            notes.append(
+                f"{name}/ ({count} images) lies beside {beside}, and is taken for no split and no class "
+                "(--exclude leaves it out)"
+            )
+        folders = [one[1:] if one and one[0] in splits else [] for one in folders]
+        for split in set(splits.values()):
+            tops = _tops([one for one, own in zip(folders, split_of, strict=True) if own == split])
+            if len(tops) == 1 and split_of_name(*tops) == split:
+                folders = [one[1:] if own == split else one for one, own in zip(folders, split_of, strict=True)]
+    elif odd := sorted(name for name in tops if split_of_name(name) not in (None, "unlabeled")):
+        notes.append(
+            f"{' and '.join(f'{name}/' for name in odd)} beside other folders: taken for classes, not for splits "
+            "(--exclude leaves folders out; --label-split none takes no folder for a class)"
+        )
+    unlabeled = {top for top in _tops(folders) if split_of_name(top) == "unlabeled"}
+    notes += [f"images in {name}/ have no label" for name in sorted(unlabeled)]
+    class_of = [
+        None if split == "unlabeled" or not one or one[0] in unlabeled else one[0]
+        for one, split in zip(folders, split_of, strict=True)
+    ]
+    return split_of, class_of, notes
+
+
+def _tops(folders: Iterable[Sequence[str]]) -> set[str]:
+    return {one[0] for one in folders if one}
+
+
+def _split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return the split of each folder at the top that is one; nothing if these folders are no splits."""
+    tops = _tops(folders)
+    splits = {top: split for top in tops if (split := split_of_name(top)) is not None}
+    kinds = set(splits.values()) - {"unlabeled"}
+    in_order = len(kinds) > 1 or (len(kinds) == 1 and len(splits) == len(tops) == len(set(splits.values())))
+    if not in_order and len(kinds) == 1:  # such as train/cat, train/dog and more/
+        inside = [one[1:] for one in folders if one and splits.get(one[0]) in kinds]
+        in_order = [] not in inside and len(_tops(inside)) > 1
+    return splits if in_order else {}
+
+
 def _doubt_of_classes(class_of: list[str | None]) -> str | None:
     """Say why folders are likely no classes; ``None`` if they may well be, or if there are none."""
     sizes = Counter(name for name in class_of if name is not None)
@@ -169,5 +316,6 @@ def _doubt_of_classes(class_of: list[str | None]) -> str | None:
     return f"{len(single)} of {len(sizes)} folders have one image, first: {single[0]!r}" if single else None
 
 
-def _count_ignored(ignored: Counter[str]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
+def ignored_notes(ignored: Counter[str]) -> list[str]:
+    """Say what was not listed, by its kind."""
+    return [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []

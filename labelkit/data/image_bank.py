@@ -58,6 +58,7 @@ class ImageBank:
         rows: int64, rows that can be read, increasing.
         listed_rows: int64, ``rows`` and the bad ones.
         bad: reason of each row that cannot be read.
+        lost: how it came that pixels keep next to nothing of an image, by row.
         images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
         image_size: height and width of the originals if all are equal, else ``None``.
@@ -88,6 +89,7 @@ class ImageBank:
         self.device = torch.device(device)
         self.listed_rows: NDArray[np.int64] = listed.astype(np.int64)
         self.bad: dict[int, str] = {}
+        self.lost: dict[int, str] = {}
         self.image_size: tuple[int, int] | None = None
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8)
         pixels = self._decode_all(memory_limit_bytes, num_threads or min(8, os.cpu_count() or 1))
@@ -112,14 +114,17 @@ class ImageBank:
             for row in rows.tolist():
                 try:
                     encoded = self.dataset.source.read(row)
-                    image = encoded.decode(self.channels)
+                    image, full = encoded.decode_reduced(self.channels, None)
+                    lost = encoded.lost_content(image)
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                 except BadImage as bad:
                     found.append(bad.reason)
                 else:
+                    if lost is not None:
+                        self.lost[row] = lost
                     # Large pixels are dropped at once, only their shape is of use.
-                    small = max(image.shape[:2]) <= SMALL_SIDE
-                    found.append(image if small else np.broadcast_to(np.uint8(0), image.shape))
+                    small = max(full) <= SMALL_SIDE
+                    found.append(image if small else np.broadcast_to(np.uint8(0), (*full, self.channels)))
             return found
 
         pixels: NDArray[np.uint8] | None = None

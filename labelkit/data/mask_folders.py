@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.folders import SPLIT_FOLDERS, walk_images
+from labelkit.data.folders import split_of_name, splits_in_order, walk_images
 from labelkit.data.mask_files import IGNORE, FileMasks, table_of
 from labelkit.data.named.layouts import Layout, Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
@@ -23,7 +23,7 @@ def has_masks(root: Path) -> bool:
     return bool(_parts(root))
 
 
-def load_mask_folder(root: Path) -> ImageDataset:
+def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
     """List ``[train|val|test/]images/NAME.jpg`` with its mask ``[...]/masks/NAME.png``, numbers of classes in 8 bits.
 
     ``classes.txt`` names class i in line i + 1; a line ``-`` is a value to ignore, as 255 always is. Without it,
@@ -37,7 +37,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
     listed = [
         Listed(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
         for split, prefix in parts
-        for name in walk_images(root / f"{prefix}images")
+        for name in walk_images(root / f"{prefix}images", follow_links=follow_links)
     ]
     name = root.resolve().name
     layout = Layout(name, (), ((f"{parts[0][1]}images/",),), {}, "Put images and masks into")
@@ -53,13 +53,9 @@ def _parts(root: Path) -> list[tuple[str, str]]:
     """Return split and folder of each part: ``("", "")``, or ``("val", "validation/")`` and so on."""
     if (root / "images").is_dir() and (root / "masks").is_dir():
         return [("", "")]
-    order = list(dict.fromkeys(SPLIT_FOLDERS.values()))
-    found = [
-        (split, f"{folder}/")
-        for folder, split in SPLIT_FOLDERS.items()
-        if (root / folder / "images").is_dir() and (root / folder / "masks").is_dir()
-    ]
-    return sorted(found, key=lambda part: order.index(part[0]))
+    folders = sorted(path.parent for path in root.glob("*/masks") if path.is_dir())
+    found = {path.name: split_of_name(path.name) for path in folders if (path / "images").is_dir()}
+    return [(split, f"{name}/") for split in splits_in_order(found.values()) for name in found if found[name] == split]
 
 
 def _mask_of(name: str) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.data.label_names import class_names as classes_of
-from labelkit.data.shards import Place, absolute, listing, open_place, split_of_file
+from labelkit.data.shards import Place, absolute, listing, open_place, splits_of_files
 from labelkit.data.tables import find_label_column, without_labels
 from labelkit.errors import DatasetError
 from labelkit.reading import NotRegularError, parse_json
@@ -119,6 +119,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     pieces: list[NDArray[np.int64]] = []
     column: str | None = None
     class_names: list[str] = []
+    split_of_file = splits_of_files(paths)
     for number, path in enumerate(paths):
         found = _read_listing(path, column, label_column)
         if class_names and found.class_names and found.class_names != class_names:
@@ -128,20 +129,19 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
         labels += found.labels
         label_fault = label_fault or found.label_fault
-        splits += [split_of_file(path)] * count
+        splits += [split_of_file[number]] * count
         for group, rows in enumerate(found.group_rows):
             pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
     if not ids or column is None:
         raise DatasetError(name, "no rows", "Check the files.")
     places = np.concatenate(pieces).astype(np.int64)
     source = ParquetSource(absolute(paths), column, *(places[:, part].copy() for part in range(3)))
-    known = splits if None not in splits else [None] * len(ids)
     notes = [without_labels(label_fault)] if label_fault else []
     classes = [_named(value, class_names) for value in labels]
     if not class_names:
         classes, told = classes_of(labels)
         notes += told
-    return listing(name, ids, classes, known, source, class_names=class_names, notes=notes)
+    return listing(name, ids, classes, splits, source, class_names=class_names, notes=notes)
 
 
 @dataclass(slots=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from labelkit.data.datasets import ImageDataset
+from labelkit.data.datasets import ImageDataset, LimitedSource
+from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import Count
 from labelkit.data.remote import is_address
@@ -95,6 +96,9 @@ def load_dataset(
     download: bool = False,
     any_classes: bool = True,
     label_column: str | None = None,
+    exclude: Sequence[str] = (),
+    follow_links: bool = False,
+    max_pixels: float = MAX_PIXELS,
 ) -> ImageDataset:
     """List a named data set, a folder of images, a CSV file, or images in archives.
 
@@ -106,15 +110,37 @@ def load_dataset(
         download: fetch a named set that is not there.
         any_classes: False takes folders for classes only where they look like it; see ``load_folder``.
         label_column: column of the labels in a CSV or Parquet file, field of the .json files in archives.
+        exclude: patterns of what to leave out; see `labelkit.data.folders.left_out`.
+        follow_links: list what links to folders lead to, in a folder.
+        max_pixels: width times height of the largest image that is read.
 
     Raises:
         DatasetError: nothing of this name, no images, faults in the files.
     """
     if label_column is not None and not is_shards(name_or_path) and not name_or_path.lower().endswith(".csv"):
         raise DatasetError(name_or_path, "has no columns, and --label-column names one", "Leave it out.")
+    dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude, follow_links)
+    if exclude:
+        from labelkit.data.folders import without
+
+        dataset = without(dataset, exclude)
+    if max_pixels != MAX_PIXELS:
+        dataset = replace(dataset, source=LimitedSource(dataset.source, max_pixels))
+    return dataset
+
+
+def _load(
+    name_or_path: str,
+    data_root: Path,
+    download: bool,
+    any_classes: bool,
+    label_column: str | None,
+    exclude: Sequence[str],
+    follow_links: bool,
+) -> ImageDataset:
     spec = DATASETS.get(name_or_path)
     if spec is not None:
-        return spec.load(Path(data_root), download)
+        return spec.load(data_root, download)
     check_dataset(name_or_path)
     path = Path(name_or_path).expanduser()
     if is_shards(name_or_path) and not path.is_dir():
@@ -125,14 +151,14 @@ def load_dataset(
             return load_parquet(files, _name_of_files(name_or_path), label_column)
         from labelkit.data.tars import load_tars
 
-        return load_tars(files, _name_of_files(name_or_path), label_column)
+        return load_tars(files, _name_of_files(name_or_path), label_column, exclude=exclude)
     if is_address(name_or_path):
         from labelkit.data.folders import load_remote_folder
 
         if name_or_path.lower().endswith(".csv"):
             remedy = "Give a folder, .tar or .parquet, or fetch the CSV and its images."
             raise DatasetError(name_or_path, "is a CSV at an address", remedy)
-        return load_remote_folder(name_or_path, any_classes=any_classes)
+        return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
         from labelkit.data.coco_folders import has_instances, load_coco_folder
         from labelkit.data.folders import load_folder
@@ -141,8 +167,8 @@ def load_dataset(
         if has_instances(path):
             return load_coco_folder(path)
         if has_masks(path):
-            return load_mask_folder(path)
-        return load_folder(path, any_classes=any_classes)
+            return load_mask_folder(path, follow_links=follow_links)
+        return load_folder(path, any_classes=any_classes, exclude=exclude, follow_links=follow_links)
     if path.suffix.lower() != ".csv" or not path.is_file():
         raise DatasetError(
             name_or_path,
@@ -151,7 +177,7 @@ def load_dataset(
         )
     from labelkit.data.tables import load_csv
 
-    return load_csv(path, data_root=Path(data_root), label_column=label_column)
+    return load_csv(path, data_root=data_root, label_column=label_column)
 
 
 def _name_of_files(pattern: str) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset, ImageSource, positions_of, sorted_by_bytes
-from labelkit.data.folders import SPLIT_FOLDERS
+from labelkit.data.folders import split_of_name, splits_in_order
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import natural_key
 from labelkit.errors import DatasetError
@@ -32,7 +32,6 @@ _BRACES: Final = re.compile(r"\{([^{}]+)\}")
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
 _MOST_FILES: Final = 1_000_000
 _MOST_SHOWN: Final = 3
-_SPLIT: Final = re.compile(r"([A-Za-z]+)(?=[^A-Za-z]|$)")
 
 
 def is_shards(text: str) -> bool:
@@ -109,10 +108,10 @@ def _choices(inside: str) -> list[str]:
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
 
 
-def split_of_file(path: Place) -> str | None:
-    """Return the split that a file's name begins with, such as train-0001.tar."""
-    word = _SPLIT.match(path.name)
-    return None if word is None else SPLIT_FOLDERS.get(word.group(1).lower())
+def splits_of_files(paths: Sequence[Place]) -> list[str | None]:
+    """Return the split that the name of each file says, as train-0001.tar does; none if only one is said, of some."""
+    found = [split_of_name(path.name.removesuffix(path.suffix)) for path in paths]
+    return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
 
 def listing(
@@ -138,7 +137,7 @@ def listing(
     """
     order: NDArray[np.int64] = np.array(sorted(range(len(ids)), key=lambda row: ids[row].encode()), dtype=np.int64)
     names = tuple(class_names or sorted({label for label in labels if label is not None}, key=natural_key))
-    split_names = tuple(split for split in ("train", "val", "test") if split in splits)
+    split_names = splits_in_order(splits)
     found = positions_of([labels[row] for row in order], names)
     return ImageDataset(
         name=name,

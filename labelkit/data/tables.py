@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from labelkit.data.datasets import FileSource, ImageDataset, positions_of, sorted_by_bytes
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, positions_of, sorted_by_bytes
 from labelkit.data.files import is_folder, is_there, read_table
-from labelkit.data.folders import walk_images
+from labelkit.data.folders import splits_in_order, walk_images
 from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.path_rule import find_paths, near_paths
 from labelkit.errors import DatasetError
@@ -146,7 +146,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     faults.raise_any()
     ids = tuple(sorted_by_bytes(by_id))
     class_names = tuple(sorted({row.label for row in rows if row.label}, key=natural_key))
-    first_splits = [split for split in ("train", "val", "test") if any(row.split == split for row in rows)]
+    first_splits = splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
     split_names = (*first_splits, *other_splits)
     labels = positions_of([by_id[sample_id].label or None for sample_id in ids], class_names)
@@ -288,6 +288,7 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
         else:
             split = "" if at_split is None else fields[at_split].strip()
             guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
+            split = SPLIT_WORDS.get(split.lower(), split)
             rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess))
             labels.append(None if at_label is None else fields[at_label])
     faults.raise_any()

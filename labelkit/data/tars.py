@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
-from labelkit.data.folders import SPLIT_FOLDERS
+from labelkit.data.folders import ignored_notes, left_out, splits_and_classes
 from labelkit.data.label_names import class_names
 from labelkit.data.remote import RemoteFile
-from labelkit.data.shards import Place, absolute, listing, open_place, split_of_file
+from labelkit.data.shards import Place, absolute, listing, open_place, splits_of_files
 from labelkit.data.tables import find_label_column, without_labels
 from labelkit.errors import DatasetError
 from labelkit.reading import NotRegularError, parse_json
@@ -80,13 +80,16 @@ class _Sample:
     key: str
 
 
-def load_tars(paths: Sequence[Place], name: str, label_column: str | None = None) -> ImageDataset:
+def load_tars(
+    paths: Sequence[Place], name: str, label_column: str | None = None, *, exclude: Sequence[str] = ()
+) -> ImageDataset:
     """List the images of archives.
 
     Args:
         paths: archives without compression.
         name: of the data set.
         label_column: field of the labels in ``.json``; by default the usual one.
+        exclude: patterns of what to leave out; see :func:`labelkit.data.folders.left_out`.
 
     Raises:
         DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
@@ -97,7 +100,7 @@ def load_tars(paths: Sequence[Place], name: str, label_column: str | None = None
     ignored: Counter[str] = Counter()
     unended: list[str] = []
     for number, path in enumerate(paths):
-        _list_one(path, number, paths, samples, labels, faults, label_column, ignored, unended)
+        _list_one(path, number, paths, samples, labels, faults, label_column, ignored, unended, exclude)
     if not samples:
         raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
     beside = {one.key for one in samples.values()}
@@ -106,26 +109,22 @@ def load_tars(paths: Sequence[Place], name: str, label_column: str | None = None
     ids = [one for one in samples if _is_plain(one, samples)]
     if len(ids) < len(samples):
         ignored["pictures beside the image of their sample"] += len(samples) - len(ids)
-    notes: list[str] = (
-        [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []
-    )
+    notes = ignored_notes(ignored)
     if unended:
         notes.append(f"{', '.join(unended[:3])}: no mark at the end of the archive, which may be cut off")
-    of_folders = [_of_folders(one) for one in ids]
-    splits: list[str | None] = [split_of_file(paths[samples[one].archive]) for one in ids]
-    if None in splits:
-        splits = [split for split, _ in of_folders] if all(split for split, _ in of_folders) else [None] * len(ids)
     if without:
         notes.append(f"{len(without)} .json files have {without_labels(without[0])}")
-    classes, told = class_names([labels.get(samples[one].key) for one in ids])
-    notes += told
-    if not labels:
-        if label_column is not None:
-            problem = without[0] if without else f"no .json file with a field {label_column!r}"
-            raise DatasetError(name, problem, "Name another with --label-column, or leave it out.")
-        has_splits = splits != [None] * len(ids) and None not in [split for split, _ in of_folders]
-        classes = [found if has_splits else PurePosixPath(one).parts[0] if "/" in one else None
-                   for one, (_, found) in zip(ids, of_folders, strict=True)]  # fmt: skip
+    split_of_file = splits_of_files(paths)
+    splits, classes, said = splits_and_classes(ids)
+    if any(split_of_file):
+        splits = [split_of_file[samples[one].archive] for one in ids]
+    if labels:
+        classes, told = class_names([labels.get(samples[one].key) for one in ids])
+        notes += told
+    elif label_column is not None:
+        problem = without[0] if without else f"no .json file with a field {label_column!r}"
+        raise DatasetError(name, problem, "Name another with --label-column, or leave it out.")
+    notes += said
     places = np.array([(samples[one].archive, samples[one].offset, samples[one].size) for one in ids], dtype=np.int64)
     source = TarSource(absolute(paths), *(places[:, column].copy() for column in range(3)))
     return listing(name, ids, classes, splits, source, notes=notes)
@@ -155,6 +154,7 @@ def _list_one(
     label_column: str | None,
     ignored: Counter[str],
     unended: list[str],
+    exclude: Sequence[str],
 ) -> None:
     """Add the members of an archive."""
     suffixes = image_suffixes()
@@ -167,8 +167,8 @@ def _list_one(
                     if not member.isdir():
                         ignored["links and devices"] += 1
                     continue
-                if not inner or PurePosixPath(inner).name.startswith("."):
-                    ignored["hidden"] += 1
+                if (left := left_out(inner, exclude)) is not None:
+                    ignored[left[1]] += 1
                     continue
                 suffix = PurePosixPath(inner).suffix.lower()
                 if suffix in suffixes:
@@ -250,10 +250,3 @@ def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[ob
     if isinstance(found.get(column), list | dict):
         return None, f"more than one value in {column!r}"
     return found.get(column), fault
-
-
-def _of_folders(inner: str) -> tuple[str | None, str | None]:
-    """Split and class that the folders of a member say, as in a folder of images."""
-    folders = inner.split("/")[:-1]
-    split = SPLIT_FOLDERS.get(folders[0].lower()) if folders else None
-    return split, (folders[1] if len(folders) > 1 else None)

@@ -70,6 +70,7 @@ class Crops:
     sizes: NDArray[np.int64]  # (b, 2)
     partner_sizes: NDArray[np.int64]  # (b, 2), of the other images of pairs
     bad: list[tuple[int, str]]
+    lost: list[tuple[int, str]]  # images whose pixels keep next to nothing of them
     sha256: NDArray[np.uint8]  # (b, 32), only filled on request
     file_sizes: NDArray[np.uint64]  # (b,)
 
@@ -89,7 +90,7 @@ class _CropReader:
         sizes, partner_sizes = np.ones((b, 2), dtype=np.int64), np.ones((b, 2), dtype=np.int64)
         sha256 = np.zeros((b, 32), dtype=np.uint8)
         file_sizes = np.zeros(b, dtype=np.uint64)
-        bad = []
+        bad, lost = [], []
         for i, row in enumerate(plan.rows.tolist()):
             try:
                 encoded = self._source.read(row)
@@ -97,12 +98,14 @@ class _CropReader:
                     sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                     file_sizes[i] = encoded.size
                 image, full = encoded.decode_reduced(c, plan.least_side)
+                if plan.identify and (reason := encoded.lost_content(image)) is not None:
+                    lost.append((row, reason))
             except BadImage as error:
                 # Reported, not raised: an exception loses its type on the way out of a worker.
                 bad.append((row, error.reason))
                 continue
             sizes[i] = partner_sizes[i] = full
-            shrink = round(full[0] / image.shape[0])  # a power of 2
+            shrink = round(max(full) / max(image.shape[:2]))  # a power of 2
             partner = image
             if plan.pairs is not None and plan.pairs.rows[i] != row:
                 try:
@@ -126,7 +129,7 @@ class _CropReader:
                 crops[view][i] = cut_view(shown, boxes[view][i] / shrink, spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
-        return Crops(tensors, boxes, sizes, partner_sizes, bad, sha256, file_sizes)
+        return Crops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
 
 
 class _Items(Dataset[T | LabelkitError]):

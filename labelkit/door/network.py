@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from labelkit.config.model import ModelConfig
 from labelkit.config.presets import resolve
 from labelkit.data.center_crop import center_boxes
-from labelkit.data.decode import BadImage, decode_image
+from labelkit.data.decode import BadImage, decode_reduced, read_image_file
 from labelkit.data.views.resizing import resize_box
 from labelkit.door.functions import told_by_logging
 from labelkit.errors import DatasetError
@@ -95,7 +95,7 @@ class Network(nn.Module):
                 raise DatasetError("image", problem, f"Give (h, w, {self.channels}) uint8.")
             return image
         try:
-            return decode_image(Path(image), 1 if self.channels == 1 else 3)
+            return decode_reduced(read_image_file(Path(image)), 1 if self.channels == 1 else 3, least_side=None)[0]
         except BadImage as error:
             raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Give an image.") from error
 

@@ -14,6 +14,7 @@ import pytest
 from labelkit.data import decode
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.decode import BadImage
+from labelkit.data.folders import split_of_name
 from labelkit.data.named import cifar
 from labelkit.data.named.cifar import ArrayUnpickler
 from labelkit.data.registry import DATASETS, load_dataset
@@ -198,10 +199,121 @@ def test_split_folders_share_their_classes(tmp_path: Path) -> None:
     assert [dataset.sample_ids[row] for row in dataset.in_split("val")] == ["valid/dog/3.png"]
 
 
-def test_a_class_may_be_called_train_beside_other_classes(tmp_path: Path) -> None:
+def test_a_class_may_be_called_train_beside_other_classes_which_is_said(tmp_path: Path) -> None:
     put(tmp_path / "train/1.png")
     put(tmp_path / "bus/2.png")
-    assert load(tmp_path).class_names == ("bus", "train")
+    dataset = load(tmp_path)
+    assert (dataset.class_names, dataset.split_names) == (("bus", "train"), ())
+    assert "train/ beside other folders: taken for classes, not for splits (--exclude" in dataset.notes[0]
+
+
+def folders_of(dataset: ImageDataset) -> dict[str, tuple[str | None, str | None]]:
+    """Split and class of each image."""
+    splits, classes = (*dataset.split_names, None), (*dataset.class_names, None)
+    pairs = zip(dataset.splits.tolist(), dataset.labels.tolist(), strict=True)
+    return {name: (splits[i], classes[k]) for name, (i, k) in zip(dataset.sample_ids, pairs, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("Train", "TEST", ("train", "test")),
+        ("Training", "Testing", ("train", "test")),
+        ("TRAIN", "valid", ("train", "val")),
+        ("train", "Validation", ("train", "val")),
+        ("training", "dev", ("train", "val")),
+    ],
+)
+def test_folders_and_csv_know_the_same_words_for_splits(
+    tmp_path: Path, first: str, second: str, names: tuple[str, ...]
+) -> None:
+    for name in (f"{first}/cat/1.png", f"{first}/dog/2.png", f"{second}/cat/3.png", f"{second}/dog/4.png"):
+        put(tmp_path / name)
+    table = write_csv(tmp_path, f"path,split\n{first}/cat/1.png,{first}\n{second}/dog/4.png,{second}\n")
+
+    folder, listed = load(tmp_path), load(table)
+
+    assert (folder.split_names, folder.class_names) == (names, ("cat", "dog"))
+    assert listed.split_names == names
+    assert len(folder.in_split(second)) == 2  # asked for by its own word
+    assert len(listed.in_split(names[1])) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train2017", "train"),
+        ("training_set", "train"),
+        ("test images", "test"),
+        ("train-00000-of-00002-b42a775f407cee45", "train"),
+        ("Unlabelled", "unlabeled"),
+        ("train-station", None),
+        ("test-tubes", None),
+        ("trained", None),
+        ("validity", None),
+        ("value", None),
+    ],
+)
+def test_a_name_is_a_split_only_if_nothing_but_numbers_and_fillers_follow_the_word(
+    name: str, split: str | None
+) -> None:
+    assert split_of_name(name) == split
+
+
+def test_a_folder_of_unlabeled_images_beside_splits_is_a_split_without_classes(tmp_path: Path) -> None:
+    for name in ("train/cat/1.png", "train/dog/2.png", "test/cat/3.png", "unlabeled/4.png", "unlabeled/batch/5.png"):
+        put(tmp_path / name)
+    assert folders_of(load(tmp_path)) == {
+        "test/cat/3.png": ("test", "cat"),
+        "train/cat/1.png": ("train", "cat"),
+        "train/dog/2.png": ("train", "dog"),
+        "unlabeled/4.png": ("unlabeled", None),
+        "unlabeled/batch/5.png": ("unlabeled", None),
+    }
+
+
+def test_a_folder_of_unlabeled_images_beside_classes_is_no_class(tmp_path: Path) -> None:
+    for name in ("cat/1.png", "dog/2.png", "unlabeled/3.png"):
+        put(tmp_path / name)
+    dataset = load(tmp_path)
+    assert (dataset.class_names, dataset.labels.tolist()) == (("cat", "dog"), [0, 1, -1])
+    assert dataset.notes == ("images in unlabeled/ have no label",)
+
+
+@pytest.mark.parametrize("around", ["archive/", "archive/archive/", "data set/"])
+@pytest.mark.parametrize("loose", ["", "readme.png"])
+def test_a_folder_around_splits_or_classes_means_nothing(tmp_path: Path, around: str, loose: str) -> None:
+    for name in ("train/cat/1.png", "train/dog/2.png", "test/cat/3.png"):
+        put(tmp_path / "splits" / around / name)
+    for name in ("cat/1.png", "dog/2.png"):
+        put(tmp_path / "classes" / around / name)
+    if loose:
+        put(tmp_path / "splits" / loose)
+    splits, classes = folders_of(load(tmp_path / "splits")), folders_of(load(tmp_path / "classes"))
+    assert splits[f"{around}train/dog/2.png"] == ("train", "dog")
+    assert splits[f"{around}test/cat/3.png"] == ("test", "cat")
+    assert classes == {f"{around}cat/1.png": (None, "cat"), f"{around}dog/2.png": (None, "dog")}
+
+
+def test_a_split_in_a_folder_of_the_same_split_means_nothing(tmp_path: Path) -> None:
+    for name in ("training_set/training_set/cat/1.png", "training_set/training_set/dog/2.png", "test_set/cat/3.png"):
+        put(tmp_path / name)
+    dataset = load(tmp_path)
+    assert (dataset.split_names, dataset.class_names) == (("train", "test"), ("cat", "dog"))
+
+
+@pytest.mark.parametrize("second", ["test/cat/3.png", "more/4.png"])
+def test_a_stray_folder_beside_splits_is_neither_split_nor_class_and_named(tmp_path: Path, second: str) -> None:
+    for name in ("train/cat/1.png", "train/dog/2.png", second, "extra/5.png", "extra/6.png"):
+        put(tmp_path / name)
+    dataset = load(tmp_path)
+    assert dataset.class_names == ("cat", "dog")
+    assert folders_of(dataset)["extra/5.png"] == (None, None)
+    assert "extra/ (2 images) lies beside " in dataset.notes[0]
+    assert "(--exclude leaves it out)" in dataset.notes[0]
+    left = load_dataset(str(tmp_path), data_root=tmp_path, exclude=("extra", "more"))
+    assert len(left) == (3 if second.startswith("test") else 2)
+    assert "extra/" not in " ".join(left.notes)
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
@@ -223,7 +335,64 @@ def test_hidden_files_other_suffixes_and_linked_folders_are_counted(tmp_path: Pa
     (tmp_path / "set/a/3.png").symlink_to(tmp_path / "outside/2.png")
     dataset = load(tmp_path / "set")
     assert dataset.sample_ids == ("a/1.png", "a/3.png")
-    assert dataset.notes == ("ignored: 1 hidden, 2 links to folders, 1 with other suffixes",)
+    assert dataset.notes == (
+        "ignored: 1 hidden, 2 links to folders, which --follow-links lists, 1 with other suffixes",
+    )
+
+
+@pytest.mark.parametrize("folder", ["@eaDir", "#recycle", "__MACOSX", "$RECYCLE.BIN", ".thumbnails", "lost+found"])
+def test_folders_of_thumbnails_and_waste_are_no_classes(tmp_path: Path, folder: str) -> None:
+    for name in ("cat/1.png", "dog/2.png", f"{folder}/3.png", f"cat/{folder}/1.png/SMALL.jpg"):
+        put(tmp_path / name)
+    dataset = load(tmp_path)
+    assert dataset.sample_ids == ("cat/1.png", "dog/2.png")
+    assert dataset.class_names == ("cat", "dog")
+    assert dataset.notes[0].startswith("ignored: 2 ")
+
+
+def test_patterns_leave_out_images_and_folders_of_every_kind_of_set(tmp_path: Path) -> None:
+    for name in ("cat/1.png", "cat/1_mask.png", "dog/2.png", "dog/old/3.png", "emu/4.png"):
+        put(tmp_path / "set" / name)
+    table = write_csv(
+        tmp_path, "path,label\nset/cat/1.png,b\nset/cat/1_mask.png,a\nset/dog/old/3.png,c\nset/emu/4.png,b\n"
+    )
+
+    def left(path: Path) -> ImageDataset:
+        return load_dataset(str(path), data_root=tmp_path, exclude=("*_mask.png", "old/", "*/emu", "emu"))
+
+    folder, listed = left(tmp_path / "set"), left(table)
+
+    assert folder.sample_ids == ("cat/1.png", "dog/2.png")
+    assert (folder.class_names, folder.notes) == (("cat", "dog"), ("ignored: 3 excluded",))
+    assert listed.sample_ids == ("set/cat/1.png",)
+    assert (listed.class_names, listed.labels.tolist()) == (("b",), [0])
+    with pytest.raises(DatasetError, match="all 4 images are excluded"):
+        load_dataset(str(table), data_root=tmp_path, exclude=("set",))
+
+
+def test_links_to_folders_are_followed_where_asked_and_never_in_a_circle(tmp_path: Path) -> None:
+    for name in ("whole/a/1.png", "whole/b/2.png"):
+        put(tmp_path / name)
+    subset = tmp_path / "subset"
+    subset.mkdir()
+    (subset / "a").symlink_to("../whole/a")
+    (subset / "again").symlink_to("../whole/a")
+    (tmp_path / "whole/a/up").symlink_to("../..")
+    (subset / "self").symlink_to(".")
+    with pytest.raises(DatasetError, match="3 links to folders, which --follow-links lists"):
+        load(subset)
+    dataset = load_dataset(str(subset), data_root=tmp_path, follow_links=True)
+    assert dataset.sample_ids == ("a/1.png", "again/1.png")
+    assert dataset.class_names == ("a", "again")
+    assert dataset.source.read(0).decode(1).shape == (4, 4, 1)
+    assert dataset.notes == ("ignored: 3 links to folders around them",)
+
+
+def test_the_limit_of_pixels_can_be_set(tmp_path: Path) -> None:
+    put(tmp_path / "a.png", size=(30, 20))
+    dataset = load_dataset(str(tmp_path), data_root=tmp_path, max_pixels=599).select([0])
+    with pytest.raises(BadImage, match=r"30 x 20 is more than 599 pixels \(--max-pixels\)"):
+        dataset.source.read(0).decode(3)
 
 
 def test_a_link_in_a_circle_is_listed_and_found_unreadable(tmp_path: Path) -> None:

@@ -123,7 +123,9 @@ def listed(text: object) -> ImageDataset:
 
 
 def test_a_folder_at_an_address_has_the_rows_of_the_folder(tmp_path: Path) -> None:
-    folder = fill(tmp_path / "photos", "train/cat/.hidden.png", ".git/a.png", "train/cat/notes.txt")
+    folder = fill(
+        tmp_path / "photos", "train/cat/.hidden.png", ".git/a.png", "train/cat/notes.txt", "train/@eaDir/1.png/S.png"
+    )
     upload(folder, "memory://bucket/photos")
 
     here, there = listed(folder), listed("memory://bucket/photos/")

@@ -189,6 +189,40 @@ def test_members_that_are_no_files_are_counted_and_names_lead_nowhere(tmp_path: 
     assert found.notes == ("ignored: 1 hidden, 2 links and devices",)
 
 
+def test_archives_whose_names_only_begin_with_a_split_are_none(tmp_path: Path) -> None:
+    for name in ("train-station", "test-tubes"):
+        pack(tmp_path / f"{name}.tar", {f"{name}/{kind}/1.png": picture(1) for kind in ("a", "b")})
+    found = listed(tmp_path / "*.tar")
+    assert (len(found), found.split_names, found.class_names) == (4, (), ("test-tubes", "train-station"))
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["Training_01.tar", "Testing_01.tar"], ("train", "test")),
+        (["train.tar", "validation.tar", "unlabeled.tar"], ("train", "val", "unlabeled")),
+        (["train.tar", "test.tar", "more.tar"], ("train", "test")),
+        (["train.tar", "more.tar"], ()),
+    ],
+)
+def test_names_of_archives_say_splits_by_the_words_of_folders(
+    tmp_path: Path, names: list[str], splits: tuple[str, ...]
+) -> None:
+    for number, name in enumerate(names):
+        pack(tmp_path / name, {f"{number}.png": picture(number)})
+    found = listed(tmp_path / "*.tar")
+    assert (len(found), found.split_names) == (len(names), splits)
+
+
+def test_folders_in_archives_are_left_out_as_in_a_folder(tmp_path: Path) -> None:
+    waste = (".ipynb_checkpoints/1.png", "cat/@eaDir/1.png/SMALL.png", "__MACOSX/cat/1.png", "old/3.png")
+    kept = ("cat/1.png", "dog/2.png", "unlabeled/4.png")
+    path = pack(tmp_path / "set.tar", {f"set/{name}": picture(1) for name in (*waste, *kept)})
+    found = load_dataset(str(path), data_root=tmp_path, exclude=("old",))
+    assert (found.sample_ids, classes(found)) == (kept, ["cat", "dog", None])
+    assert found.notes[0] == "ignored: 1 excluded, 1 folders @eaDir, 1 folders __MACOSX, 1 hidden"
+
+
 def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
     whole = pack(tmp_path / "a.tar", {f"{i}.png": picture(i) for i in range(6)}).read_bytes()
     with tarfile.open(tmp_path / "a.tar") as archive:

@@ -148,12 +148,12 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
 
 def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConfig]:
     """Return the common images, their numbers, and the options with the names of ``--old-classes`` spelled out."""
-    given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given")
+    given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing())
     listing, _ = read_listing(given)
     holdout = None if has_own_splits(listing) else config.holdout
     if holdout is not None:
         listing, _ = read_listing(given.model_copy(update={"holdout": holdout, "split_seed": config.split_seed}))
-    test_split = next((name for name in ("test", "val", "valid", "validation") if name in listing.split_names), None)
+    test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
         raise DatasetError(config.dataset, f"has no splits train and test (it has: {names})", "Choose another set.")

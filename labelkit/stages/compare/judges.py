@@ -43,6 +43,7 @@ def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **
         EmbedConfig(
             dataset=config.dataset,
             data_root=config.data_root,
+            **config.listing(),
             split="all",
             max_per_class=config.max_per_class,
             device=config.device,

@@ -95,6 +95,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     common: dict[str, object] = {
         "dataset": config.dataset,
         "data_root": config.data_root,
+        **config.listing(),
         "holdout": data.holdout,
         "holdout_classes": None,
         "max_per_class": config.max_per_class,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labelkit import __version__
 from labelkit.config.embed import EmbedConfig
-from labelkit.data.datasets import ArraySource, FileSource, ImageDataset
+from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, LimitedSource
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import Reader, count_workers
@@ -38,7 +38,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.several import check_same_on_all
 from labelkit.stages.sharded import open_rest, say_if_split_otherwise, sharding_of
 from labelkit.stages.train.initialize import describe_weights
-from labelkit.stages.train.prepare import list_dataset
+from labelkit.stages.train.prepare import list_dataset, warn_of_lost
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
@@ -109,6 +109,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     with run.working():
         embedded_now = _embed_pending(work)
     store = _published(work)
+    warn_of_lost(dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     runtime.close()
@@ -131,6 +132,7 @@ class _Work:
         reused: stores that rows are copied from.
         draws: views that are embedded besides; ``None``: none.
         reader: decodes images.
+        lost: how it came that pixels keep next to nothing of an image, by row.
     """
 
     run: EmbeddingRun
@@ -145,6 +147,7 @@ class _Work:
     reused: tuple[EmbeddingStore, ...]
     draws: ViewDraws | None
     reader: Reader
+    lost: dict[int, str] = field(default_factory=dict)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return (b, d) of (b, c, size, size)."""
@@ -270,6 +273,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
     ids = tuple(plan.sample_ids)
     if dataset.sample_ids == ids:
         return dataset
+    source: ImageSource
     if dataset.root is None:
         place = {name: row for row, name in enumerate(dataset.sample_ids)}
         gone = [name for name in ids if name not in place]
@@ -279,6 +283,8 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = dataset.source.select(np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
+        if isinstance(dataset.source, LimitedSource):
+            source = replace(dataset.source, source=source)
     current_progress().message("the images changed since this run began: its first listing is embedded")
     n = len(ids)
     return replace(
@@ -406,6 +412,7 @@ def _embed_rows(
             outputs = network.classify(features) if plan.extras else None
         broken = {row for row, _ in batch.bad}
         skipped.extend(batch.bad)
+        work.lost.update(batch.lost)
         keep = np.array([i for i, row in enumerate(batch.rows) if int(row) not in broken], dtype=np.int64)
         embedded = features.float().cpu().numpy()[keep]
         if work.draws is not None:

@@ -52,7 +52,7 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
         DatasetError: the set is not there, has no masks, or has masks of the other kind.
         CheckpointError: the network cannot be loaded.
     """
-    dataset = load_dataset(config.dataset, data_root=config.data_root)
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.masks is None:
         raise DatasetError(
             config.dataset, "has no masks", "Choose a set that has them (`labelkit datasets`: mask classes)."

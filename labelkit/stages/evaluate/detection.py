@@ -121,7 +121,7 @@ def _pictures(dataset: ImageDataset, rows: NDArray[np.int64], found: Entries) ->
 
 
 def _open(config: EvaluateDetectionConfig) -> ImageDataset:
-    dataset = load_dataset(config.dataset, data_root=config.data_root)
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.objects is None:
         raise DatasetError(config.dataset, "has no boxes", HAVE_BOXES)
     return dataset

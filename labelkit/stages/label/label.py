@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from labelkit.config.labeling import LabelConfig
-from labelkit.data.datasets import FileSource
 from labelkit.errors import DatasetError, OutputExistsError, output_exists
 from labelkit.stages.label.rounds import Labels, added_labels, beginning
 from labelkit.stages.label.sets import check_set, write_set
@@ -124,9 +123,9 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
         DatasetError: the images are not files, or are not known here.
     """
     images = indexed_images(store, config.dataset, config.data_root)
-    if not isinstance(images.source, FileSource):
+    if images.root is None:
         raise DatasetError(images.name, "its images are no files, so that no CSV can name them", "Leave out --csv.")
-    folder, root = path.absolute().parent, images.source.root.absolute()
+    folder, root = path.absolute().parent, images.root.absolute()
     there = set(images.sample_ids)
     missing = [name for name in store.sample_ids if name not in there]
     if missing:

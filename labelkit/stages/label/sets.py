@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.labeling import SET_FILES, LabelConfig
-from labelkit.data.datasets import FileSource
 from labelkit.data.decode import BadImage, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
 from labelkit.stages.exchange.parquet import check_parquet, write_parquet
@@ -207,9 +206,9 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
 def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
     assert config.out is not None
     images = indexed_images(store, config.dataset, config.data_root)
-    if not isinstance(images.source, FileSource):
+    if images.root is None:
         raise DatasetError(images.name, "its images are no files to copy", "Use --export coco, atlas, or --csv.")
-    root = images.source.root.resolve()
+    root = images.root.resolve()
     if config.out.resolve().is_relative_to(root):
         problem = f"{config.out} lies in {root}, whose images it would copy"
         raise ConfigError("--out", problem, "Choose a place outside of it.")

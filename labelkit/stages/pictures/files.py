@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileSource, ImageDataset
-from labelkit.data.decode import BadImage
+from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource
+from labelkit.data.decode import MAX_PIXELS, BadImage
 from labelkit.data.files import is_there
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetError, LabelkitError
 from labelkit.stages.read.locations import find_images
 from labelkit.store.embeddings import EmbeddingStore
 
+AS_EMBEDDED: Final[dict[str, Any]] = {"follow_links": True, "max_pixels": math.inf}
+"""Options of ``load_dataset`` that find all that a store may have been made from, whatever was asked for then."""
 
-def one_image(path: Path) -> ImageDataset:
+
+def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
     """Return an image file as a data set of one row, without a label.
 
     Raises:
@@ -24,7 +29,7 @@ def one_image(path: Path) -> ImageDataset:
     """
     if not is_there(path):
         raise DatasetError(str(path), "does not exist", "Give an image file.")
-    source = FileSource(path.parent, (path.name,))
+    source = LimitedSource(FileSource(path.parent, (path.name,)), max_pixels)
     try:
         source.read(0).decode(3)
     except BadImage as error:
@@ -64,7 +69,7 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
             "Pass --dataset (and --data-root), or LABELKIT_CACHE as when it was made: the cache remembers.",
         )
     try:
-        return load_dataset(place[0], data_root=place[1])
+        return load_dataset(place[0], data_root=place[1], **AS_EMBEDDED)
     except LabelkitError as error:
         raise DatasetError(
             place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."

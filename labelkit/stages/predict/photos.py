@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from labelkit.config.predict import PredictConfig
-from labelkit.data.datasets import FileSource, ImageDataset, sorted_by_bytes
+from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, sorted_by_bytes
 from labelkit.data.files import is_folder
 from labelkit.data.folders import walk_images
 from labelkit.errors import DatasetError
@@ -121,7 +121,11 @@ def predict_photos(config: PredictConfig) -> Predictions:
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
         found = embedded_images(
-            _as_dataset(photos), source.store, checkpoint=config.checkpoint, device=config.device, where="predict"
+            _as_dataset(photos, config.max_pixels),
+            source.store,
+            checkpoint=config.checkpoint,
+            device=config.device,
+            where="predict",
         )
         asked.insert(0, found)
     predictions = [line for queries in asked for line in _answers(source, queries, min_confidence)]
@@ -157,7 +161,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
             if not is_folder(entry):
                 yield entry
                 continue
-            names = sorted_by_bytes(walk_images(entry))
+            names = sorted_by_bytes(walk_images(entry, exclude=config.exclude, follow_links=config.follow_links))
             if not names:
                 raise DatasetError(str(entry), "no images", "Give a folder of photos.")
             yield from (entry / name for name in names)
@@ -171,7 +175,7 @@ def _lines() -> list[str]:
     return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
 
 
-def _as_dataset(photos: list[Path]) -> ImageDataset:
+def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
     """List photos, wherever they are; their ids are the paths as they were given."""
     ids = tuple(sorted_by_bytes({str(photo) for photo in photos}))
     none = np.full(len(ids), -1)
@@ -187,7 +191,7 @@ def _as_dataset(photos: list[Path]) -> ImageDataset:
         in_channels=3,
         chiral=False,
         photographic=True,
-        source=FileSource(Path(), ids),
+        source=LimitedSource(FileSource(Path(), ids), max_pixels),
     )
 
 

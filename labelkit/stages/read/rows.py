@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of
 from labelkit.algorithms.shared_rows import part_of
+from labelkit.data.datasets import SPLIT_WORDS
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.several import current_processes
 from labelkit.store.embeddings import EmbeddingStore
@@ -25,6 +26,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     """
     if split == "all":
         return np.flatnonzero(store.sound)
+    split = split if split in store.split_names else SPLIT_WORDS.get(split.lower(), split)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
         remedy = "Choose one, or all." if store.split_names else "Give all, or embed with --holdout 0.3 --split all."

@@ -98,7 +98,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     loading: threading.Thread | None = None
     if config.query is not None and not is_store(config.query):
         refuse_several("--query", f"{config.query} is to be embedded first", "Embed it, and give the store.")
-        images = query_images(config.query)
+        images = query_images(config.query, **config.listing())
         # Another process checks the store meanwhile.
         quick = may_be_quick(len(images), config.checkpoint, config.device)
         loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})

@@ -148,7 +148,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         from labelkit.stages.embed.queries import query_patches  # torch loads here
         from labelkit.stages.read.networks import recorded_network
 
-        images = query_images(config.query)
+        images = query_images(config.query, **config.listing())
         model = recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:

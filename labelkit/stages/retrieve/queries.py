@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.files import is_folder, is_there
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, Mismatch
@@ -65,17 +67,21 @@ def is_store(path: Path) -> bool:
         return False
 
 
-def query_images(query: Path) -> ImageDataset:
+def query_images(query: Path, **listing: Any) -> ImageDataset:
     """List the query images: one file, or all images of a folder.
+
+    Args:
+        query: file or folder.
+        listing: options of ``load_dataset``.
 
     Raises:
         DatasetError: it does not exist, is no image, or the folder holds none.
     """
     if is_folder(query):
-        return load_dataset(str(query), data_root=query)
+        return load_dataset(str(query), data_root=query, **listing)
     if not is_there(query):
         raise DatasetError(str(query), "does not exist", "Give an image file, a folder of images, or a store.")
-    return one_image(query)
+    return one_image(query, listing.get("max_pixels", MAX_PIXELS))
 
 
 def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:

@@ -20,7 +20,7 @@ from labelkit.percent import percent
 from labelkit.stages.discover.few import RESULT_KIND, SOURCES
 from labelkit.stages.discover.tables import FoundImage, read_found_table
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
-from labelkit.stages.pictures.files import image_pixels, indexed_images
+from labelkit.stages.pictures.files import AS_EMBEDDED, image_pixels, indexed_images
 from labelkit.stages.pictures.plots import MapPanel, write_map_plot
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_features
@@ -113,7 +113,7 @@ def _images(config: ShowDiscoveredConfig, store: EmbeddingStore | None) -> Image
     if store is not None:
         return indexed_images(store, config.dataset, config.data_root)
     assert config.dataset is not None
-    return load_dataset(config.dataset, data_root=config.data_root)
+    return load_dataset(config.dataset, data_root=config.data_root, **AS_EMBEDDED)
 
 
 def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: ImageDataset | None) -> _Shown:

@@ -30,7 +30,7 @@ def shown_dataset(config: ShowImagesConfig, run: TrainedRun) -> ImageDataset:
     try:
         if config.dataset is None and config.split is None:
             return prepare_data(own).dataset
-        listed = load_dataset(own.dataset, data_root=own.data_root)
+        listed = load_dataset(own.dataset, data_root=own.data_root, **own.listing())
     except DatasetError as error:
         if config.dataset is not None:
             raise

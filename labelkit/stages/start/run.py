@@ -99,7 +99,7 @@ def start(config: StartConfig) -> SimpleResult:
         ResourceError: no room, no permission.
         LabelkitError: what a step cannot do; the steps before it are kept.
     """
-    dataset = _photos(config.photos)
+    dataset = _photos(config)
     photos = config.photos.resolve()
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
     _check_folder(folder, photos)
@@ -192,11 +192,12 @@ def _plan(
     return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
 
 
-def _photos(folder: Path) -> ImageDataset:
+def _photos(config: StartConfig) -> ImageDataset:
+    folder = config.photos
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "no such folder"
         raise DatasetError(str(folder), problem, "Give a folder of photos.")
-    dataset = load_dataset(str(folder), data_root=Path("data"))
+    dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
         raise DatasetError(str(folder), "holds one photo only", "Groups need several: add photos.")
     return dataset
@@ -365,6 +366,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     steps: dict[str, StageConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
+            **config.listing(),
             split="all",
             label_split="none",
             backbone=config.backbone,

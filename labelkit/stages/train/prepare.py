@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -148,6 +149,7 @@ def list_dataset(config: DataConfig) -> ImageDataset:
         download=config.download,
         any_classes=config.knows_classes,
         label_column=column,
+        **config.listing(),
     )
 
 
@@ -216,11 +218,16 @@ def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
     """
     if split == "all" or (split == "auto" and "train" not in dataset.split_names):
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
-    name = "train" if split == "auto" else split
-    if name not in dataset.split_names:
-        known = ", ".join(dataset.split_names) or "none"
-        raise ConfigError("--split", f"{dataset.name} has no split {name!r} (it has: {known})", "Choose one, or all.")
-    return np.asarray(dataset.in_split(name), dtype=np.int64)
+    with _asked_by("--split"):
+        rows = dataset.in_split("train" if split == "auto" else split)
+    if split == "auto" and len(rows) < len(dataset):
+        counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
+        left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
+        current_progress().message(
+            f"--split auto takes train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} "
+            "(--split all takes all)"
+        )
+    return rows
 
 
 def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
@@ -233,6 +240,15 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
     if config.max_per_class is None:
         return chosen
     return chosen.select(first_per_class(chosen.labels, chosen.splits, config.max_per_class))
+
+
+def warn_of_lost(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
+    """Say which images lose their content when they are decoded, by row, once for each reason."""
+    for reason, count in Counter(lost.values()).items():
+        first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
+        current_progress().warning(
+            f"{count:,} of {len(dataset):,} images show next to nothing, first {first}: {reason}"
+        )
 
 
 def prepare_data(config: DataConfig) -> PreparedData:

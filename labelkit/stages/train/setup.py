@@ -22,7 +22,7 @@ from labelkit.errors import DatasetError
 from labelkit.methods.registry import METHODS
 from labelkit.stages.progress import current_progress
 from labelkit.stages.train.initialize import describe_weights, initialize_from, without_weights
-from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, prepare_data
+from labelkit.stages.train.prepare import PreparedData, deciding_images, eval_images, prepare_data, warn_of_lost
 
 
 def open_runtime(config: RunConfig) -> Runtime:
@@ -87,6 +87,7 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
         size = method.network.input_spec.size
         bank = ImageBank(dataset, channels=dataset.in_channels, base_size=size, device=runtime.device)
         bank.check(config.bad_limit)
+        warn_of_lost(dataset, bank.lost)
         return bank
 
     def deciding(option: str, split: str) -> HeldOut:

@@ -455,6 +455,27 @@ def test_allowing_more_after_a_refusal_takes_what_was_embedded(broken: Path, tra
 # --- models that cannot be used ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_images_that_show_next_to_nothing_are_said_once_with_the_reason(
+    labelkit: Any, photos: Path, tmp_path: Path, num_workers: int
+) -> None:
+    shutil.copytree(photos / "ant", tmp_path / "set")
+    clear = np.full((16, 16, 4), 255, dtype=np.uint8)
+    clear[:8, :, 3] = 0
+    for name in ("white0.png", "white1.png"):
+        Image.fromarray(clear).save(tmp_path / "set" / name)
+    dark = np.linspace(0, 4095, 256).astype(np.uint16).reshape(16, 16)
+    Image.fromarray(dark).save(tmp_path / "set" / "dark.png")
+    options = ["--backbone", "pixels", "--image-size", "8", "--num-workers", num_workers, "--out", tmp_path / "x.h5"]
+
+    run = labelkit("embed", "--dataset", tmp_path / "set", *options)
+
+    said = " ".join(run.err.split())
+    assert said.count("images show next to nothing") == 2
+    assert "2 of 15 images show next to nothing, first white0.png: white on transparent" in said
+    assert "1 of 15 images show next to nothing, first dark.png: 16-bit values" in said
+
+
 @pytest.mark.parametrize(
     ("checkpoint", "problem"),
     [("nothing", "does not exist"), ("photos", "is no run folder"), ("photos/ant/00.png", "is a file")],

@@ -13,6 +13,7 @@ import pytest
 from labelkit.config.data import DataConfig
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.stages.progress import SilentProgress, use_progress
 from labelkit.stages.train.prepare import PreparedData, choose_labels, info_record, prepare_data, saved_info
 
 
@@ -203,6 +204,37 @@ def test_the_training_part_is_what_auto_takes(photos: Path, tmp_path: Path) -> N
     assert all(name.startswith("train/") for name in prepare(tmp_path / "set").dataset.sample_ids)
 
 
+class Heard(SilentProgress):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "set" / "Training")
+    shutil.copytree(photos / "ant", tmp_path / "set" / "Testing" / "ant")
+    shutil.copytree(photos / "bee", tmp_path / "set" / "unlabeled")
+    shutil.copytree(photos / "cat", tmp_path / "set" / "stray")
+    with use_progress(heard := Heard()):
+        chosen = prepare(tmp_path / "set", num_old_classes=2)
+        prepare(photos)
+    said = [text for text in heard.messages if "--split auto" in text]
+    assert len(chosen.labels) == 48
+    assert said == [
+        "--split auto takes train, 48 of 84 images, and leaves out 12 in test, 12 in no split, 12 in unlabeled "
+        "(--split all takes all)"
+    ]
+
+
+@pytest.mark.parametrize("split", ["Testing", "test", "TEST"])
+def test_a_split_may_be_asked_for_by_any_word_for_it(photos: Path, tmp_path: Path, split: str) -> None:
+    shutil.copytree(photos, tmp_path / "set" / "train")
+    shutil.copytree(photos / "ant", tmp_path / "set" / "test" / "ant")
+    assert len(prepare(tmp_path / "set", split=split, label_split="none").labels) == 12
+
+
 def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> None:
     prepared = prepare(photos, num_old_classes=4, label_ratio=0.03)
 
@@ -245,7 +277,7 @@ def test_old_classes_say_that_folders_are_classes_though_one_has_a_single_image(
         ({"label_seed": 8}, "--label-seed", "has no meaning for --label-split given"),
         ({"label_split": "given", "num_old_classes": 2}, "--num-old-classes", "has no meaning for --label-split given"),
         ({"imbalance_factor": 0.01}, "--imbalance-factor 0.01", "class 'cat' would be left without"),
-        ({"split": "test"}, "--split", "has no split 'test'"),
+        ({"split": "test"}, "--split", "no split 'test'"),
     ],
 )
 def test_options_that_the_data_cannot_meet_are_named(
