@@ -19,7 +19,7 @@ def start(
     photos: str | PathLike[str],
     max_memory: str | None = ...,
     label_column: str | None = ...,
-    labels: str | PathLike[str] | None = ...,
+    labels: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
     out: str | PathLike[str] | None = ...,
     other_photos: bool = ...,
     backbone: str = ...,
