@@ -22,7 +22,7 @@ def start(
     follow_links: bool = ...,
     max_pixels: float = ...,
     label_column: str | None = ...,
-    labels: str | PathLike[str] | None = ...,
+    labels: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
     out: str | PathLike[str] | None = ...,
     other_photos: bool = ...,
     backbone: str = ...,

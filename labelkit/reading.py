@@ -6,6 +6,7 @@ named pipe is refused instead of waited for, and JSON has a limit of size and de
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import errno
 import hashlib
@@ -81,6 +82,20 @@ def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
     if limit is not None and len(content) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", os.fspath(path))
     return content
+
+
+def decode_table(raw: bytes, *, cut: bool = False) -> str:
+    """Return the text of a table: UTF-8, or UTF-16 with a byte order mark, as spreadsheets write it.
+
+    Args:
+        raw: the bytes.
+        cut: they are the beginning of a file, and may end within a character.
+
+    Raises:
+        UnicodeDecodeError: it is neither.
+    """
+    encoding = "utf-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+    return codecs.getincrementaldecoder(encoding)().decode(raw, final=not cut)
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

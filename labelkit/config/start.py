@@ -20,10 +20,10 @@ class StartConfig(LabelColumnOption, ListingOptions, MemoryConfig):
     photos: Path = Field(
         ..., description="Folder of photos; folders in it are searched too.", json_schema_extra={"positional": True}
     )
-    labels: Path | None = Field(
+    labels: tuple[Path, ...] | None = Field(
         None,
-        description="CSV path,label of some photos. Labels of earlier calls, and those filled in in next.csv, are "
-        "kept. Default: none, which gives groups without names.",
+        description="CSV path,label of some photos; may be given several times. Labels of earlier calls, and those "
+        "filled in in next.csv, novel.csv and check.csv, are kept. Default: none, which gives groups without names.",
         json_schema_extra=option("Labels", preset=False),
     )
     out: Path | None = Field(
@@ -55,6 +55,6 @@ class StartConfig(LabelColumnOption, ListingOptions, MemoryConfig):
 
     @model_validator(mode="after")
     def _column_of_a_table(self) -> StartConfig:
-        if self.label_column is not None and self.labels is None:
+        if self.label_column is not None and not self.labels:
             raise ValueError("--label-column names a column of --labels FILE")
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import csv
 import io
@@ -21,6 +20,7 @@ from labelkit.data.folders import splits_in_order, walk_images
 from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.path_rule import find_paths, near_paths
 from labelkit.errors import DatasetError
+from labelkit.reading import decode_table
 
 MAX_FAULTS_SHOWN: Final = 10
 _DIGITS_AT_ONCE: Final = 4000
@@ -44,6 +44,8 @@ PATH_COLUMNS: Final = (
 """Headers of the column of paths, the first that is there; capitals do not matter."""
 LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category")
 """Headers of the column of labels: ``label``, else the only one of the others that is there."""
+FILE_COLUMN: Final = "sha256"
+"""Header of the SHA-256 of the image file in tables of ``start``."""
 GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Of ``labels.csv`` and what ``predict`` writes: the label of such a row is a guess."""
 _DELIMITERS: Final = (",", ";", "\t")
@@ -74,6 +76,7 @@ class _CsvRow:
     label: str | None
     split: str
     guess: bool = False
+    file: str = ""
 
 
 class _Faults:
@@ -202,7 +205,7 @@ def read_label_csv(
     Args:
         path: the file.
         label_column: header of the column of labels; by default the usual one.
-        empty_ok: whether no row may have a label.
+        empty_ok: whether no row may have a label, or no row be there.
         tell: is told, in sentences for people, which labels were taken for none or joined.
 
     Returns:
@@ -213,7 +216,7 @@ def read_label_csv(
     """
     found: dict[str, str] = {}
     faults = _Faults(str(path))
-    table = _read_csv_rows(path, label_column)
+    table = _read_csv_rows(path, label_column, empty_ok=empty_ok)
     rows = table.rows
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
@@ -236,6 +239,18 @@ def read_label_csv(
     return found
 
 
+def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[str, str, str]]:
+    """Return path, label and SHA-256 of the image file of each row that has a label; the last is empty if not there.
+
+    Unlike :func:`read_label_csv`, one path may have several labels, of files that came one after the other.
+
+    Raises:
+        DatasetError: unreadable.
+    """
+    rows = _read_csv_rows(path, label_column, empty_ok=True).rows
+    return [(row.path, row.label, row.file) for row in rows if row.label]
+
+
 @dataclass(frozen=True, slots=True)
 class _CsvTable:
     """The rows of a CSV file; ``label_column`` is empty where there is none, for the reason in ``label_fault``."""
@@ -246,14 +261,18 @@ class _CsvTable:
     notes: list[str]
 
 
-def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels: bool = True) -> _CsvTable:
+def _read_csv_rows(
+    path: Path, label_column: str | None = None, *, needs_labels: bool = True, empty_ok: bool = False
+) -> _CsvTable:
     where = str(path)
     raw = read_table(path)
     try:
-        text = raw.decode("utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig")
+        text = decode_table(raw)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
+    if empty_ok and not text.strip():
+        return _CsvTable([], "", "", [])
     reader, header = _opened(text, where)
     at_path = header.index(next(name for name in PATH_COLUMNS if name in header))
     found, label_fault = find_label_column(header, label_column)
@@ -268,6 +287,7 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
     # what `start` and `predict` write; a column of this name alone may be anybody's
     is_ours = {"kind", "confidence"} <= set(header) and found in ("label", "label_or_group")
     at_kind = header.index("kind") if is_ours else None
+    at_file = header.index(FILE_COLUMN) if FILE_COLUMN in header else None
     faults = _Faults(where)
     rows: list[_CsvRow] = []
     labels: list[str | None] = []
@@ -286,13 +306,13 @@ def _read_csv_rows(path: Path, label_column: str | None = None, *, needs_labels:
         elif not fields[at_path].strip() or "\0" in fields[at_path]:
             faults.add(reader.line_num, "no path")
         else:
-            split = "" if at_split is None else fields[at_split].strip()
-            guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
+            split, file = ("" if at is None else fields[at].strip() for at in (at_split, at_file))
             split = SPLIT_WORDS.get(split.lower(), split)
-            rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess))
+            guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
+            rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess, file))
             labels.append(None if at_label is None else fields[at_label])
     faults.raise_any()
-    if not rows:
+    if not rows and not empty_ok:
         raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
     classes, notes = classes_of(labels)
     rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]

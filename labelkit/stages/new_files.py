@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from labelkit.config.base import StageConfig, field_extra, shell_name
 from labelkit.errors import ConfigError, Damaged, StoreError, VersionError, output_exists
-from labelkit.reading import open_regular
+from labelkit.reading import decode_table, open_regular
 
 if TYPE_CHECKING:
     from labelkit.config.index import IndexConfig
@@ -172,17 +172,16 @@ def _kind(path: Path) -> str:
 
 def _text_kind(head: bytes) -> str:
     try:
-        # the last character may be cut
-        text = head[: _HEAD_BYTES - 4].decode("utf-8-sig") if len(head) == _HEAD_BYTES else head.decode("utf-8-sig")
+        text = decode_table(head, cut=True)
     except UnicodeDecodeError:
         return "something else"
     if HTML_MARK in text:
         return "html"
-    line = text.lstrip().partition("\n")[0]
+    line = text.lstrip().partition("\n")[0].rstrip("\r")
     if line.startswith(("{", "[")):
         return "JSON"
-    cells = next(csv.reader([line]), [])
-    is_table = len(cells) > 1 and not any(cell.startswith(" ") for cell in cells)
+    rows = [next(csv.reader([line]), []), *(line.split(sign) for sign in ";\t" if not line.endswith(sign))]
+    is_table = any(len(cells) > 1 and not any(cell.startswith(" ") for cell in cells) for cells in rows)
     is_table |= re.fullmatch(r"\w+", line.strip()) is not None  # one column
     if not is_table or "\0" in text or line.startswith(("#", "<", "%", "-")) or re.match(r"[\w-]+:(\s|$)", line):
         return "something else"

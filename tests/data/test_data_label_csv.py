@@ -32,6 +32,14 @@ def test_usual_columns_and_separators_are_understood(tmp_path: Path, text: str) 
     assert read_label_csv(path) == {"a.png": "cat"}
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "labels.csv"
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    path.write_bytes(f"{mark}path\tlabel\r\nä.png\tKätzchen\r\n".encode(encoding))
+    assert read_label_csv(path) == {"ä.png": "Kätzchen"}
+
+
 def test_the_column_that_is_named_counts(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("path,label,Kind,split\na.png,cat,pet,x\n")

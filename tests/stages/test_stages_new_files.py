@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 from labelkit.config.base import StageConfig, field_extra, flag
+from labelkit.config.find import FindOddConfig
 from labelkit.errors import ConfigError, OutputExistsError
 from labelkit.stages.commands import all_commands
 from labelkit.stages.new_files import OUTPUT_KINDS, check_outputs
@@ -107,6 +108,17 @@ def test_a_new_name_and_an_empty_file_are_no_obstacle(
     check_outputs(_config(kind, name, tmp_path / f"new{suffix}", targets["photos.h5"]))
     (tmp_path / "empty").touch()
     check_outputs(_config(kind, name, tmp_path / "empty", targets["photos.h5"]))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_a_table_that_a_spreadsheet_saved_is_a_table(
+    tmp_path: Path, targets: dict[str, Path], encoding: str, sign: str
+) -> None:
+    lines = ["path,label", *(f"ä{number}.png,Kätzchen" for number in range(400))]
+    out = tmp_path / "odd.csv"
+    out.write_bytes("\r\n".join(lines).replace(",", sign).encode(encoding))
+    check_outputs(_config(FindOddConfig, "out", out, targets["photos.h5"]))
 
 
 LINES: dict[str, Callable[[Path], tuple[object, ...]]] = {

@@ -78,7 +78,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         images.draw(wide, [list(itertools.chain(*line)) for line in lines_of])
     if lines:
         current_progress().message(
-            f"next, look at the first ones, correct the column label of {config.out}, and pass it to `labelkit label "
+            "next, look at the first ones, correct the column label, and pass the table to `labelkit label "
             "--from FILE --conflicts new`, or to `labelkit start --labels FILE`"
         )
     return _summary(config, len(labeled), judged, lines)

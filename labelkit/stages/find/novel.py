@@ -101,8 +101,8 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     if earlier is not None:
         values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}
     current_progress().message(
-        f"next, look at the first ones, fill in the column label of {config.out} for two or three images of each new "
-        "class, and pass it to `labelkit label --from FILE`, or to `labelkit start --labels FILE`"
+        "next, look at the first ones, fill in the column label for two or three images of each new class, "
+        "and pass it to `labelkit label --from FILE`, or to `labelkit start --labels FILE`"
     )
     shown: list[list[Cell]] = [[str(one) for one in (line[0], *line[2:])] for line in lines[:_SHOWN]]
     title = f"of {len(rows)} images without a label, the {len(shown)} least like {len(given)} with a label"

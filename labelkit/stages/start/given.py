@@ -1,4 +1,4 @@
-"""Labels that ``start`` knows: those of earlier calls, those filled in in its own suggestions, and those of a file.
+"""Labels that ``start`` knows: those of earlier calls, those filled in in its own tables, and those of files.
 
 A label is of a photo, not of a path: it follows a photo that was moved or renamed, by the bytes of the file, also where
 its path is that of another photo now. A photo that is not there any more while a file that no earlier call knew has its
@@ -9,8 +9,6 @@ back.
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -18,17 +16,20 @@ from pathlib import Path
 
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import find_paths, written_name
-from labelkit.data.tables import read_label_csv
+from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv
 from labelkit.errors import DatasetError
-from labelkit.reading import read_bytes, sha256_file
+from labelkit.reading import sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import similar_names
 from labelkit.stages.read.label_files import LabeledImages, find_texts, place_texts
+from labelkit.store.commit import commit_bytes, install
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore
 
-GIVEN, NEXT, AWAY = "given.csv", "next.csv", "away.csv"
-_FILE = "sha256"
+GIVEN, AWAY = "given.csv", "away.csv"
+NEXT, NOVEL, CHECK = "next.csv", "novel.csv", "check.csv"
+FILLED = (NEXT, NOVEL, CHECK)
+"""Tables whose labels people fill in or correct."""
 _SHOWN = 5
 # labels of a class up to which its name may be a slip
 _FEW = 2
@@ -58,8 +59,8 @@ class KnownLabels:
         files: SHA-256 of the photo at each of these places, in hex; empty if it cannot be read.
         away: of photos that are not there.
         followed: labels that are at another path than they were written for.
-        left: by path, labels that a photo took along from there, in this call or earlier; a table of the user may still
-            have them.
+        left: by path, labels that a photo took along from there, or that were corrected in a table of ``start``, in
+            this call or earlier; a table of the user may still have them.
     """
 
     placed: dict[int, str]
@@ -70,24 +71,26 @@ class KnownLabels:
 
 
 def collect_labels(
-    folder: Path,
-    labels: Path | None,
+    tables: OwnTables,
+    labels: Sequence[Path],
     dataset: ImageDataset,
     label_column: str | None = None,
     stores: Sequence[EmbeddingStore] = (),
     *,
     left: Mapping[str, Sequence[str]] | None = None,
+    checked: Mapping[str, str] | None = None,
     is_same: bool = False,
 ) -> KnownLabels:
     """Return the label of each photo that has one; later sources win.
 
     Args:
-        folder: of ``start``; may not exist.
-        labels: a CSV of the user; ``None`` for none.
+        tables: of ``start``.
+        labels: CSVs of the user.
         dataset: the photos.
-        label_column: header of the column of labels in the CSV of the user; ``None`` for the usual one.
+        label_column: header of the column of labels in the CSVs of the user; ``None`` for the usual one.
         stores: of earlier calls, the newest first, which know what file was at a path.
         left: of the last call; see :class:`KnownLabels`.
+        checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
         is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
 
     Raises:
@@ -96,16 +99,36 @@ def collect_labels(
     progress = current_progress()
     place_of = {written_name(name): place for place, name in enumerate(dataset.sample_ids)}
     gone_from = {path: set(texts) for path, texts in (left or {}).items()}
-    kept, given, filled = (_with_files(_read_own(folder / name), stores) for name in (AWAY, GIVEN, NEXT))
+    folder = tables.folder
+    kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
+    filled[-1] = [label for label in filled[-1] if label.text != (checked or {}).get(label.path)]
     known_away = set(kept)
-    table = _UserTable({}, [])
-    if labels is not None:
-        table = _read_user_table(labels, label_column, dataset, stores, gone_from, is_own=_is_in(labels, folder))
     # by path and file: the same path may have been that of several photos
-    earlier = {(label.path, label.file): label for label in (*kept, *given, *filled)}
-    changed = sum(earlier.get((new.path, new.file), new).text != new.text for new in table.written)
-    earlier |= {(label.path, label.file): label for label in table.written}
-    fresh_paths = {label.path for label in filled}
+    earlier = {(label.path, label.file): label for label in (*kept, *given)}
+    changed: Counter[Path] = Counter()
+    own = [folder / name for name in FILLED]
+
+    def take(table: Path, written: Sequence[WrittenLabel]) -> None:
+        for new in written:
+            old = earlier.get((new.path, new.file), new)
+            changed[table] += old.text != new.text
+            if old.text != new.text and table in own:
+                gone_from.setdefault(old.path, set()).add(old.text)
+            earlier[new.path, new.file] = new
+
+    for path, written in zip(own, filled, strict=True):
+        take(path, written)
+    placed: dict[int, tuple[str, Path]] = {}
+    newest: set[WrittenLabel] = set()
+    for path in labels:
+        table = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=_is_in(path, folder))
+        take(path, table.written)
+        newest |= set(table.written)
+        # of two tables the last one counts
+        again = {place_of.get(label.path) for label in table.written}
+        placed = {place: one for place, one in placed.items() if place not in again}
+        placed |= {place: (text, path) for place, text in table.placed.items()}
+    fresh_paths = {label.path for written in filled for label in written}
     noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
     files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
     known: dict[int, str] = {}
@@ -117,19 +140,23 @@ def collect_labels(
         else:
             known[place] = label.text
     sought = [label for label in strays if not (is_same and label in known_away)]
-    followed = _follow(strays, sought, set(table.written), place_of, files, stores, known)
+    followed = _follow(strays, sought, newest, place_of, files, stores, known)
     for label in (*followed.moved, *followed.away):
         gone_from.setdefault(label.path, set()).add(label.text)
     _tell(followed, known_away, folder)
-    fresh = _without_old(table.placed, known, place_of, gone_from, told=(labels, folder / GIVEN))
-    changed += sum(known.get(place, text) != text for place, text in fresh.items())
-    if changed:
-        progress.warning(f"{labels}: {_labels(changed)} of photos that had another label before; the new one is taken")
-    known |= fresh
+    table_of: dict[str, Path] = {}
+    for path in labels:
+        mine = {place: text for place, (text, table) in placed.items() if table == path}
+        fresh = _without_old(mine, known, place_of, gone_from, told=(path, folder / GIVEN))
+        changed[path] += sum(known.get(place, text) != text for place, text in fresh.items())
+        known |= fresh
+        table_of |= dict.fromkeys(fresh.values(), path)
+    for path, count in (+changed).items():
+        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new one is taken")
     for name, count, near in _slips(known):
         progress.warning(
             f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the "
-            f"same, replace it in {labels if name in fresh.values() else folder / GIVEN} and call again"
+            f"same, replace it in {table_of.get(name, folder / GIVEN)} and call again"
         )
     return KnownLabels(
         known,
@@ -146,9 +173,9 @@ def _without_old(
     place_of: Mapping[str, int],
     gone_from: Mapping[str, Set[str]],
     *,
-    told: tuple[Path | None, Path],
+    told: tuple[Path, Path],
 ) -> dict[int, str]:
-    """Leave out lines of the user's table that are of a photo which had the path before.
+    """Leave out lines of the user's table that are of a photo which had the path before, or that were corrected since.
 
     Args:
         placed: the lines, by place of their paths.
@@ -162,9 +189,9 @@ def _without_old(
     if stale:
         table, given = told
         current_progress().warning(
-            f"{table}: {_labels(len(stale))} of photos that were deleted or have other names by now, left out; the "
-            f"labels are known, so --labels may be left out too; if they are right for the photos that have the names "
-            f"now, add them to {given}"
+            f"{table}: {_labels(len(stale))} of photos that were corrected or deleted, or have other names by now, "
+            f"left out; the labels are known, so --labels may be left out too; if they are right for the photos "
+            f"that have the names now, add them to {given}"
         )
     return {place: text for place, text in placed.items() if place not in stale}
 
@@ -223,7 +250,8 @@ def _read_user_table(
     photo that is there now; one that is there no more is that of the photo which was there last, unless its label was
     taken along before.
     """
-    written = _read_table(labels, label_column)
+    read_label_csv(labels, label_column, tell=current_progress().message)
+    written = [WrittenLabel(*row) for row in read_file_labels(labels, label_column)]
     if is_own:
         written = _with_files(written, stores)
     told = [label for label in written if label.file]
@@ -280,30 +308,66 @@ def _follow(
     return followed
 
 
-def _read_own(path: Path) -> list[WrittenLabel]:
-    """Read a table of ``start``; without any row, or where it is not there, it has none."""
-    if not path.is_file():
-        return []
-    rows = _rows(path)
-    if path.name == AWAY and rows and {"path", "label", _FILE} <= set(rows[0]):
-        # one path may be that of two photos, which came one after the other
-        return [WrittenLabel(row["path"], row["label"], row[_FILE]) for row in rows if row["label"]]
-    return _read_table(path, None, empty_ok=True) if rows else []
+class OwnTables:
+    """Tables of ``start``: one that is neither as it was read nor as it was written is never replaced.
 
+    Args:
+        folder: of ``start``.
+        written: SHA-256 of each table as it was written, by its name; kept up to date.
+    """
 
-def _read_table(path: Path, label_column: str | None, *, empty_ok: bool = False) -> list[WrittenLabel]:
-    """Read labels; their files are unknown where the table does not tell them."""
-    texts = read_label_csv(path, label_column, empty_ok=empty_ok, tell=current_progress().message)
-    files = {row.get("path"): row.get(_FILE) for row in _rows(path)}
-    return [WrittenLabel(name, text, files.get(name) or "") for name, text in texts.items()]
+    def __init__(self, folder: Path, written: dict[str, str]) -> None:
+        self.folder, self._written = folder, written
+        self._read: dict[Path, str] = {}
 
+    def read(self, path: Path) -> list[WrittenLabel]:
+        """Read the labels of a table; without any row, or where it is not there, it has none."""
+        if not path.is_file():
+            return []
+        self._read[path] = sha256_file(path)  # first: who saves it now saves another one
+        if path.name != AWAY:  # there one path may be that of two photos, which came one after the other
+            read_label_csv(path, empty_ok=True, tell=current_progress().message)
+        return [WrittenLabel(*row) for row in read_file_labels(path)]
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        text = read_bytes(path).decode("utf-8-sig", "backslashreplace")
-        return list(csv.DictReader(io.StringIO(text, newline="")))
-    except (OSError, csv.Error) as error:
-        raise DatasetError(str(path), f"cannot be read: {error}", "Mend it, or move it away.") from error
+    def may_replace(self, path: Path) -> bool:
+        """Say whether a table may be replaced; one that is never read gets another name if somebody changed it."""
+        now = sha256_file(path) if path.is_file() else None
+        if now in (None, self._read.get(path)):
+            return True
+        if path.name in (AWAY, GIVEN, *FILLED):
+            current_progress().warning(f"{path} was changed while this call ran: it stays, and the next call reads it")
+            return False
+        if now != self._written.get(path.name, now):
+            other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
+            told = f"{path} was changed by hand and is kept as {other}; pass lines that you corrected with --labels"
+            current_progress().warning(told)
+        return True
+
+    def replace(self, path: Path, made: Path) -> bool:
+        """Put another table in the place of one, unless that was changed since it was read; say whether it was done."""
+        if not self.may_replace(path):
+            made.unlink()
+            return False
+        install(made, path, replace=True)
+        self._written[path.name] = sha256_file(path)
+        return True
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a table.
+
+        Raises:
+            DatasetError: it was changed since it was read.
+        """
+        path = self.folder / name
+        if not self.may_replace(path):
+            raise DatasetError(str(path), "was changed while this call ran", "Call again, which reads it.")
+        self._read[path] = self._written[name] = commit_bytes(path, data)
+
+    def remove(self, *names: str) -> None:
+        """Remove tables, but those that were changed since they were read."""
+        for name in names:
+            if self.may_replace(self.folder / name):
+                (self.folder / name).unlink(missing_ok=True)
 
 
 def _with_files(labels: Sequence[WrittenLabel], stores: Sequence[EmbeddingStore]) -> list[WrittenLabel]:
@@ -387,4 +451,4 @@ def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
 
 
 def _csv(labels: Iterable[WrittenLabel]) -> bytes:
-    return csv_bytes(("path", "label", _FILE), ((label.path, label.text, label.file) for label in labels))
+    return csv_bytes(("path", "label", FILE_COLUMN), ((label.path, label.text, label.file) for label in labels))

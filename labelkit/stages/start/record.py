@@ -29,6 +29,7 @@ class Record:
         rounds: for each its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
             ``backbone``, ``store``, and the names of its results, ``groups`` and ``answer``.
         left: by path, labels that photos took along from there.
+        tables: SHA-256 of each table as it was written, by its name.
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
 
@@ -36,6 +37,7 @@ class Record:
     rounds: list[dict[str, Any]] = field(default_factory=list)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -53,7 +55,9 @@ class Record:
             raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose another --out.") from error
         if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
             raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
-        return cls(path, list(data["rounds"]), dict(data["steps"]), dict(data.get("left", {})))
+        return cls(
+            path, list(data["rounds"]), dict(data["steps"]), dict(data.get("left", {})), dict(data.get("tables", {}))
+        )
 
     def done(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the values of a step that was done just so; ``None`` if it has to be done."""
@@ -92,7 +96,8 @@ class Record:
         Raises:
             ResourceError: no room, no permission.
         """
-        commit_json(self.path, {"version": _VERSION, "rounds": self.rounds, "left": self.left, "steps": self.steps})
+        noted = {"rounds": self.rounds, "left": self.left, "tables": self.tables, "steps": self.steps}
+        commit_json(self.path, {"version": _VERSION, **noted})
 
 
 def _are_texts(value: object) -> bool:

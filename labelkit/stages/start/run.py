@@ -6,8 +6,10 @@ with the same files, and its groups keep the ids of the round before.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,16 +26,20 @@ from labelkit.config.start import StartConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import written_name
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError, DatasetError, resource_error
+from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.stages.commands import all_commands
 from labelkit.stages.group.stable_ids import held_rows
 from labelkit.stages.progress import SilentProgress, current_progress, use_progress
-from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
+from labelkit.stages.result import Cell, SimpleResult, StageResult, Table, jsonable
 from labelkit.stages.start.given import (
     AWAY,
+    CHECK,
+    FILLED,
     GIVEN,
     NEXT,
+    NOVEL,
     KnownLabels,
+    OwnTables,
     WrittenLabel,
     away_csv,
     collect_labels,
@@ -42,12 +48,12 @@ from labelkit.stages.start.given import (
 )
 from labelkit.stages.start.record import Record, digest, last_finished
 from labelkit.stages.start.summary import LABELS, finish
-from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.run_folder import locked, translated
 
-REPORT, DUPLICATES, ODD, CHECK = "report.html", "duplicates.csv", "odd.csv", "check.csv"
-NOVEL, NOVEL_SHEET = "novel.csv", "novel.png"
+REPORT, DUPLICATES, ODD, NOVEL_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png"
 
+_CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
 _NOVEL_PHOTOS = 50
 #: photos that came later from which on they are compared with those that were there
@@ -96,6 +102,7 @@ def start(config: StartConfig) -> SimpleResult:
     Raises:
         DatasetError: no photos, or labels that fit none.
         ConfigError: the output is no folder, or lies among the photos; fewer classes than have labels.
+        BusyError: another call works on this output.
         ResourceError: no room, no permission.
         LabelkitError: what a step cannot do; the steps before it are kept.
     """
@@ -103,14 +110,49 @@ def start(config: StartConfig) -> SimpleResult:
     photos = config.photos.resolve()
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
     _check_folder(folder, photos)
+    with contextlib.nullcontext() if config.dry_run else _held(folder):
+        return _start(config, dataset, folder)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder, which goes again if nothing came into it.
+
+    Raises:
+        BusyError: another call works there.
+    """
+    with translated(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder) as is_there:
+        if not is_there:
+            raise BusyError(str(folder), "another `labelkit start` has just ended there", "Call again.")
+        try:
+            yield
+        finally:
+            with translated(folder):
+                (folder / "lock").unlink()
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+
+
+def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
     record = Record.read(folder)
+    tables = OwnTables(folder, record.tables)
     stores = [open_store(folder / name) for name in _stores(record, folder)]
     alone = bool(stores) and _photos_left(config, folder, dataset, stores[0]) == 0
     listing = _listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
+    checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
     known = collect_labels(
-        folder, config.labels, dataset, config.label_column, stores, left=record.left, is_same=is_same
+        tables,
+        config.labels or (),
+        dataset,
+        config.label_column,
+        stores,
+        left=record.left,
+        checked={one["path"]: one["label"] for one in checked},
+        is_same=is_same,
     )
     labels = known.placed
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
@@ -119,6 +161,11 @@ def start(config: StartConfig) -> SimpleResult:
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}: nothing tells classes apart"
         raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
+    # without --num-classes, each half of the photos is to show one more than the classes that there are at least
+    fewest = 4 if config.num_classes else 2 * max(2, len(set(labels.values()))) + 2
+    if len(labels) < len(dataset) < fewest:
+        problem = f"{len(dataset)} photos are too few to tell classes apart, which takes {fewest}"
+        raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     steps = _steps(config, this)
     progress = current_progress()
@@ -130,31 +177,29 @@ def start(config: StartConfig) -> SimpleResult:
         progress.message(f"describing the photos takes about {minutes:.1f} minutes here; the other steps come on top")
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise resource_error(error, str(folder)) from error
     if this.record not in record.rounds:
         record.rounds.append(this.record)
     record.left = known.left
     record.write()
-    _write_labels(folder, dataset, known)
+    _write_labels(tables, dataset, known)
     if known.followed:
-        # what it says of paths held before; its labels are in the tables that were written
-        (folder / NEXT).unlink(missing_ok=True)
-    told = {"embed": _do(record, this, "embed", steps["embed"])}
-    _set_unreadable_aside(this, dataset, known)
+        # what they say of paths held before; their labels are in the tables that were written
+        tables.remove(*FILLED)
+    told = {"embed": _do(record, this, "embed", steps["embed"], tables)}
+    _set_unreadable_aside(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
     steps = _steps(config, this)
-    told |= {name: _do(record, this, name, step) for name, step in steps.items() if name != "embed"}
-    for undone, tables in (("suggest", (NEXT,)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        for table in tables if undone not in steps else ():  # of an earlier call; given.csv has the labels of next.csv
-            (folder / table).unlink(missing_ok=True)
+    told |= {name: _do(record, this, name, step, tables) for name, step in steps.items() if name != "embed"}
+    for undone, files in (("suggest", (NEXT,)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+        if undone not in steps:  # of an earlier call; given.csv has the labels in them
+            tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
     made = [folder / LABELS, folder / NEXT, folder / REPORT]
-    return finish(config, this.store, old, this.record, told, made, _last_answers(record, this))
+    result = finish(config, this.store, old, this.record, told, made, _last_answers(record, this), tables)
+    record.write()
+    return result
 
 
 def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
@@ -234,17 +279,17 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
     return left
 
 
-def _write_labels(folder: Path, dataset: ImageDataset, known: KnownLabels) -> None:
+def _write_labels(tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
     """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
     if known.away:
-        commit_bytes(folder / AWAY, away_csv(known.away))
-    if known.placed or (folder / GIVEN).is_file():
-        commit_bytes(folder / GIVEN, given_csv(dataset, known))
+        tables.write(AWAY, away_csv(known.away))
+    if known.placed or (tables.folder / GIVEN).is_file():
+        tables.write(GIVEN, given_csv(dataset, known))
     if not known.away:
-        (folder / AWAY).unlink(missing_ok=True)
+        tables.remove(AWAY)
 
 
-def _set_unreadable_aside(this: _Round, dataset: ImageDataset, known: KnownLabels) -> None:
+def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
     """Keep labels of photos that cannot be read with those of photos that are not there."""
     unread = {name for name, _ in open_store(this.store).skipped}
     aside = {place: text for place, text in known.placed.items() if dataset.sample_ids[place] in unread}
@@ -257,7 +302,7 @@ def _set_unreadable_aside(this: _Round, dataset: ImageDataset, known: KnownLabel
     unread_labels = (
         WrittenLabel(written_name(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
     )
-    _write_labels(this.folder, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
+    _write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
 
 def _listing(dataset: ImageDataset) -> str:
@@ -418,7 +463,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
     if 1 < len(set(this.labels.values())) < len(this.labels):
-        steps["labels to check"] = FindMislabeledConfig(
+        steps[_CHECKING] = FindMislabeledConfig(
             index=this.store, labels=given, out=folder / CHECK, overwrite=True, max_memory=config.max_memory
         )
     steps["report"] = ReportConfig(
@@ -465,8 +510,11 @@ def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[
     return record.done(*_key(this, name, config), _inputs(this, name))
 
 
-def _do(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any]:
-    """Do a step, unless it is done; return what its command told."""
+def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: OwnTables) -> dict[str, Any]:
+    """Do a step, unless it is done; return what its command told.
+
+    A table is made beside the one that is there, which may be changed while the step runs.
+    """
     key, command = _key(this, name, config)
     progress = current_progress()
     found = _done(record, this, name, config)
@@ -474,14 +522,37 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig) -> dict[st
         progress.message(f"{name}: done before")
         return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
-    result, fault = all_commands()[config.command].run(config)
-    if fault is not None:
-        raise fault
+    out = Path(getattr(config, "out", ""))
+    made = out.with_name(f".{out.name}") if out.suffix == ".csv" else out
+    result = _run(config if made == out else config.model_copy(update={"out": made}))
     values = jsonable(result.to_json())
     assert isinstance(values, dict)
-    record.note(key, command, _inputs(this, name), [path for path in result.made() if path.exists()], values)
+    files = [out if path == made else path for path in result.made() if path.exists()]
+    if made != out:
+        values["csv"] = str(out)
+        if not tables.replace(out, made):
+            return values
+    record.note(key, command, _inputs(this, name), files, values)
     progress.message(f"{name}: {time.monotonic() - started:.0f} s")
     return values
+
+
+def _run(config: StageConfig) -> StageResult:
+    """Run the command of a step; of what to do about a fault, leave out what names options that ``start`` lacks."""
+    try:
+        result, fault = all_commands()[config.command].run(config)
+    except LabelkitError as error:
+        mine = {flag(name) for name in StartConfig.model_fields}
+        # --backbone NAME fetches published weights here
+        said = re.split(r"(?<=\.) ", error.remedy.replace(" --pretrained", ""))
+        kept = [one for one in said if mine.issuperset(re.findall(r"--[a-z][a-z-]+", one))]
+        if kept != said and isinstance(config, EmbedConfig):
+            kept.append("`--backbone auto` takes the best network that is here, and `--backbone pixels` needs none.")
+        error.remedy = " ".join(kept)
+        raise
+    if fault is not None:
+        raise fault
+    return result
 
 
 def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
@@ -489,7 +560,7 @@ def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float 
     assert isinstance(config, EmbedConfig)
     with use_progress(SilentProgress()):
         short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
-        result, _ = all_commands()[config.command].run(short)
+        result = _run(short)
     found = result.to_json()["estimated_minutes"]
     if not isinstance(found, int | float):
         return None

@@ -14,10 +14,10 @@ from labelkit.stages.discover.stored_answers import StoredAnswers, stored_answer
 from labelkit.stages.find.mislabeled import MANY_DOUBTS
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import SimpleResult, Table
+from labelkit.stages.start.given import OwnTables
 from labelkit.stages.start.since import CHANGED, Since, compare_answers
 from labelkit.stages.start.since import COLUMNS as CHANGED_COLUMNS
 from labelkit.stages.train.verdict import heads_verdict
-from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -30,7 +30,7 @@ label is a guess). confidence: chance that the label is right, in [0, 1]; empty 
 _FEW_LATER = 4
 # Later photos that are nearer to each other, below which none is said to be of a new class.
 _LEAST_OF_A_CLASS = 3
-_LABEL_THEM = "Label two or three of each new class in its column label, and pass it with --labels."
+_LABEL_THEM = "Label two or three of each new class in its column label, and call the same command again."
 
 
 def finish(
@@ -41,6 +41,7 @@ def finish(
     told: Mapping[str, Mapping[str, Any]],
     made: Sequence[Path],
     last: tuple[Path, str] | None,
+    tables: OwnTables,
 ) -> SimpleResult:
     """Write the table of labels and that of changes, and say what was found.
 
@@ -52,18 +53,19 @@ def finish(
         told: what each step told, by its name.
         made: files to name, the table first.
         last: store and answers of the last call that had some; ``None``: there is none, or this one has none.
+        tables: of ``start``.
     """
     store = open_store(path)
     result = read_result(store, str(this["answer"] or this["groups"]))
     found = stored_answers(result)
     rows = _rows(store, found)
-    commit_bytes(made[0], csv_bytes(COLUMNS, rows))
+    tables.write(LABELS, csv_bytes(COLUMNS, rows))
     since = None if last is None else _since(store, rows, *last)
     changes = made[0].with_name(CHANGED)
     if since is None:
-        changes.unlink(missing_ok=True)
+        tables.remove(CHANGED)
     else:
-        commit_bytes(changes, csv_bytes(CHANGED_COLUMNS, since.changed))
+        tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, since.changed))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     sentences = _sentences(config, told, rows, counts, found.expected_right(("unsure",)), made)
     if since is not None:
@@ -183,11 +185,11 @@ def _check_sentence(checked: Mapping[str, Any], folder: Path) -> str:
     if doubtful > MANY_DOUBTS * judged:
         return (
             f"{doubtful} of {judged} labels look doubtful, so many that most are likely right: look at the first ones "
-            f"in {file} alone. Correct its column label where it is wrong, and pass it with --labels."
+            f"in {file} alone. Correct its column label where it is wrong, and call the same command again."
         )
     return (
         f"{doubtful} of {judged} labels seem to be of another class, going by the others: the most doubtful stand "
-        f"first in {file}. Correct its column label, and pass it with --labels."
+        f"first in {file}. Correct its column label, and call the same command again."
     )
 
 

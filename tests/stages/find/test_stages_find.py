@@ -249,7 +249,7 @@ def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_pat
     assert int(by_path["04.png"]["other"][:2]) % 3 == 1
     assert (answer.json["labels"], answer.json["judged"], answer.json["doubtful_labels"]) == (18, 17, 2)
     assert "1 labels are the only ones of their class" in answer.err
-    assert f"correct the column label of {out}" in answer.err
+    assert "correct the column label" in answer.err
     with Image.open(sheet) as drawn:
         assert drawn.width > 6 * 100
 
@@ -311,7 +311,7 @@ def test_images_of_a_class_without_labels_come_first(answered: Path, tmp_path: P
     assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
     assert (answer.json["images"], answer.json["labels"], answer.json["in_new_groups"]) == (12, 6, 6)
     assert answer.json["new_groups"] == [{"group": "new-1", "images": 6}]
-    assert f"fill in the column label of {out}" in answer.err
+    assert "fill in the column label" in answer.err
     with Image.open(sheet) as drawn:
         assert drawn.width > 10 * 100
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from labelkit.cli.main import main
+from labelkit.config.base import StageConfig
 from labelkit.config.start import StartConfig
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.result import SimpleResult
+from labelkit.stages.result import SimpleResult, StageResult
 from labelkit.stages.start import given as given_module
 from labelkit.stages.start import record as records
 from labelkit.stages.start import run as run_module
@@ -22,6 +24,7 @@ from labelkit.stages.start.run import start
 from labelkit.stages.train.verdict import MeasuredGain
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
+from labelkit.store.run_folder import locked
 from PIL import Image
 
 COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
@@ -156,6 +159,95 @@ def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: P
     assert all(row["label"] == color(path) for path, row in rows.items())
 
 
+def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str:
+    """Fill in or correct labels as a spreadsheet does; return the first path of the table."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["path"] for row in rows} >= set(labels), path
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=sign)
+        writer.writeheader()
+        writer.writerows(row | {"label": labels.get(row["path"], row["label"])} for row in rows)
+    return str(rows[0]["path"])
+
+
+def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_saved_it(
+    photos: Path, tmp_path: Path
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [*range(15)])
+    known.write_text(known.read_text().replace("004.png,green", "004.png,blue").replace("008.png,blue", "008.png,red"))
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    first = save_as(folder / "next.csv", {}, ",", "utf-8")
+    second = next(path for path in labels_in(folder / "novel.csv") if path != first)
+    save_as(folder / "next.csv", {first: "new"}, "\t", "utf-16")
+    save_as(folder / "novel.csv", {second: "other"}, ";", "utf-8-sig")
+    save_as(folder / "check.csv", {"004.png": "green"}, ";", "utf-16")
+    given = labels_in(folder / "given.csv")
+    # a table that has the wrong label still, and another one
+    more = tmp_path / "more.csv"
+    more.write_text("path,label\n000.png,crimson\n")
+    expected = given | {first: "new", second: "other", "004.png": "green", "000.png": "crimson"}
+
+    for labels in ((known, more), (known, more), (known,)):
+        run(photos, labels=labels, num_classes=7)
+        assert labels_in(folder / "given.csv") == expected | ({"000.png": "red"} if labels == (known,) else {})
+    # what nobody corrected is no label of its own
+    assert labels_in(folder / "check.csv")["008.png"] == "red"
+    (folder / "given.csv").write_text((folder / "given.csv").read_text().replace("008.png,red", "008.png,blue"))
+    run(photos, num_classes=7)
+    assert labels_in(folder / "given.csv")["008.png"] == "blue"
+
+
+def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [*range(15)])
+    known.write_text(known.read_text().replace("004.png,green", "004.png,blue"))
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    first = save_as(folder / "next.csv", {}, ",", "utf-8")
+    second = next(path for path in labels_in(folder / "novel.csv") if path not in (first, "029.png"))
+    filled = {"next.csv": {first: "new"}, "novel.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
+    step = run_module._run
+
+    def fill_in(config: StageConfig) -> StageResult:
+        result = step(config)
+        name = Path(getattr(config, "out", "")).name.removeprefix(".")
+        if name in filled:
+            save_as(folder / name, filled[name], ",", "utf-8")
+        return result
+
+    known.write_text(known.read_text() + "029.png,blue\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_run", fill_in)
+        run(photos, labels=known, num_classes=5)
+
+    given = labels_in(folder / "given.csv")
+    for name, labels in filled.items():
+        assert labels_in(folder / name).items() >= labels.items()
+    assert not list(folder.glob(".*"))
+    run(photos, labels=known, num_classes=5)
+    assert labels_in(folder / "given.csv") == given | {first: "new", second: "other", "004.png": "green"}
+
+
+def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(photos, num_classes=3)
+    labels = tmp_path / "photos-labeled" / "labels.csv"
+    labels.write_text(labels.read_text().replace("000.png,", "000.png,mine "))
+    edited = labels.read_bytes()
+    add_photos(photos, range(30, 33), seed=1)
+
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
+
+    (kept,) = labels.parent.glob("*-edited-*")
+    assert kept.read_bytes() == edited
+    assert f"is kept as {kept}" in " ".join(capsys.readouterr().err.split())
+    assert len(table(labels.parent)) == 33
+
+
 def test_more_photos_go_on_and_groups_keep_their_names(photos: Path, tmp_path: Path) -> None:
     run(photos, num_classes=3)
     before = table(tmp_path / "photos-labeled")
@@ -260,7 +352,7 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     said = " ".join(capsys.readouterr().err.split())
     assert "4 labels of photos that were moved or renamed, taken along" in said
     # the user's table still has the old names: of 0 and 1, of 3 and 7
-    assert "4 labels of photos that were deleted or have other names by now, left out" in said
+    assert "4 labels of photos that were corrected or deleted, or have other names by now, left out" in said
     for more in ([], ["--labels", str(known)]):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
         assert labels_in(folder / "given.csv") == expected
@@ -610,7 +702,7 @@ def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is
     (folder / name).write_text(f"path,label,sha256\n{200_000 * 'x'},red,\n")  # longer than a field may be
     before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
 
-    with pytest.raises(DatasetError, match=f"{name}: cannot be read: field larger"):
+    with pytest.raises(DatasetError, match=f"{name}: 1 fault\n  line 2: unreadable: field larger"):
         run(photos, num_classes=3)
 
     assert {path.name: path.read_bytes() for path in folder.glob("*.csv")} == before
@@ -798,6 +890,8 @@ def case(gain: float) -> MeasuredGain:
         (["missing"], 3, "no such folder"),
         (["empty"], 3, "no images"),
         (["single"], 3, "holds one photo only"),
+        (["three"], 3, "3 photos are too few to tell classes apart, which takes "),
+        (["three", "--num-classes", "2"], 3, "3 photos are too few to tell classes apart, which takes "),
         (["photos", "--labels", "none.csv"], 3, "No such file"),
         (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not among those of the folder"),
         (["photos", "--out", "photos/inside"], 2, "lies among the photos"),
@@ -818,7 +912,9 @@ def test_bad_input_is_one_error_before_any_work(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "single").mkdir()
+    (tmp_path / "three").mkdir()
     add_photos(tmp_path / "single", range(1), seed=0)
+    add_photos(tmp_path / "three", range(3), seed=0)
     write_labels(tmp_path / "known.csv", [0])
     write_labels(tmp_path / "three.csv", [0, 1, 2])
     same = [f"{path.name},thing\n" for path in sorted(photos.iterdir())]
@@ -828,4 +924,34 @@ def test_bad_input_is_one_error_before_any_work(
     assert main(["start", *words, "--backbone", "pixels"]) == code
 
     assert said in capsys.readouterr().err
-    assert not (tmp_path / "photos-labeled").exists()
+    assert not list(tmp_path.glob("*-labeled"))
+
+
+def test_a_second_call_on_the_same_output_ends_with_6_and_changes_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, known = tmp_path / "out", write_labels(tmp_path / "known.csv", [0, 1, 3, 4])
+    monkeypatch.setattr("labelkit.store.run_folder.LOCK_SECONDS", 0.0)
+    out.mkdir()
+    words = ["start", str(photos), "--backbone", "pixels", "--labels", str(known), "--out", str(out)]
+
+    with locked(out):
+        assert main(words) == 6
+        assert main([*words, "--dry-run"]) == 0
+
+    assert f"{out}: another process is working on this output" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("backbone", ["auto", "resnet18"])
+def test_without_weights_it_names_its_own_options_alone(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone: str
+) -> None:
+    monkeypatch.setattr("labelkit.stages.read.networks.best_at_hand", lambda: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+    assert main(["start", str(photos), "--backbone", backbone]) == (2 if backbone == "auto" else 3)
+
+    said = capsys.readouterr().err.partition("error: ")[2]
+    assert "--backbone pixels" in said
+    assert set(re.findall(r"--[a-z][a-z-]+", said)) <= {"--backbone"}
