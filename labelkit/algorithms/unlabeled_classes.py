@@ -7,7 +7,7 @@ with the same number where as many labels of each class are drawn at random from
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,7 +67,7 @@ def chance_all_classes_labeled(
 
 
 def _guess(
-    rows: NDArray[np.float32], graph: object, labeled: NDArray[np.int64], own: NDArray[np.int64]
+    rows: NDArray[np.float32], graph: Any, labeled: NDArray[np.int64], own: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the class of each row by logistic regression times label diffusion; labeled rows keep theirs."""
     from sklearn.linear_model import LogisticRegression
@@ -77,7 +77,7 @@ def _guess(
     start[labeled, own] = 1
     flow = start
     for _ in range(_ITERATIONS):
-        flow = _ALPHA * (graph @ flow) + (1 - _ALPHA) * start  # type: ignore[operator] # a matrix of scipy
+        flow = _ALPHA * (graph @ flow) + (1 - _ALPHA) * start
     flow = flow / flow.sum(axis=0)  # each class spreads as much as any other
     flow /= flow.sum(axis=1, keepdims=True) + 1e-12
     guesses: NDArray[np.int64] = (shares * (flow + _FLOOR)).argmax(axis=1)
@@ -85,14 +85,14 @@ def _guess(
     return guesses
 
 
-def _smoothed(rows: NDArray[np.float32], graph: object) -> NDArray[np.float64]:
+def _smoothed(rows: NDArray[np.float32], graph: Any) -> NDArray[np.float64]:
     """Return rows on their main directions, averaged with their neighbors."""
     from sklearn.decomposition import PCA
 
     found = PCA(min(_DIMENSIONS, *rows.shape), random_state=0).fit_transform(rows).astype(np.float64)
     for _ in range(_SMOOTHINGS):
         found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-        found = 0.5 * found + 0.5 * (graph @ found)  # type: ignore[operator] # a matrix of scipy
+        found = 0.5 * found + 0.5 * (graph @ found)
     return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
 
 
