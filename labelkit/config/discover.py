@@ -34,6 +34,12 @@ class DiscoverCategoriesConfig(
     num_classes: int | None = Field(
         None, ge=1, description="Classes to make, if their number is known; default: it is estimated."
     )
+    new_classes: str = Field(
+        "auto",
+        pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
+        description="Classes without a label: auto tests whether there are any; none; some: estimate their number; or "
+        "their number.",
+    )
     grouping: Literal["tree", "k-means"] = Field(
         "tree",
         description="How rows are put into classes. tree: near rows are joined step by step, in directions that "
@@ -81,6 +87,12 @@ class DiscoverCategoriesConfig(
     def _published_search_has_one_criterion(self) -> DiscoverCategoriesConfig:
         if self.search != "path" and self.criterion != "labeled":
             raise ValueError(f"--search {self.search} is the published search of --criterion labeled; pass that too")
+        return self
+
+    @model_validator(mode="after")
+    def _the_number_is_given_once(self) -> DiscoverCategoriesConfig:
+        if self.num_classes is not None and self.new_classes not in ("auto", "some"):
+            raise ValueError("--num-classes counts all classes, --new-classes those without a label; leave one out")
         return self
 
     @model_validator(mode="after")

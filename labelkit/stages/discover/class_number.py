@@ -27,6 +27,7 @@ from labelkit.algorithms.class_number import (
 from labelkit.algorithms.class_number_belief import MOST_ROWS, believe_num_classes, density_spread
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.unlabeled_classes import chance_all_classes_labeled
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -40,6 +41,8 @@ _LABELS_KEPT = 10
 _SHOWN_NAMES = 5
 # The range is widened up to here where its end fits best.
 MOST_TRIED = 1000
+#: How often some classes are said to have no label although all have one.
+RISK = 0.05
 # Above this spread of the logarithms, counts of dense groups disagree.
 _UNCLEAR = 0.8
 
@@ -55,6 +58,7 @@ class Judgement:
         notes: what limits the evidence, for people.
         is_lower_bound: the choice is an end of the range beyond which there may be more classes: at least so many.
         is_upper_bound: it is the fewest that ``--min-classes`` allowed: at most so many.
+        chance_all_labeled: p-value of "every class has a label", if it was tested.
     """
 
     choice: ClassNumberChoice
@@ -63,6 +67,7 @@ class Judgement:
     notes: tuple[str, ...]
     is_lower_bound: bool
     is_upper_bound: bool
+    chance_all_labeled: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return number, interval, curves, and how they came about."""
@@ -89,6 +94,7 @@ class Judgement:
                 for curve in choice.criteria
             ],
             "notes": list(self.notes),
+            "chance_all_classes_labeled": self.chance_all_labeled,
         }
 
     def table(self) -> Table | None:
@@ -138,6 +144,11 @@ def judge_class_number(
     """
     if config.num_classes is not None:
         return _given(config, config.num_classes, labels)
+    if config.new_classes not in ("auto", "some"):
+        new = 0 if config.new_classes == "none" else int(config.new_classes)
+        if len(np.unique(labels[labels >= 0])) + new < 1:
+            raise DatasetError(where, "has no labels that may be used, and --new-classes none", "Give labels.")
+        return _given(config, len(np.unique(labels[labels >= 0])) + new, labels)
     if config.criterion == "auto":
         return _by_belief(config, features, labels)
     classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
@@ -207,6 +218,19 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
             f"all {len(labels)} rows have a label of the same class, so that there is nothing to discover",
             "Add images without a label, or pass --no-own-labels.",
         )
+    chance = None
+    if config.new_classes == "auto" and config.min_classes is None and len(classes) > 1 and (labels < 0).any():
+        with current_progress().task("are all classes labeled?", total=None):
+            chance = chance_all_classes_labeled(
+                rows, labels[used], generator=keyed_generator(config.seed, "classes without a label")
+            )
+        if chance > RISK:
+            given = _given(config, len(classes), labels)
+            said = (
+                f"the {len(classes)} classes with labels seem to be all there are; if there are others, pass "
+                "--new-classes some"
+            )
+            return replace(given, notes=(said,), chance_all_labeled=chance)
     different = len(np.unique(rows, axis=0))
     most = min(different, most_classes(len(rows)), most_clusters(labels >= 0, labels[labels >= 0]))
     low, high = _bounds(config, labels, len(used), most, share=3)
@@ -222,6 +246,8 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
     if (labels >= 0).all():
         return Judgement(choice, (low, high), len(used), (), False, False)
     notes = []
+    if chance is not None:
+        notes.append("some classes seem to have no label; if all have one, pass --new-classes none")
     if len(used) < len(labels):
         notes.append(f"the number was chosen from {len(used)} of {len(labels)} rows, drawn at random")
     counts = choice.criteria[-1].best_of_draws
@@ -238,7 +264,7 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
     is_open = low < high or (config.max_classes is None and high < different)
     at_least = choice.best == high and is_open
     at_most = choice.best == low and low > max(2, len(classes)) and low < high
-    judgement = Judgement(choice, (low, high), len(used), tuple(notes), at_least, at_most)
+    judgement = Judgement(choice, (low, high), len(used), tuple(notes), at_least, at_most, chance)
     return replace(judgement, notes=(*notes, _note_of_end(config, judgement))) if at_least or at_most else judgement
 
 

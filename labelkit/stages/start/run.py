@@ -60,7 +60,7 @@ _NOVEL_PHOTOS = 50
 _FEWEST_LATER = 10
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
 _MOST_UNREADABLE = 0.5
-_OPTIONS = ("backbone", "num_classes", "min_confidence", "seed")
+_OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
 
 @dataclass(frozen=True)
@@ -428,7 +428,9 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     named = {"index": this.store, "result": groups, "overwrite": True, "levels": 2, **earlier, **shared}
     # where all photos have a label, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
-    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=known or config.num_classes, **named)
+    number = known or config.num_classes
+    new = config.new_classes if number is None else "auto"
+    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=number, new_classes=new, **named)
     if answer is not None:
         steps["answer"] = DiscoverAnswerConfig(
             index=this.store,

@@ -270,6 +270,8 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} classes, as you labeled them."
     if config.num_classes is not None:
         return f"{len(rows)} photos in {used} groups, as many as you asked for."
+    if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
+        return f"{len(rows)} photos in {used} classes: those you labeled seem to be all (else: --new-classes some)."
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
     return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}{more}."

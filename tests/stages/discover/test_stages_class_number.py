@@ -371,7 +371,7 @@ def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[
     columns = {} if labeled is None else {"labels": [0, 0, 1, 1], "labeled": labeled, "old_classes": [1, 1]}
     store = make_store(np.eye(4), **columns)
 
-    answer = labelkit("discover", "categories", "--index", store.path)
+    answer = labelkit("discover", "categories", "--index", store.path, "--new-classes", "some")
 
     assert answer.code == 3
     assert "4 rows are too few to tell 2 classes or more" in answer.err

@@ -44,6 +44,34 @@ def test_a_store_whose_images_all_have_labels_has_that_many_classes(make_store: 
     assert (result["num_classes"], result["interval"], result["notes"]) == (4, [4, 4], [])
 
 
+def test_where_all_classes_seem_to_have_labels_there_are_no_others(make_store: Any) -> None:
+    rng = np.random.default_rng(2)
+    truth = np.repeat(np.arange(6), 40)
+    rows = 4 * rng.normal(size=(6, 24))[truth] + rng.normal(size=(240, 24))
+    labeled = [int(place % 40 < 5) for place in range(240)]
+    store = make_store(rows, labels=truth.tolist(), labeled=labeled, old_classes=[1] * 6)
+
+    result = categories(store)
+    some = categories(store, new_classes="some")
+
+    assert (result["num_classes"], result["interval"]) == (6, [6, 6])
+    assert result["chance_all_classes_labeled"] > 0.05
+    assert "pass --new-classes some" in result["notes"][0]
+    assert some["chance_all_classes_labeled"] is None
+    assert some["criteria"]
+
+
+def test_new_classes_can_be_told(stored: EmbeddingStore) -> None:
+    assert categories(stored, new_classes="none")["num_classes"] == 6
+    assert categories(stored, new_classes="6")["num_classes"] == 12
+    assert categories(stored)["chance_all_classes_labeled"] <= 0.05
+
+
+def test_new_classes_and_the_number_of_all_are_not_told_both(stored: EmbeddingStore) -> None:
+    with pytest.raises(ValueError, match="leave one out"):
+        DiscoverCategoriesConfig(index=stored.path, num_classes=8, new_classes="none")
+
+
 def test_without_labels_it_says_what_would_help(make_store: Any) -> None:
     store = make_store(np.random.default_rng(0).normal(size=(300, 16)))
     result = categories(store)
