@@ -11,7 +11,14 @@ from pydantic.config import JsonDict
 from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import AddedLabelsOption, MinSizeOption, SkipDamagedOption, SplitOption, TableOption
+from labelkit.config.mixins import (
+    AddedLabelsOption,
+    MinSizeOption,
+    NewClassesOption,
+    SkipDamagedOption,
+    SplitOption,
+    TableOption,
+)
 
 _MIN_SIZE = str(MinSizeOption.model_fields["min_size"].description)
 _STORE: JsonDict = {"panel": "Store", "preset": False}
@@ -19,7 +26,14 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
 
 class DiscoverCategoriesConfig(
-    SplitOption, AddedLabelsOption, MinSizeOption, PreviousOption, SkipDamagedOption, IndexConfig, MemoryConfig
+    SplitOption,
+    AddedLabelsOption,
+    MinSizeOption,
+    NewClassesOption,
+    PreviousOption,
+    SkipDamagedOption,
+    IndexConfig,
+    MemoryConfig,
 ):
     """``labelkit discover categories``."""
 
@@ -33,12 +47,6 @@ class DiscoverCategoriesConfig(
     )
     num_classes: int | None = Field(
         None, ge=1, description="Classes to make, if their number is known; default: it is estimated."
-    )
-    new_classes: str = Field(
-        "auto",
-        pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
-        description="Classes without a label: auto tests whether there are any; none; some: estimate their number; or "
-        "their number.",
     )
     grouping: Literal["tree", "k-means"] = Field(
         "tree",

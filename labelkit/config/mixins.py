@@ -94,6 +94,17 @@ class MinSizeOption(StageConfig):
     )
 
 
+class NewClassesOption(StageConfig):
+    """A command that finds classes without a label."""
+
+    new_classes: str = Field(
+        "auto",
+        pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
+        description="Classes without a label: auto tests whether there are any; none; some: estimate their number; or "
+        "their number.",
+    )
+
+
 class DatasetOptions(StageConfig):
     """A command that reads the images of a data set."""
 

@@ -9,10 +9,10 @@ from pydantic import Field, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.memory import MemoryConfig
-from labelkit.config.mixins import LabelColumnOption, ListingOptions
+from labelkit.config.mixins import LabelColumnOption, ListingOptions, NewClassesOption
 
 
-class StartConfig(LabelColumnOption, ListingOptions, MemoryConfig):
+class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption, MemoryConfig):
     """``labelkit start``."""
 
     command: ClassVar[tuple[str, ...]] = ("start",)
@@ -42,12 +42,6 @@ class StartConfig(LabelColumnOption, ListingOptions, MemoryConfig):
         "here. auto: the best one at hand, nothing is fetched; pixels: no network.",
     )
     num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it; default: estimated.")
-    new_classes: str = Field(
-        "auto",
-        pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
-        description="Classes without a label: auto tests whether there are any; none; some: estimate their number; or "
-        "their number.",
-    )
     min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence a photo is unsure.")
     num_suggestions: int = Field(
         20, ge=1, description="Photos to label next that next.csv lists.", json_schema_extra={"short": "-n"}
