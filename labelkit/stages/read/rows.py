@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of, row_lengths
 from labelkit.algorithms.shared_rows import part_of
 from labelkit.errors import ConfigError, StoreError
 from labelkit.stages.several import current_processes
@@ -113,6 +113,6 @@ def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows scaled to length 1; zero rows stay zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
-        lengths = np.linalg.norm(features[block], axis=1, keepdims=True)
-        np.divide(features[block], np.maximum(lengths, 1e-12), out=scaled[block], casting="same_kind")
+        lengths = row_lengths(features[block])[:, None]
+        np.divide(features[block], np.where(lengths > 0, lengths, 1), out=scaled[block], casting="same_kind")
     return scaled
