@@ -34,7 +34,7 @@ SUGGESTED = ["coverage", "typical", "k-center", "uncertainty", "random"]
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
-    """Command lines, by name, all but the first two of which share rows; some results go beside the store in the folder."""
+    """Command lines, by name; all but the first two share rows. Some results go beside the store in the folder."""
     index, query = str(folder / "rows.h5"), str(folder / "queries.h5")
     few = ["--num-inits", "3", "--json"]
     cluster = {"k-means": ["--num-clusters", "12"], "ss-kmeans": ["--num-clusters", "25"]}  # by one process

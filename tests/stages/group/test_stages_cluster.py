@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.config.cluster import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError, OutputExistsError, ResourceError, StoreError
+from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.group.stable_ids import LastingIds
 from labelkit.store.embeddings import EmbeddingStore, open_store
