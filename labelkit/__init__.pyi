@@ -2079,7 +2079,6 @@ class _Cluster:
         max_patches: int = ...,
         skip_damaged: bool = ...,
         split: str = ...,
-        device: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
@@ -2106,7 +2105,6 @@ class _Cluster:
         max_patches: int = ...,
         skip_damaged: bool = ...,
         split: str = ...,
-        device: str = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2134,7 +2132,6 @@ class _Cluster:
         exchange: bool = ...,
         skip_damaged: bool = ...,
         split: str = ...,
-        device: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
