@@ -336,7 +336,7 @@ class _Problem:
                 pick = int(shares.searchsorted(number * shares[-1])) if shares[-1] > 0 else int(number * len(points))
                 picks[restart, step] = min(pick, len(points) - 1)
             chosen = picks[:, step]
-            apart = squares + squares[chosen, 0] - 2 * points @ points[chosen].T
+            apart = squares + squares[chosen, 0] - points @ (2 * points[chosen].T)
             apart[apart < _CANCELED * squares] = 0
             closest = np.minimum(closest, apart) if len(means) or step else apart
         return picks
@@ -441,7 +441,8 @@ def _starts(points: Singles, num_clusters: int, num_inits: int, generator: np.ra
         if len(points) > most:
             drawn = points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
         with _threads(len(drawn) * points.shape[1]):
-            yield kmeans_plusplus(drawn, num_clusters, random_state=seed)[0]
+            start = kmeans_plusplus(drawn, num_clusters, random_state=seed)[0]
+        yield start
 
 
 def _trained(
