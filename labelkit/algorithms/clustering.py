@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter, itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -452,7 +453,7 @@ def _trained(
     import faiss
 
     num_points, width = points.shape
-    found = faiss.Kmeans(
+    found: Any = faiss.Kmeans(
         width,
         len(start),
         niter=max_iter,
