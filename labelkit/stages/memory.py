@@ -30,6 +30,8 @@ _SPARE_BYTES = 40 << 20
 _BLOCK_BYTES = 6 * 8 * BLOCK_NUMBERS
 # Ids, names and digests that are held and written per row.
 _ROW_BYTES = 110
+# faiss and scikit-learn.
+_KMEANS_LIBRARIES = 64 << 20
 KERNEL_BYTES = 1 << 30
 """Most that balanced assignment keeps of its scores, when there is room for it."""
 # Segments of rows that are read ahead, as they come and as tensors.
@@ -161,10 +163,10 @@ def size_text(size: int) -> str:
 
 
 def kmeans_bytes(num_rows: int, dim: int, num_clusters: int, num_inits: int) -> int:
-    """What k-means takes beside rows and blocks: a sample of the rows, what starts are drawn by, ids, centroids."""
+    """What k-means takes beside rows and blocks: libraries, a sample, what starts are drawn by, ids, centroids."""
     sampled = min(num_rows, max(8192, 256 * num_clusters))
     drawing = 24 * sampled * max(num_inits, 2 + int(math.log(num_clusters)))
-    return 2 * 4 * sampled * dim + drawing + 60 * num_rows + 8 * 8 * num_clusters * dim
+    return _KMEANS_LIBRARIES + 2 * 4 * sampled * dim + drawing + 60 * num_rows + 8 * 8 * num_clusters * dim
 
 
 def kmeans_held(num_rows: int) -> int:
