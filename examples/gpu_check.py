@@ -43,7 +43,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from labelkit import __version__
-from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.sinkhorn.scores import LinearScores
 from labelkit.algorithms.sinkhorn.solver import solve
@@ -52,7 +51,6 @@ from labelkit.losses.cotap import cotap_loss
 from labelkit.methods.registry import METHODS
 from labelkit.models.backbones import build_backbone
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result
 from PIL import Image
 
 STEPS = 20
@@ -389,53 +387,12 @@ def search_speed(asked: Asked) -> Result:
     }
 
 
-def kmeans_speed(rows_asked: int, clusters: int) -> Callable[[Asked], Result]:
-    """Return a piece: seconds of k-means on CPU and device, beside faiss on the CPU, and whether groups agree."""
-
-    def work(asked: Asked) -> Result:
-        import faiss
-
-        n, k, d = asked.sized(rows_asked, 400), asked.sized(clusters, 5), asked.sized(128, 8)
-        iterations = 10 if k <= 100 else 3
-        rows = np.random.default_rng(0).standard_normal((n, d), dtype=np.float32)
-        seconds: dict[str, float] = {}
-        found = {}
-        for name, device in (("cpu", None), ("device", asked.device)):
-            started = time.perf_counter()
-            found[name] = kmeans(
-                rows,
-                k,
-                generator=np.random.default_rng(1),
-                init_centroids=rows[:k],
-                max_iter=iterations,
-                tol=0,
-                device=device,
-            )
-            seconds[name] = time.perf_counter() - started
-        peer = faiss.Kmeans(d, k, niter=iterations, max_points_per_centroid=n, verbose=False)
-        started = time.perf_counter()
-        peer.train(rows, init_centroids=rows[:k])
-        peer.index.search(rows, 1)
-        seconds["faiss"] = time.perf_counter() - started
-        same = found["cpu"].cluster_ids == found["device"].cluster_ids
-        return {"iterations": iterations, "seconds": seconds, "same": float(same.mean())}
-
-    return work
-
-
 def same_commands(asked: Asked) -> Result:
-    """Whether ``cluster`` and ``retrieve`` give on the device what they give on the CPU."""
+    """Whether ``retrieve`` gives on the device what it gives on the CPU."""
     same: dict[str, bool] = {}
     with fresh(asked) as folder:
         store = folder / "rows.h5"
         command("embed", "--dataset", "digits", "--backbone", "pixels", "--image-size", 8, "--out", store)
-        for kind in ("k-means", "spherical-k-means", "ss-kmeans"):
-            made = []
-            for device in ("cpu", asked.device):
-                words = ["cluster", kind, "--index", store, "--num-clusters", 10, "--device", device]
-                command(*words, "--result", kind, "--overwrite")
-                made.append(read_result(open_store(store), kind).arrays["cluster_ids"])
-            same[f"cluster {kind}"] = bool(np.array_equal(*made))
         words = ["retrieve", "--index", store, "--query-rows", "0,7,100"]
         hits = [command(*words, "--device", device)["queries"] for device in ("cpu", asked.device)]
         same["retrieve"] = hits[0] == hits[1]
@@ -485,8 +442,6 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
         "fast/cotap 38416": cotap_speed(38_416),
         "fast/sinkhorn": sinkhorn_speed,
         "fast/search": search_speed,
-        "fast/k-means 100": kmeans_speed(1_000_000, 100),
-        "fast/k-means 10000": kmeans_speed(250_000, 10_000),
     }
     return found
 

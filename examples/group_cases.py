@@ -39,7 +39,6 @@ from class_number_cases import Rows, cut, draw_labels, read
 from labelkit import __version__
 from labelkit.algorithms.clustering import kmeans, nearest_centroids, spherical_kmeans, sum_rows
 from labelkit.algorithms.group_levels import groups_at, join_groups
-from labelkit.algorithms.kmeans_start import draw_rows
 from labelkit.algorithms.projection import principal_directions
 from labelkit.algorithms.sinkhorn.scores import LinearScores
 from labelkit.algorithms.sinkhorn.solver import solve
@@ -86,15 +85,18 @@ def published(x: Floats, labels: Ints, k: int) -> Ints:
     classes, own = np.unique(labels[~free], return_inverse=True)
     means = np.stack([x[labels == label].mean(axis=0) for label in classes]).astype(np.float32)
     rows = x[free]
-    squares = np.square(rows).sum(axis=1, dtype=np.float64)
-    draws = fresh().random((10, k - len(classes)))[:, :, None]
-    begun = (squares[:, None] + np.square(means).sum(axis=1) - 2 * rows @ means.T).min(axis=1).clip(min=0)
+    begun = np.square(rows - means[nearest_centroids(rows, means)]).sum(axis=1)
     sums = np.zeros((k, x.shape[1]))
     np.add.at(sums, own, x[~free])
     counts = np.bincount(own, minlength=k)
     best: tuple[float, Ints] | None = None
-    for picks in draw_rows(rows, squares, begun.astype(np.float32), draws):
-        places = np.concatenate([means, rows[picks]]).astype(np.float64)
+    for draws in fresh().random((10, k - len(classes))):
+        places, closest = list(means), begun
+        for number in draws:
+            shares = np.cumsum(closest, dtype=np.float64)
+            places.append(rows[min(int(shares.searchsorted(number * shares[-1])), len(rows) - 1)])
+            closest = np.minimum(closest, np.square(rows - places[-1]).sum(axis=1))
+        places = np.array(places, dtype=np.float64)
         for _ in range(100):
             ids = nearest_centroids(rows, places)
             total, members = sums + sum_rows(rows, ids, k), counts + np.bincount(ids, minlength=k)

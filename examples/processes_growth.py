@@ -1,14 +1,13 @@
-"""Time and memory of groups, answers and exact search with one process and with two, over stores that grow.
+"""Time and memory of answers and exact search with one process and with two, over stores that grow.
 
 ``python examples/processes_growth.py --rows 100000,1000000,10000000 --in-blocks --turns 1 --out growth.json``
 
 Rows are generated around 100 centers, as float16, and written in blocks; 20 labels of each of the first 50 centers may
-be used. ``answer`` takes the groups of ``ss-kmeans``, which comes before it. Every command runs in processes of its
-own with one thread each, one process and then two in turn, so that a machine that is slow for a while is so for both. A
-line per command, size and number of processes: seconds of the command (beside them: of the start of its processes) and
-the ratio to one process, the same of the processor time of the process that computes most, peak memory of each process,
-and how many numbers of the result differ. ``faiss`` is its own k-means, for as many groups, starts and iterations, with
-all rows in memory as float32 of length 1, in one process and thread; its inertia stands beside that of ``k-means``.
+be used. ``answer`` takes the groups of ``ss-kmeans``, which comes before it, in one process. Every command runs in
+processes of its own with one thread each, one process and then two in turn, so that a machine that is slow for a while
+is so for both. A line per command, size and number of processes: seconds of the command (beside them: of the start of
+its processes) and the ratio to one process, the same of the processor time of the process that computes most, peak
+memory of each process, and how many numbers of the result differ.
 Exponents are slopes in log-log between the last two sizes, less what a store of 1,000 rows takes; 1 is linear.
 """
 
@@ -44,36 +43,12 @@ _GROUPED = (
     "--overwrite"
 )
 COMMANDS = {
-    "k-means": f"cluster k-means {_GROUPED}",
     "ss-kmeans": f"cluster ss-kmeans --no-exchange --max-memory {{memory}} {_GROUPED}",
     "answer": "discover answer --grouping ss-kmeans-1 --max-rows {together} --max-memory {memory} --csv {table} "
     "--result {result} --overwrite",
     "retrieve": "retrieve --query {queries} -k 10 --result {result}",
     "evaluate retrieval": "evaluate retrieval --split all --nmi-seeds 0 -k 1,10 --result {result} --overwrite",
 }
-FAISS = """
-import json, sys, time
-from pathlib import Path
-import faiss, h5py, numpy as np
-begin, used = time.perf_counter(), time.process_time()
-place, index, groups, starts, iterations = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-faiss.omp_set_num_threads(1)
-with h5py.File(index) as file:
-    stored = file["embeddings"]
-    rows = np.empty(stored.shape, dtype=np.float32)
-    for start in range(0, len(rows), 1 << 16):
-        part = stored[start : start + (1 << 16)].astype(np.float32)
-        rows[start : start + (1 << 16)] = part / np.linalg.norm(part, axis=1, keepdims=True)
-read = time.process_time() - used
-found = faiss.Kmeans(rows.shape[1], groups, niter=iterations, nredo=starts, seed=1, max_points_per_centroid=len(rows))
-found.train(rows)
-distances, _ = found.index.search(rows, 1)
-seconds, used = time.perf_counter() - begin, time.process_time() - used
-(line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-told = {"code": 0, "seconds": seconds, "cpu": used, "bytes": int(line.split()[1]) * 1024, "cpu_of_reading": read}
-told["inertia"] = float(distances.sum(dtype=np.float64))
-Path(place, "0.json").write_text(json.dumps(told))
-"""
 CHILD = """
 import json, os, sys, time
 from pathlib import Path
@@ -95,9 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", default="50000,100000", help="sizes, comma-separated (50000,100000)")
     parser.add_argument("--processes", default="1,2", help="numbers of processes, comma-separated (1,2)")
-    parser.add_argument(
-        "--commands", default="k-means,retrieve", help=f"of {', '.join(COMMANDS)}, faiss (k-means,retrieve)"
-    )
+    parser.add_argument("--commands", default="retrieve", help=f"of {', '.join(COMMANDS)} (retrieve)")
     parser.add_argument("--turns", type=int, default=2, help="runs of each (2)")
     parser.add_argument("--queries", type=int, default=2_000, help="rows that retrieve looks up (2000)")
     parser.add_argument("--together", type=int, default=20_000, help="rows that are answered together (20000)")
@@ -131,13 +104,10 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     entries = []
     for command, (rows, store) in itertools.product(options.commands.split(","), zip(sizes, stores, strict=True)):
         runs: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
-        if command == "faiss":
+        if command == "ss-kmeans":
             runs = {1: []}
         for _, number in itertools.product(range(options.turns), runs):
-            if command == "faiss":
-                runs[number].append(_run_faiss(store, options))
-            else:
-                runs[number].append(_run(command, rows, store, queries, number, options, folder))
+            runs[number].append(_run(command, rows, store, queries, number, options, folder))
         entries += _entries(command, rows, store, runs)
     exponents = _exponents(entries, sizes)
     return {
@@ -247,28 +217,13 @@ def _run(
     return {"wall": wall, "seconds": max(one["seconds"] for one in processes), "processes": processes, "result": result}
 
 
-def _run_faiss(store: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Run the k-means of faiss in a process; what it took, with the inertia."""
-    words = [store, options.groups, options.starts, options.iterations]
-    with tempfile.TemporaryDirectory() as told:
-        begin = time.perf_counter()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, "-c", FAISS, told, *map(str, words)], env=environment, check=True)
-        wall = time.perf_counter() - begin
-        process = json.loads(Path(told, "0.json").read_text())
-    return {"wall": wall, "seconds": process["seconds"], "processes": [process], "result": None}
-
-
 def _inertia(store: Path, turn: dict[str, Any]) -> float | None:
-    """Inertia of groups; None where there are none."""
-    if turn["result"] is None:
-        return float(turn["processes"][0]["inertia"])
     found = read_result(open_store(store), turn["result"]).params.get("inertia")
     return None if found is None else float(found)
 
 
 def _least_mebibytes(rows: int, number: int, groups: int) -> int:
-    """A little more than k-means of rows in blocks asks for: several processes load torch, and each has its part."""
+    """A little more than work on rows in blocks asks for: several processes load torch, and each has its part."""
     start, row = (220, 400) if number == 1 else (715, 340)
     # more groups: a larger sample, and more candidates for a start
     row += 8 * math.ceil(math.log(max(groups, CENTERS) / CENTERS))
@@ -298,7 +253,7 @@ def _entries(command: str, rows: int, store: Path, runs: dict[int, list[dict[str
             "cpu_of_turns": of_cpu[number],
             "cpu_ratio": statistics.median(mine / one for mine, one in zip(of_cpu[number], of_cpu[first], strict=True)),
             "peak_bytes": peaks,
-            "differing": 0 if command == "faiss" else _differing(store, runs[first][0]["result"], turns[0]["result"]),
+            "differing": _differing(store, runs[first][0]["result"], turns[0]["result"]),
             "inertia": _inertia(store, turns[0]),
         }
         shown = " + ".join(f"{peak / 2**20:,.0f}" for peak in peaks)

@@ -2144,7 +2144,6 @@ class _Cluster:
         max_patches: int = ...,
         skip_damaged: bool = ...,
         split: str = ...,
-        device: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
@@ -2171,7 +2170,6 @@ class _Cluster:
         max_patches: int = ...,
         skip_damaged: bool = ...,
         split: str = ...,
-        device: str = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2199,7 +2197,6 @@ class _Cluster:
         exchange: bool = ...,
         skip_damaged: bool = ...,
         split: str = ...,
-        device: str = ...,
         normalize: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,

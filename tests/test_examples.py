@@ -321,7 +321,7 @@ def test_the_check_of_a_gpu_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert {name: piece.get("error") for name, piece in pieces.items() if piece["state"] != "done"} == {}
     assert pieces["runs/softmax resumed"]["result"]["same"] is True
     assert set(pieces["runs/cluster and retrieve"]["result"]["same"].values()) == {True}
-    assert {pieces[f"fast/{name}"]["result"]["same"] for name in ("search", "k-means 100")} == {True}
+    assert pieces["fast/search"]["result"]["same"] is True
     assert {name.partition("/")[0] for name in pieces} == {"runs", "fast"}
     listed = run_example(tmp_path, "gpu_check.py", "--stand-in", "--out", "check.json", "--list")
     assert {line.split()[0] for line in listed.stdout.splitlines()} == {"done"}

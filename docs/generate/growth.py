@@ -18,12 +18,12 @@ this page was run but what is measured there, on one machine.
 - **Time** is that of one process with one thread at the largest size measured, times the ratio of rows to the measured
   exponent (1 at least: below it, the start still counted). Of several machines each does a share s of the work again,
   and they share the rest; s is 2 r - 1, where r is the processor time of the busier one of two processes over that of
-  one. A machine counts as one such process; with more cores, k-means and search take less than what stands here.
+  one. A machine counts as one such process; with more cores, search takes less than what stands here.
 - **Memory** of each process grows from the smallest to the largest size measured, and goes on so. Each holds the ids
   and digests of all rows: this is the limit, before time is.
 - **Disk** is the store, as large for a row as the largest that was measured, on a place that all machines read.
-- **Network** is what a process sends: of k-means sums and counts of all groups in each iteration, and its labels in the
-  end; of a search the hits of its queries; of answers 57 bytes a row. Reading the store is not in it."""
+- **Network** is what a process sends: of a search the hits of its queries; of answers 57 bytes a row. Reading the store
+  is not in it."""
 
 
 def growth_page(root: Path) -> Page:
@@ -33,12 +33,10 @@ def growth_page(root: Path) -> Page:
         root: the source tree.
     """
     records = [json.loads(file.read_text()) for file in sorted((root / SOURCE).glob("processes_*.json"))]
-    # others compare one process with the k-means of faiss
-    records = [record for record in records if any(entry["processes"] == 2 for entry in record["rows"])]
     row_bytes = max(entry["store_bytes"] / entry["rows"] for record in records for entry in _large(record["rows"]))
     parts = []
     for record in records:
-        for command in dict.fromkeys(entry["command"] for entry in record["rows"]):
+        for command in dict.fromkeys(entry["command"] for entry in record["rows"] if entry["processes"] == 2):
             parts += [f"## {_title(command, record['options'])}", f"By `{record['command']}`."]
             parts += [_table(record, command, row_bytes)]
     return Page("results/growth.md", "Growth on paper", page("# Growth on paper", _WORDS, "", *parts))
@@ -54,12 +52,12 @@ def _title(command: str, options: Mapping[str, str]) -> str:
         "retrieve": f"{int(options['queries']):,} queries",
         "answer": f"{int(options.get('together', 0)):,} rows together",
     }
-    return f"{command}, {told.get(command, options['groups'] + ' groups, ' + options['iterations'] + ' iterations')}"
+    return f"{command}, {told[command]}"
 
 
 def _table(record: Mapping[str, Any], command: str, row_bytes: float) -> str:
     """A row for each size and number of machines; the first is measured."""
-    options, dim = record["options"], record["dim"]
+    options = record["options"]
     ours = [entry for entry in record["rows"] if entry["command"] == command]
     alone = [entry for entry in ours if entry["processes"] == 1]
     most = alone[-1]
@@ -70,8 +68,7 @@ def _table(record: Mapping[str, Any], command: str, row_bytes: float) -> str:
         "retrieve": lambda rows: 12 * 10 * int(options["queries"]),
         "answer": lambda rows: 57 * rows,
     }
-    sums = 8 * int(options["groups"]) * (dim + 1) * int(options["iterations"])
-    of_network = sent.get(command, lambda rows: sums + 8 * rows)
+    of_network = sent[command]
 
     def memory(rows: int, runs: list[Mapping[str, Any]]) -> float:
         first, last = (max(run["peak_bytes"]) for run in (runs[0], runs[-1]))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, choose_num_classes, class_numbers
     from labelkit.algorithms.clustering import (
+        Clustering,
         SemiSupervisedClustering,
         kmeans,
         nearest_centroids,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
     from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
-    from labelkit.algorithms.kmeans_iterations import Clustering
     from labelkit.algorithms.label_search import Discovery
     from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
     from labelkit.algorithms.neighbors import ExactSearch, knn

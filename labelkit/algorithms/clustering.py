@@ -1,44 +1,67 @@
-"""k-means in three forms: plain, spherical, and with the clusters of some rows fixed.
+"""k-means by faiss, plain and spherical, and a form of ours on faiss's nearest neighbors in which some rows are fixed.
 
-Sources: Lloyd's iterations; starting centroids of k-means++ (``kmeans_start.py``); semi-supervised form of
+What faiss leaves to its caller:
+    - its own random start ends with up to 45 % more inertia at 200 clusters, so scikit-learn's k-means++ draws starts;
+    - it computes in float32 and gives up at 1e20, so it gets rows around their mean, divided by the largest number;
+    - means and inertia of the result are computed again, from the rows as they are and in float64.
+
+Rows that are read in blocks, for want of memory, are clustered by a sample of 256 rows for each cluster, and all
+assigned to the centroids of these. Of rows in memory none is left out.
+
+Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search with GPUs" (faiss); semi-supervised form of
 S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
-
-How it is made fast without losing digits:
-    - nearest centroids come from one matrix product per block of rows for all restarts, in the
-      precision of the input; rows are centered first where a common offset would cost digits;
-    - bounds on distances spare rows whose nearest centroid cannot have changed (``kmeans_nearest.py``);
-    - cluster sums are float64, and the inertia follows from them in float64, so it is exact for
-      the cluster ids at hand, whatever the product rounded;
-    - rows whose two nearest centroids are closer to a tie than float32 can tell are decided in
-      float64, so that clusters tiny against the spread of the data come out right;
-    - starting centroids of all restarts are drawn together, one product for all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import cache
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import ThreadpoolController
 
-from labelkit.algorithms.kmeans_iterations import Clustering, Problem, best_from, best_of, each_of, iterate, sum_rows
-from labelkit.algorithms.kmeans_nearest import NearestCentroids
-from labelkit.algorithms.row_blocks import (
-    Floats,
-    StoredRows,
-    checked_rows,
-    may_overwrite,
-    moved,
-    squared_norms,
-    unit_length,
-)
-from labelkit.algorithms.shared_rows import ALONE, Processes, SharedRows, shared_rows
+from labelkit.algorithms.row_blocks import Floats, Rows, StoredRows, checked_rows, parts_of, squared_norms, unit_length
 
-# An offset of at most this share of the squared lengths costs products of rows no digit that counts.
-_SHARE_OF_OFFSET = 0.25
+Doubles = NDArray[np.float64]
+Singles = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+# Rows for each cluster: of a sample that stands for rows that are read in blocks, as faiss takes by itself; and of one
+# that starts are drawn from.
+_SAMPLED, _LEAST_SAMPLED = 256, 8192
+_STARTS, _LEAST_STARTS = 32, 8192
+# Threads that wait for each other take longer than products of fewer numbers.
+_FEW_PRODUCTS = 1 << 27
+# Squared distances, as shares of the largest number squared, that rounding makes of equal rows.
+_EQUAL = 1e-14
+# Squared distances of points that are rounding, as shares of the squared lengths they are computed from.
+_CANCELED = 1e-6
+# The length of a mean of unit rows that is rounding.
+_NO_DIRECTION = 1e-7
 # Rounds of classes that change places; two are rare.
 _MOST_EXCHANGES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Clustering:
+    """A partition of n rows into k clusters.
+
+    Attributes:
+        cluster_ids: (n,) int64 in ``[0, k)``: the nearest centroid, once iterations have converged.
+        centroids: (k, d) float, the means of exactly these members (spherical: of unit length).
+        inertia: sum of squared distances to ``centroids``.
+        num_iterations: assignments made by the restart that was kept.
+    """
+
+    cluster_ids: Ids
+    centroids: Floats
+    inertia: float
+    num_iterations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +73,14 @@ class SemiSupervisedClustering:
         labeled_ids: (n_l,) int64 in ``[0, c)``: the position of the label among the sorted labels.
         centroids: (k, d) float, the means of exactly these members.
         class_of_cluster: (k,) int64, the label of clusters ``0..c-1``, then -1.
-        inertia: sum of squared distances of all rows, labeled ones included, to the centroids
-            that the ids were assigned with.
+        inertia: sum of squared distances of all rows, labeled ones included, to ``centroids``.
         num_iterations: assignments made by the restart that was kept.
     """
 
-    unlabeled_ids: NDArray[np.int64]
-    labeled_ids: NDArray[np.int64]
+    unlabeled_ids: Ids
+    labeled_ids: Ids
     centroids: Floats
-    class_of_cluster: NDArray[np.int64]
+    class_of_cluster: Ids
     inertia: float
     num_iterations: int
 
@@ -70,37 +92,27 @@ def kmeans(
     generator: np.random.Generator,
     num_inits: int = 10,
     max_iter: int = 300,
-    tol: float = 1e-4,
+    tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
-    processes: Processes = ALONE,
-    device: str | None = None,
 ) -> Clustering:
     """Partition rows so that the squared distances to the cluster means are small.
 
     Args:
-        x: (n, d) rows. float64 is computed in float64, everything else in float32.
+        x: (n, d) rows; compared in float32.
         num_clusters: k, from 1 to n.
         generator: all randomness. Two equal generators give equal results.
         num_inits: restarts; the one of lowest inertia is kept, the first of equals.
-        max_iter: assignments per restart, at most.
-        tol: stop when the summed squared shift of the centroids is at most ``tol`` times the
-            mean variance of the columns; 0 waits until nothing moves.
-        init_centroids: (k, d) starting centroids, or (r, k, d) of r restarts; then nothing is drawn.
-        processes: that share the rows. Each calls this with the same arguments and gets the same result, which differs
-            from that of one process by the rounding of sums in float64.
-        device: of torch, where float32 rows are compared with centroids, such as ``cuda``; ``None``: by numpy. Ids are
-            decided in float64 where rounding could change them, so that they are the same.
+        max_iter: iterations per restart, at most.
+        tol: stop when an iteration lowers the inertia by a smaller share; 0 waits until it falls no more.
+        init_centroids: (k, d) starting centroids; then nothing is drawn, and there is one start.
 
     Returns:
-        The best partition. An empty cluster takes the row farthest from its own centroid.
+        The best partition. A cluster is empty only where there are fewer different rows.
 
     Raises:
         ValueError: k is not in ``[1, n]``, x is not (n, d), or holds NaN or infinity.
     """
-    rows = shared_rows(x, "x", processes)
-    return _cluster_all(
-        rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, device, spherical=False
-    )
+    return _cluster(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
 
 
 def spherical_kmeans(
@@ -110,33 +122,58 @@ def spherical_kmeans(
     generator: np.random.Generator,
     num_inits: int = 10,
     max_iter: int = 300,
-    tol: float = 1e-4,
+    tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
-    processes: Processes = ALONE,
-    device: str | None = None,
 ) -> Clustering:
     """Partition rows by direction: the cosines to unit centroids are large.
 
-    Rows are scaled to unit length and a centroid is the mean of its members scaled to unit
-    length, so the inertia is ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Members whose mean is zero
-    have no direction; their centroid stays where it was.
+    Rows are scaled to unit length and a centroid is the mean of its members scaled to unit length, so the inertia is
+    ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Where the mean is zero and has no direction, a member is the centroid.
 
     Args:
         x: (n, d) rows of any length but zero.
         num_clusters: k, from 1 to n.
         generator: all randomness.
         num_inits: restarts; the one of lowest inertia is kept.
-        max_iter: assignments per restart, at most.
-        tol: as in :func:`kmeans`, on the scaled rows.
-        init_centroids: (k, d) starting directions, or (r, k, d) of r restarts; then nothing is drawn.
-        processes: as in :func:`kmeans`.
-        device: as in :func:`kmeans`.
+        max_iter: iterations per restart, at most.
+        tol: as in :func:`kmeans`, of the sum of cosines.
+        init_centroids: (k, d) starting directions; then nothing is drawn, and there is one start.
 
     Raises:
         ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
     """
-    rows = shared_rows(x, "x", processes).unit_length("x")
-    return _cluster_all(rows, num_clusters, generator, num_inits, max_iter, tol, init_centroids, device, spherical=True)
+    return _cluster(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
+
+
+def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
+    """Return the nearest centroid of each row, (n,) int64, as far as float32 tells; the smaller id of equal centroids.
+
+    Args:
+        x: (n, d) rows.
+        centroids: (k, d), k >= 1. For directions pass unit rows and unit centroids.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN or infinity.
+    """
+    rows, places = checked_rows(x, "x"), checked_rows(centroids, "centroids")[:]
+    if not len(places):
+        raise ValueError("centroids must have at least one row")
+    if rows.shape[1] != places.shape[1]:
+        raise ValueError(f"x has {rows.shape[1]} columns, centroids have {places.shape[1]}")
+    framed = _Framed(rows, *_frame(rows, places))
+    return framed.nearest(framed.scaled(places))
+
+
+def sum_rows(rows: Rows, cluster_ids: Ids, num_clusters: int) -> Doubles:
+    """Return the sum of the rows of each cluster, (k, d)."""
+    from scipy.sparse import csc_array
+
+    sums = np.zeros((num_clusters, rows.shape[1]))
+    for block, part in parts_of(rows):
+        shape = (num_clusters, len(part))
+        members = csc_array((np.ones(len(part)), cluster_ids[block], np.arange(len(part) + 1)), shape=shape)
+        sums += np.asarray(members @ part.astype(np.float64))
+    return sums
 
 
 def semi_supervised_kmeans(
@@ -150,8 +187,6 @@ def semi_supervised_kmeans(
     max_iter: int = 100,
     tol: float = 1e-4,
     exchange: bool = False,
-    processes: Processes = ALONE,
-    device: str | None = None,
 ) -> SemiSupervisedClustering:
     """Partition unlabeled rows while labeled rows stay with their class.
 
@@ -186,8 +221,6 @@ def semi_supervised_kmeans(
         max_iter: assignments per restart, at most.
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
         exchange: let classes change places with other clusters in the end, which is not in the source.
-        processes: as in :func:`kmeans`.
-        device: as in :func:`kmeans`.
 
     Returns:
         The partition of lowest inertia seen, over all iterations of all restarts.
@@ -200,8 +233,7 @@ def semi_supervised_kmeans(
         Sec. 3.2 of "Generalized Category Discovery" and its code, which yields NaN for an empty
         cluster and does not say what happens when all distances are 0.
     """
-    free = shared_rows(unlabeled, "unlabeled", processes)
-    fixed = shared_rows(labeled, "labeled", processes)
+    free, fixed = checked_rows(unlabeled, "unlabeled"), checked_rows(labeled, "labeled")
     values = np.asarray(labels)
     if free.shape[1] != fixed.shape[1]:
         raise ValueError(f"unlabeled rows have {free.shape[1]} columns, labeled rows {fixed.shape[1]}")
@@ -209,7 +241,7 @@ def semi_supervised_kmeans(
         raise ValueError(f"labels must have shape ({len(fixed)},), got {values.shape}")
     if values.size and (not np.issubdtype(values.dtype, np.integer) or values.min() < 0):
         raise ValueError(f"labels must be integers >= 0, got {values.dtype} with minimum {values.min()}")
-    classes, labeled_ids = np.unique(values.astype(np.int64), return_inverse=True)
+    classes, fixed_ids = np.unique(values.astype(np.int64), return_inverse=True)
     num_classes = len(classes)
     num_new = num_clusters - num_classes
     _check_settings(num_clusters, num_inits, max_iter, tol)
@@ -218,149 +250,178 @@ def semi_supervised_kmeans(
     if num_new > len(free):
         raise ValueError(f"{num_new} clusters without labels need as many unlabeled rows, got {len(free)}")
 
-    dtype = np.result_type(free.dtype, fixed.dtype)
-    rows, fixed_rows = free.as_type(dtype), fixed.as_type(dtype)
-    mean = (rows.column_sums() + fixed_rows.column_sums()) / max(len(rows) + len(fixed_rows), 1)
-    (rows, fixed_rows), (squares, fixed_squares), offset = _around(mean, rows, fixed_rows)
-    total_square = rows.total(np.concatenate([squares, fixed_squares]))
-    sums = np.zeros((num_clusters, rows.shape[1]))
-    sums[:num_classes] = processes.sum(sum_rows(fixed_rows.own, labeled_ids[fixed_rows.where], num_classes))
-    counts = np.bincount(labeled_ids, minlength=num_clusters)
-    class_means = sums[:num_classes] / counts[:num_classes, None]
-
-    def converged(shifts: NDArray[np.float64]) -> bool:
-        return bool(shifts.sum() ** 2 < tol) or not shifts.any()
-
-    problem = Problem(rows, squares, total_square, sums, counts, max_iter, converged, device=device)
-    if num_new == 0:
-        best = iterate(problem, class_means)
-    else:
-        draws = generator.random((num_inits, num_new))[:, :, None]
-        runs: list[Clustering] = []
-        alone = False
-        for run in each_of(problem, class_means, draws):
-            runs = [min(*runs, run, key=attrgetter("inertia"))] if runs else [run]
-            alone = alone or bool((problem.sizes(run.cluster_ids, num_clusters)[num_classes:] == 1).any())
-        # asked of every restart, not of the best: more restarts must never leave out what fewer make
-        if num_classes and num_clusters <= len(rows) and alone:
-            seeded = np.random.default_rng(int(draws[0, 0, 0] * 2**53))
-            runs.append(best_from(problem, _starts_at_means(problem, class_means, seeded, num_inits)))
-        best = min(runs, key=attrgetter("inertia"))
+    framed = _Framed(free, *_frame(free, fixed))
+    held = framed.scaled(fixed[:])
+    points, sums = framed.sample(num_clusters), sum_rows(held, fixed_ids, num_classes)
+    total_square = float(squared_norms(points).sum() + squared_norms(held).sum())
+    problem = _Problem(
+        points, sums, np.bincount(fixed_ids), total_square, num_clusters, max_iter, float(np.sqrt(tol)) / framed.scale
+    )
+    best = problem.best(generator.random((num_inits, num_new)) if num_new else np.empty((1, 0)))
     if exchange and num_classes:
-        best = _exchanged(problem, class_means, best)
+        best = problem.exchanged(best)
+    ids, places, inertia = _partition(framed, best.centroids, fixed, fixed_ids)
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
     return SemiSupervisedClustering(
-        unlabeled_ids=processes.join(best.cluster_ids),
-        labeled_ids=labeled_ids.astype(np.int64),
-        centroids=(best.centroids + offset).astype(dtype),
+        unlabeled_ids=ids,
+        labeled_ids=fixed_ids.astype(np.int64),
+        centroids=places.astype(np.result_type(free.dtype, fixed.dtype)),
         class_of_cluster=class_of_cluster,
-        inertia=best.inertia,
+        inertia=inertia,
         num_iterations=best.num_iterations,
     )
 
 
-def _exchanged(problem: Problem, class_means: NDArray[np.float64], best: Clustering) -> Clustering:
-    """Give each class the centroid that its labeled rows are nearest to, one each, as long as the inertia falls."""
-    from scipy.optimize import linear_sum_assignment
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A restart: the centroids of its best assignment, whose inertia it is, and rows of each cluster."""
 
-    num_classes = len(class_means)
-    for _ in range(_MOST_EXCHANGES):
-        centroids = best.centroids
-        # up to what does not depend on the centroid, the squared distances of the labeled rows of a class
-        apart = (centroids**2).sum(axis=1) - 2 * class_means @ centroids.T
-        _, taken = linear_sum_assignment(problem.fixed_counts[:num_classes, None] * apart)
-        if (taken == np.arange(num_classes)).all():
-            break
-        run = iterate(problem, np.concatenate([centroids[taken], np.delete(centroids, taken, axis=0)]))
-        if run.inertia >= best.inertia:
-            break
-        best = run
-    return best
+    centroids: Singles
+    inertia: float
+    sizes: Ids
+    num_iterations: int
 
 
-def _starts_at_means(
-    problem: Problem, class_means: NDArray[np.float64], generator: np.random.Generator, num_inits: int
-) -> list[NDArray[np.float64]]:
-    """Return the class means, and the centroids of k-means of the free rows that match none of them, (k, d) each."""
-    from scipy.optimize import linear_sum_assignment
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What stays the same over the restarts of semi-supervised k-means; rows are scaled.
 
-    num_clusters, width = problem.fixed_sums.shape
-    no_sums, no_counts = np.zeros((num_clusters, width)), np.zeros(num_clusters, dtype=np.int64)
-    total = problem.shared.total(problem.squares)
-    plain = replace(problem, total_square=total, fixed_sums=no_sums, fixed_counts=no_counts)
-    draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
-    starts = []
-    for means in (found.centroids for found in each_of(plain, np.zeros((0, width)), draws)):
-        distances = ((class_means**2).sum(axis=1)[:, None] + (means**2).sum(axis=1)) - 2 * class_means @ means.T
-        _, taken = linear_sum_assignment(distances)
-        starts.append(np.concatenate([class_means, np.delete(means, taken, axis=0)]).astype(np.float64))
-    return starts
-
-
-def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> NDArray[np.int64]:
-    """Return the nearest centroid of each row, (n,) int64; the smaller id of equals.
-
-    Args:
-        x: (n, d) rows.
-        centroids: (k, d), k >= 1. For directions pass unit rows and unit centroids.
-
-    Raises:
-        ValueError: shapes that do not fit, NaN or infinity.
+    Attributes:
+        points: (n, d) rows that are free to move.
+        fixed_sums: (c, d) sums of the rows of each class; classes are the first clusters.
+        fixed_sizes: (c,) numbers of these rows.
+        total_square: sum of the squared lengths of both.
+        num_clusters: k.
+        max_iter: assignments, at most.
+        least_shift: of the centroids, in sum; the end.
     """
-    rows, places = checked_rows(x, "x"), checked_rows(centroids, "centroids")
-    if not len(places):
-        raise ValueError("centroids must have at least one row")
-    if rows.shape[1] != places.shape[1]:
-        raise ValueError(f"x has {rows.shape[1]} columns, centroids have {places.shape[1]}")
-    points = places[:]
-    offset = points.mean(axis=0, dtype=np.float64).astype(rows.dtype)
-    rows = moved(rows, offset, in_place=may_overwrite(rows, x))
-    (found,) = NearestCentroids(rows, squared_norms(rows)).begin([points.astype(np.float64) - offset])
-    return found.ids
+
+    points: Singles
+    fixed_sums: Doubles
+    fixed_sizes: Ids
+    total_square: float
+    num_clusters: int
+    max_iter: int
+    least_shift: float
+
+    @property
+    def means(self) -> Singles:
+        """(c, d) means of the classes."""
+        return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
+
+    def best(self, draws: Doubles) -> _Run:
+        """Run one restart for each row of draws, (restarts, new clusters), and others from means where these fail."""
+        means = self.means
+        runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
+        # asked of every restart, not of the best: more restarts must never leave out what fewer make
+        alone = any((run.sizes[len(means) :] == 1).any() for run in runs)
+        if alone and len(means) and self.num_clusters <= len(self.points):
+            generator = np.random.default_rng(int(draws[0, 0] * 2**53))
+            for start in _starts(self.points, self.num_clusters, len(draws), generator):
+                centroids, _, _ = _trained(self.points, start, self.max_iter, 0, spherical=False)
+                others = np.delete(centroids, _matched(self.fixed_sums, self.fixed_sizes, centroids), axis=0)
+                runs.append(self.iterate(np.concatenate([means, others])))
+        return min(runs, key=attrgetter("inertia"))
+
+    def _drawn(self, draws: Doubles) -> Ids:
+        """Points drawn for the clusters without labels, far ones first in probability, (restarts, new)."""
+        points, means, picks = self.points, self.means, np.empty(draws.shape, dtype=np.int64)
+        closest = np.zeros((len(points), len(draws)))
+        if len(means) and draws.size:
+            closest += _apart(points, _nearest(points, means), means)[:, None]
+        squares = squared_norms(points)[:, None]
+        for step, numbers in enumerate(draws.T):
+            for restart, number in enumerate(numbers.tolist()):
+                shares = np.cumsum(closest[:, restart])
+                pick = int(shares.searchsorted(number * shares[-1])) if shares[-1] > 0 else int(number * len(points))
+                picks[restart, step] = min(pick, len(points) - 1)
+            chosen = picks[:, step]
+            apart = squares + squares[chosen, 0] - points @ (2 * points[chosen].T)
+            apart[apart < _CANCELED * squares] = 0
+            closest = np.minimum(closest, apart) if len(means) or step else apart
+        return picks
+
+    def iterate(self, start: Singles) -> _Run:
+        """Assign and move the centroids (k, d) by turns; return the assignment of lowest inertia."""
+        k, centroids, best = self.num_clusters, start, None
+        for number in range(1, self.max_iter + 1):
+            ids = _nearest(self.points, centroids)
+            sizes = np.bincount(ids, minlength=k)
+            sums, members = sum_rows(self.points, ids, k), sizes.astype(np.float64)
+            sums[: len(self.fixed_sums)] += self.fixed_sums
+            members[: len(self.fixed_sizes)] += self.fixed_sizes
+            exact = centroids.astype(np.float64)
+            inertia = self.total_square + float(members @ np.square(exact).sum(axis=1) - 2 * (sums * exact).sum())
+            if best is None or inertia < best.inertia:
+                best = _Run(centroids, inertia, sizes, number)
+            moved = sums / np.maximum(members, 1)[:, None]
+            if len(empty := np.flatnonzero(members == 0)):
+                farthest = np.argsort(-_apart(self.points, ids, exact), kind="stable")
+                moved[empty] = self.points[farthest[: len(empty)]]
+            shift = float(np.linalg.norm(moved - exact, axis=1).sum())
+            if shift < self.least_shift or not shift:
+                break
+            centroids = moved.astype(np.float32)
+        assert best is not None  # there is at least one iteration, and no inertia is NaN
+        return replace(best, num_iterations=number)
+
+    def exchanged(self, best: _Run) -> _Run:
+        """Give each class the centroid that its labeled rows are nearest to, one each, as long as the inertia falls."""
+        for _ in range(_MOST_EXCHANGES):
+            taken = _matched(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
+            if (taken == np.arange(len(taken))).all():
+                break
+            run = self.iterate(np.concatenate([best.centroids[taken], np.delete(best.centroids, taken, axis=0)]))
+            if run.inertia >= best.inertia:
+                break
+            best = run
+        return best
 
 
-def _cluster_all(
-    rows: SharedRows,
+def _matched(sums: Doubles, sizes: Ids, centroids: Singles, *, by_rows: bool = False) -> Ids:
+    """The centroid of each class, one each, nearest in sum to their means, or to their rows, (c,)."""
+    from scipy.optimize import linear_sum_assignment
+
+    exact = centroids.astype(np.float64)
+    # up to what does not depend on the centroid
+    apart = np.square(exact).sum(axis=1) - 2 * (sums / sizes[:, None]) @ exact.T
+    return np.asarray(linear_sum_assignment(apart * (sizes[:, None] if by_rows else 1))[1], dtype=np.int64)
+
+
+def _cluster(
+    x: ArrayLike | StoredRows,
     num_clusters: int,
     generator: np.random.Generator,
     num_inits: int,
     max_iter: int,
     tol: float,
     init_centroids: ArrayLike | None,
-    device: str | None,
     *,
     spherical: bool,
 ) -> Clustering:
-    """Run plain or spherical k-means with no row fixed."""
+    """Run plain or spherical k-means."""
+    rows = checked_rows(x, "x")
     _check_settings(num_clusters, num_inits, max_iter, tol)
     if num_clusters > len(rows):
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
-    num_rows, width = rows.shape
-    mean = rows.column_sums() / num_rows
-    # Unit rows keep their origin, since it is what their length is measured from.
-    (rows,), (squares,), offset = _around(np.zeros(width) if spherical else mean, rows)
-    mean, total_square = mean - offset, rows.total(squares)
-    threshold = tol * max(0.0, total_square / num_rows - float(mean @ mean)) / width
-
-    def converged(shifts: NDArray[np.float64]) -> bool:
-        return bool(shifts @ shifts <= threshold)
-
-    no_sums, no_counts = np.zeros((num_clusters, width)), np.zeros(num_clusters, dtype=np.int64)
-    problem = Problem(rows, squares, total_square, no_sums, no_counts, max_iter, converged, spherical, device)
-    if init_centroids is None:
-        draws = generator.random((num_inits, num_clusters, 2 + int(np.log(num_clusters))))
-        best = best_of(problem, np.zeros((0, width)), draws)
+    if spherical:
+        framed = _Framed(unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
     else:
-        given = np.asarray(init_centroids)
-        if given.shape[-2:] != (num_clusters, width) or given.ndim not in (2, 3) or not len(given):
-            raise ValueError(f"init_centroids must have shape {(num_clusters, width)}, got {given.shape}")
-        start = checked_rows(given.reshape(-1, width), "init_centroids")[:]
-        if spherical:
-            start = unit_length(start, "init_centroids")[:]
-        best = best_from(problem, list((start.astype(np.float64) - offset).reshape(-1, num_clusters, width)))
-    ids = rows.processes.join(best.cluster_ids)
-    return Clustering(ids, (best.centroids + offset).astype(rows.dtype), best.inertia, best.num_iterations)
+        framed = _Framed(rows, *_frame(rows))
+    points = framed.sample(num_clusters)
+    if init_centroids is None:
+        starts = _starts(points, num_clusters, num_inits, generator)
+    else:
+        given = checked_rows(init_centroids, "init_centroids")[:]
+        if given.shape != (num_clusters, rows.shape[1]):
+            shape = (num_clusters, rows.shape[1])
+            raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
+        starts = iter([framed.scaled(unit_length(given, "init_centroids")[:] if spherical else given)])
+    runs = (_trained(points, start, max_iter, tol, spherical=spherical) for start in starts)
+    centroids, _, num_iterations = min(runs, key=itemgetter(1))
+    ids, places, inertia = _partition(framed, centroids, spherical=spherical)
+    return Clustering(ids, places.astype(rows.dtype), inertia, num_iterations)
 
 
 def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float) -> None:
@@ -371,19 +432,153 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
         raise ValueError(f"tol must be >= 0, got {tol}")
 
 
-def _around(
-    mean: NDArray[np.float64], *parts: SharedRows
-) -> tuple[list[SharedRows], list[NDArray[np.float64]], NDArray[np.float64]]:
-    """Move rows to their mean (d,), where products of them would else lose digits to what they have in common.
+def _starts(points: Singles, num_clusters: int, num_inits: int, generator: np.random.Generator) -> Iterator[Singles]:
+    """Draw the starting centroids of each restart, (k, d), by k-means++; of many points, from a sample."""
+    from sklearn.cluster import kmeans_plusplus
+
+    most = max(_LEAST_STARTS, _STARTS * num_clusters)
+    for seed in generator.integers(2**31, size=num_inits).tolist():
+        drawn = points
+        if len(points) > most:
+            drawn = points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
+        with _threads(len(drawn) * points.shape[1]):
+            start = kmeans_plusplus(drawn, num_clusters, random_state=seed)[0]
+        yield start
+
+
+def _trained(
+    points: Singles, start: Singles, max_iter: int, tol: float, *, spherical: bool
+) -> tuple[Singles, float, int]:
+    """Run faiss's k-means from a start; return centroids (k, d), what the best start has least of, and iterations."""
+    import faiss
+
+    num_points, width = points.shape
+    found: Any = faiss.Kmeans(
+        width,
+        len(start),
+        niter=max_iter,
+        spherical=spherical,
+        early_stop_threshold=tol,
+        min_points_per_centroid=1,  # no warning of few points
+        max_points_per_centroid=num_points,  # no points left out
+    )
+    with _threads(num_points * width * len(start)):
+        found.train(points, init_centroids=np.ascontiguousarray(start, dtype=np.float32))
+    last = float(found.obj[-1])
+    return found.centroids, -last if spherical else last, len(found.obj)
+
+
+def _threads(num_products: int) -> AbstractContextManager[object]:
+    """One thread for small work: several wait for each other in a loop, for longer than they work."""
+    return _thread_pools().limit(limits=1) if num_products < _FEW_PRODUCTS else nullcontext()
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    import faiss  # noqa: F401 - so that its library is among them
+
+    return ThreadpoolController()  # to look for them takes milliseconds
+
+
+def _nearest(points: Singles, centroids: Singles) -> Ids:
+    """The nearest centroid of each point, (n,); the smaller id of equals."""
+    import faiss
+
+    with _threads(points.size * len(centroids)):
+        return np.asarray(faiss.knn(points, np.ascontiguousarray(centroids), 1)[1][:, 0], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Framed:
+    """Rows, and the offset (d,) and scale with which they become what faiss computes with."""
+
+    rows: Rows
+    offset: Doubles
+    scale: float
+
+    def scaled(self, part: Floats) -> Singles:
+        """Some rows less the offset, divided by the scale, in float32."""
+        return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
+
+    def sample(self, num_clusters: int) -> Singles:
+        """Scaled rows that centroids are made from: all; of rows that are read in blocks, 256 for each cluster."""
+        rows, most = self.rows, max(_LEAST_SAMPLED, _SAMPLED * num_clusters)
+        if isinstance(rows, StoredRows) and len(rows) > most:
+            return self.scaled(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])
+        found = np.empty(rows.shape, dtype=np.float32)
+        for block, part in parts_of(rows):
+            found[block] = self.scaled(part)
+        return found
+
+    def nearest(self, centroids: Singles) -> Ids:
+        """The nearest of scaled centroids for each row, (n,)."""
+        found = [_nearest(self.scaled(part), centroids) for _, part in parts_of(self.rows)]
+        return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def _frame(*arrays: Rows) -> tuple[Doubles, float]:
+    """The mean of all rows (d,), and the largest number once it is taken off; 1 where nothing is left."""
+    width = arrays[0].shape[1]
+    total, high, low = np.zeros(width), np.full(width, -np.inf), np.full(width, np.inf)
+    for rows in arrays:
+        for _, part in parts_of(rows):
+            total += part.sum(axis=0, dtype=np.float64)
+            np.maximum(high, part.max(axis=0), out=high)
+            np.minimum(low, part.min(axis=0), out=low)
+    mean = total / max(1, sum(map(len, arrays)))
+    largest = float(np.maximum(high - mean, mean - low).max())
+    return mean, largest if largest > 0 else 1.0
+
+
+def _partition(
+    framed: _Framed,
+    centroids: Singles,
+    fixed: Rows | None = None,
+    fixed_ids: Ids | None = None,
+    *,
+    spherical: bool = False,
+) -> tuple[Ids, Doubles, float]:
+    """Assign rows to scaled centroids (k, d), and fill clusters that stay empty with the rows farthest from their own.
+
+    Args:
+        framed: rows.
+        centroids: of the training.
+        fixed: rows that have a cluster, ``fixed_ids``.
+        fixed_ids: see above.
+        spherical: whether means have unit length.
 
     Returns:
-        The rows, their squared norms, and what was taken off, (d,): zeros where that is at most a quarter of the
-        squared lengths.
+        (n,) ids; (k, d) means of the members, of both kinds; inertia of both.
     """
-    squares = [part.squared_norms() for part in parts]
-    offset = mean.astype(parts[0].dtype).astype(np.float64)
-    total_square = parts[0].total(np.concatenate(squares))
-    if float(offset @ offset) * sum(map(len, parts)) <= _SHARE_OF_OFFSET * total_square:
-        return list(parts), squares, np.zeros_like(offset)
-    moved_parts = [part.moved(offset) for part in parts]
-    return moved_parts, [part.squared_norms() for part in moved_parts], offset
+    rows, k = framed.rows, len(centroids)
+    ids, before = framed.nearest(centroids), framed.offset + framed.scale * centroids.astype(np.float64)
+    fixed_sums = 0.0 if fixed is None or fixed_ids is None else sum_rows(fixed, fixed_ids, k)
+    fixed_sizes = 0 if fixed_ids is None else np.bincount(fixed_ids, minlength=k)
+    while True:
+        sizes = (np.bincount(ids, minlength=k) + fixed_sizes)[:, None]
+        means = np.where(sizes > 0, (sum_rows(rows, ids, k) + fixed_sums) / np.maximum(sizes, 1), before)
+        if spherical:
+            lengths = np.linalg.norm(means, axis=1, keepdims=True)
+            means /= np.where(lengths > 0, lengths, 1)
+            for cluster in np.flatnonzero(lengths < _NO_DIRECTION):
+                means[cluster] = rows[np.array([(ids == cluster).argmax()])][0]
+        distances = _apart(rows, ids, means)
+        empty = np.flatnonzero(sizes == 0)
+        far = np.argsort(-distances, kind="stable")[: len(empty)]
+        far = far[distances[far] > _EQUAL * framed.scale**2]
+        if not len(far):
+            break
+        ids[far] = empty[: len(far)]
+    inertia = float(distances.sum())
+    if fixed is not None and fixed_ids is not None:
+        inertia += float(_apart(fixed, fixed_ids, means).sum())
+    return ids, means, inertia
+
+
+def _apart(rows: Rows, ids: Ids, places: Floats) -> Doubles:
+    """The squared distance of each row to the place of its id, (n,), by differences."""
+    found = np.empty(len(rows))
+    for block, part in parts_of(rows):
+        difference = part.astype(np.float64) - places[ids[block]]
+        found[block] = np.einsum("ij,ij->i", difference, difference)
+    return found

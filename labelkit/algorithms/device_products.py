@@ -1,8 +1,8 @@
-"""Products of rows on a device of torch: the two nearest centroids of rows, and the rows nearest to queries.
+"""Products of rows on a device of torch: the rows nearest to queries.
 
-What numpy and faiss do on the processor, a GPU does for many centroids or queries in a fraction of the time. One block
-of rows at a time goes there, and some numbers per row come back. Scores are float32 without TF32, so that they are
-wrong by as little as those of numpy; what they leave open is decided in float64 by who asked, on the processor.
+What faiss does on the processor, a GPU does for many queries in a fraction of the time. One block of rows at a time
+goes there, and some numbers per row come back. Scores are float32 without TF32, so that they are wrong by as little as
+those of numpy; what they leave open is decided in float64 by who asked, on the processor.
 """
 
 from __future__ import annotations
@@ -32,32 +32,6 @@ class DeviceProducts:
 
         self._torch: Any = torch
         self._device = torch.device(device)
-
-    def two_smallest(
-        self, part: Singles, factors: Singles, squares: Singles
-    ) -> tuple[NDArray[np.int64], Singles, Singles]:
-        """Return the place of the smallest of ``squares + part @ factors.T`` in each row, it, and the second smallest.
-
-        Args:
-            part: (n, d).
-            factors: (k, d).
-            squares: (k,).
-
-        Returns:
-            (n,) each; the second is infinity where k is 1.
-        """
-        with self._exact():
-            held, offsets = self._sent(factors).T, self._sent(squares)
-            found = [self._two(self._sent(few), held, offsets) for few in _pieces(part, len(factors))]
-        places, values = (np.concatenate(both) for both in zip(*found, strict=True))
-        return places[:, 0], values[:, 0], values[:, 1]
-
-    def _two(self, rows: Any, held: Any, offsets: Any) -> tuple[NDArray[np.int64], Singles]:
-        scores = self._torch.addmm(offsets, rows, held)
-        values, places = scores.topk(min(2, len(offsets)), dim=1, largest=False)
-        if values.shape[1] == 1:
-            values = self._torch.cat([values, self._torch.full_like(values, self._torch.inf)], dim=1)
-        return places.cpu().numpy(), values.cpu().numpy()
 
     def nearest(
         self, asked: Singles, parts: Iterable[tuple[slice, Singles]], k: int, *, by_distance: bool

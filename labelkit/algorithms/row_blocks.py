@@ -18,7 +18,6 @@ Floats = NDArray[np.floating[Any]]
 
 # Numbers per temporary block: 8 MB in float64, so that a block stays in the cache.
 BLOCK_NUMBERS = 1 << 20
-_SHORTEST = 1e-12
 # Exponent of a number in float16; what one that is shifted keeps in float32: its sign, exponent and fraction.
 _HALF_EXPONENT, _SINGLE_BITS = np.int16(0x7C00), np.int32(-0x70002000)
 _EXPONENTS_APART = np.float32(2.0**112)
@@ -102,11 +101,11 @@ class StoredRows:
             release(self._source[int(few.min()) : int(few.max()) + 1], self._map)
 
     def lengths(self) -> NDArray[np.float32]:
-        """(n,) what rows are divided by to get length 1; next to nothing for rows of zeros."""
+        """(n,) what rows are divided by to get length 1; 1 for rows of zeros."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
-            lengths[block] = np.linalg.norm(self[block], axis=1)
-        return np.maximum(lengths, np.float32(_SHORTEST))
+            lengths[block] = row_lengths(self[block])
+        return np.where(lengths > 0, lengths, np.float32(1))
 
     def divided(self, divisors: Floats) -> StoredRows:
         """The same rows, each divided by a number, (n,), in its precision.
@@ -209,7 +208,7 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     Rows to be read in blocks stay where they are.
 
     Raises:
-        ValueError: not (n, d) with d >= 1; NaN, infinity, or values whose squares overflow.
+        ValueError: not (n, d) with d >= 1; NaN, infinity, or values whose squares overflow float64.
     """
     rows: Rows
     if isinstance(x, StoredRows):
@@ -229,42 +228,31 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     if bad:
         raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
     # Sums of squared differences must stay finite too.
-    limit = float(np.sqrt(np.finfo(rows.dtype).max / (64 * rows.shape[1])))
+    limit = float(np.sqrt(np.finfo(np.float64).max / (64 * max(rows.shape))))
     if largest > limit:
-        raise ValueError(f"{name} has values beyond {limit:.1e}, whose squares overflow {rows.dtype}")
+        raise ValueError(f"{name} has values beyond {limit:.1e}, whose squares overflow float64")
     return rows
 
 
-def may_overwrite(rows: Rows, given: object) -> bool:
-    """Whether rows are in memory that is no part of what was given."""
-    if isinstance(rows, StoredRows):
-        return False
-    return isinstance(given, StoredRows) or not np.may_share_memory(rows, np.asarray(given))
-
-
-def have_unit_length(squares: Floats, dtype: np.dtype[np.floating[Any]]) -> NDArray[np.bool_]:
-    """Whether rows of these squared lengths have length 1, as nearly as dividing by their length would bring them."""
-    return np.abs(squares - 1) <= 4 * np.finfo(dtype).eps
-
-
-def unit_length(rows: Floats, name: str) -> Floats:
+def unit_length(rows: Rows, name: str) -> Rows:
     """Rows scaled to length 1.
 
     Raises:
         ValueError: a row is zero.
     """
-    lengths = np.sqrt(squared_norms(rows))
+    lengths = np.concatenate([row_lengths(part) for _, part in parts_of(rows)] or [np.empty(0)])
     zeros = int((lengths == 0).sum())
     if zeros:
         raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
-    return rows / lengths[:, None].astype(rows.dtype)
+    divisors: Floats = lengths.astype(rows.dtype)
+    return rows.divided(divisors) if isinstance(rows, StoredRows) else rows / divisors[:, None]
 
 
-def moved(rows: Rows, offset: Floats, *, in_place: bool = False) -> Rows:
-    """Rows less an offset (d,); ``in_place``: those in memory are overwritten."""
-    if isinstance(rows, StoredRows):
-        return rows.less(offset.astype(np.float32))
-    return np.subtract(rows, offset.astype(rows.dtype), out=rows if in_place else None)
+def row_lengths(rows: Floats) -> NDArray[np.float64]:
+    """(n,) lengths, also of rows whose squares would overflow or become zero."""
+    largest = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
+    scaled = rows / np.where(largest > 0, largest, 1)[:, None]
+    return np.asarray(largest * np.linalg.norm(scaled, axis=1))
 
 
 def column_sums(rows: Rows) -> NDArray[np.float64]:

@@ -7,23 +7,13 @@ rows, and what follows from single rows, are the same bits for any number of pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.row_blocks import (
-    Floats,
-    Rows,
-    StoredRows,
-    checked_rows,
-    column_sums,
-    have_unit_length,
-    may_overwrite,
-    moved,
-    squared_norms,
-)
+from labelkit.algorithms.row_blocks import Rows, StoredRows, checked_rows, column_sums
 
 
 class Processes(Protocol):
@@ -90,14 +80,12 @@ class SharedRows:
         own: (m, d) those of this process; of one process, the same object.
         where: which these are.
         processes: that share them.
-        may_overwrite: whether those in memory are no part of what was given.
     """
 
     whole: Rows
     own: Rows
     where: slice
     processes: Processes
-    may_overwrite: bool
 
     def __len__(self) -> int:
         """Return n."""
@@ -108,26 +96,6 @@ class SharedRows:
         """(n, d)."""
         return self.whole.shape
 
-    @property
-    def dtype(self) -> np.dtype[np.floating[Any]]:
-        """What is computed in."""
-        return self.own.dtype
-
-    @property
-    def longest(self) -> int:
-        """Rows of the process that has most, at least 1; the same on each."""
-        return max(1, largest_part(len(self), self.processes))
-
-    def readable(self) -> Rows:
-        """All rows for passes over them: as they are held, or a copy where they are not to be read in blocks."""
-        if isinstance(self.whole, StoredRows) and not self.whole.in_blocks:
-            return self.whole.to_array()
-        return self.whole
-
-    def squared_norms(self) -> NDArray[np.float64]:
-        """(m,) squared lengths of the rows of this process."""
-        return squared_norms(self.own)
-
     def column_sums(self) -> NDArray[np.float64]:
         """(d,) sums over all rows."""
         return self.processes.sum(column_sums(self.own))
@@ -135,61 +103,6 @@ class SharedRows:
     def total(self, values: NDArray[np.float64]) -> float:
         """Sum over all rows of a number of each, (m,) those of this process."""
         return float(self.processes.sum(np.array([values.sum()]))[0])
-
-    def unit_length(self, name: str) -> SharedRows:
-        """These rows scaled to length 1; the same where all of them have it.
-
-        Raises:
-            ValueError: a row is zero.
-        """
-        squares = self.squared_norms()
-        if not self.total((~have_unit_length(squares, self.dtype)).astype(np.float64)):
-            return self
-        lengths = np.sqrt(squares)
-        zeros = int(self.total((lengths == 0).astype(np.float64)))
-        if zeros:
-            raise ValueError(f"{name} has {zeros} of {len(self)} rows of length zero, which have no direction")
-        whole: Rows | None = None
-        if self.whole is not self.own:
-            assert isinstance(self.whole, StoredRows)  # of several processes
-            whole = self.whole.divided(self.processes.join(lengths).astype(np.float32))
-        own = self.own
-        if isinstance(own, StoredRows):
-            own = own.divided(lengths.astype(np.float32))
-        else:
-            own = np.divide(own, lengths[:, None].astype(own.dtype), out=own if self.may_overwrite else None)
-        return self._with(whole, own)
-
-    def moved(self, offset: Floats) -> SharedRows:
-        """These rows less an offset, (d,)."""
-        whole = moved(self.whole, offset) if self.whole is not self.own else None
-        return self._with(whole, moved(self.own, offset, in_place=self.may_overwrite))
-
-    def as_type(self, dtype: np.dtype[np.floating[Any]]) -> SharedRows:
-        """These rows in float32 or float64; those of a file are float32."""
-        if isinstance(self.own, StoredRows):
-            return self if dtype == self.dtype else self._with(None, self.own.to_array().astype(dtype))
-        return self._with(None if self.whole is self.own else self.whole, self.own.astype(dtype, copy=False))
-
-    def farthest(self, distances: NDArray[np.float64], number: int) -> Floats:
-        """So many of all rows, those of largest distance first, of equals the earlier.
-
-        Args:
-            distances: (m,) of the rows of this process.
-            number: of rows.
-        """
-        places = np.argsort(-distances, kind="stable")[:number]
-        all_distances, all_places = (
-            self.processes.join(distances[places]),
-            self.processes.join(places + self.where.start),
-        )
-        rows: Floats = self.whole[all_places[np.lexsort((all_places, -all_distances))[:number]]]
-        return rows
-
-    def _with(self, whole: Rows | None, own: Rows) -> SharedRows:
-        # Rows in memory that are not those of before are new ones.
-        may_overwrite = self.may_overwrite or own is not self.own
-        return replace(self, whole=own if whole is None else whole, own=own, may_overwrite=may_overwrite)
 
 
 def shared_rows(x: ArrayLike | StoredRows, name: str, processes: Processes) -> SharedRows:
@@ -205,7 +118,7 @@ def shared_rows(x: ArrayLike | StoredRows, name: str, processes: Processes) -> S
     """
     if processes.size == 1:
         rows = checked_rows(x, name)
-        return SharedRows(rows, rows, slice(0, len(rows)), processes, may_overwrite(rows, x))
+        return SharedRows(rows, rows, slice(0, len(rows)), processes)
     if not isinstance(x, StoredRows):
         array = np.asarray(x)
         if array.dtype == np.float64:
@@ -226,4 +139,4 @@ def shared_rows(x: ArrayLike | StoredRows, name: str, processes: Processes) -> S
         first = int(lengths[np.flatnonzero(lengths)[0]])
         raise ValueError(said.encode()[:first].decode())
     assert own is not None  # there was no fault
-    return SharedRows(x, own, where, processes, may_overwrite=True)  # each made its own rows
+    return SharedRows(x, own, where, processes)

@@ -395,7 +395,7 @@ def choose_typical(
     """
     num_clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
     processes, where = rows.processes, rows.where
-    found = kmeans(rows.whole, num_clusters, generator=generator, num_inits=1, max_iter=50, processes=processes)
+    found = kmeans(rows.whole, num_clusters, generator=generator, num_inits=1, max_iter=50)
     cluster_ids = found.cluster_ids
     sizes = np.bincount(cluster_ids, minlength=num_clusters)
     labels = np.bincount(cluster_ids[labeled], minlength=num_clusters)

@@ -13,7 +13,6 @@ from labelkit.config.mixins import (
     AddedLabelsOption,
     MinSizeOption,
     NormalizeOption,
-    ProductsOption,
     SkipDamagedOption,
     SplitOption,
 )
@@ -25,11 +24,13 @@ class ClusterConfig(SplitOption, PreviousOption, SkipDamagedOption, IndexConfig,
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
     num_inits: int = Field(10, ge=1, description="Starts; the lowest inertia wins.")
     max_iterations: int = Field(300, ge=1, description="Most iterations of one start.")
-    tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less.")
+    tolerance: float = Field(
+        1e-6, ge=0, description="A start ends when an iteration lowers the inertia by less than this share."
+    )
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
 
-class PatchClusterConfig(MinSizeOption, ProductsOption, ClusterConfig):
+class PatchClusterConfig(MinSizeOption, ClusterConfig):
     """A clustering of rows, or of patches."""
 
     patches: bool = Field(
@@ -63,12 +64,13 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ProductsOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
 
     max_iterations: int = Field(100, ge=1, description="Most iterations of one start (benchmark: 200).")
+    tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less, in sum, squared.")
     exchange: bool = Field(
         True,
         description="In the end, give each class with labels the group that its labeled images are nearest to, if the "

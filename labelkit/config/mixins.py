@@ -244,19 +244,6 @@ class DeviceOption(StageConfig):
     )
 
 
-class ProductsOption(StageConfig):
-    """A command that compares rows, on the processor unless a GPU is asked for."""
-
-    comes_last: ClassVar[bool] = True
-
-    device: Device = Field(
-        "cpu",
-        description="Where rows are compared: cpu; cuda, cuda:1 (the second GPU) or mps, which pays for many rows; or "
-        "auto, a GPU if there is one. Groups are the same but for rounding.",
-        json_schema_extra=option("Run"),
-    )
-
-
 class WorkersOption(StageConfig):
     """A command that reads many images."""
 

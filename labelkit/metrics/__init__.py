@@ -11,13 +11,13 @@ from labelkit.metrics.classification import (
 )
 from labelkit.metrics.clustering import (
     ClusterAccuracy,
+    adjusted_mutual_information,
     adjusted_rand_index,
     cluster_accuracy,
     majority_accuracy,
     normalized_mutual_information,
 )
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
-from labelkit.metrics.mutual_information import adjusted_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 from labelkit.metrics.segmentation import (
     SegmentationCounts,

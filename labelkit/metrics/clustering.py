@@ -172,8 +172,8 @@ def _accuracies(
 def normalized_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     """Return ``2 I(labels; clusters) / (H(labels) + H(clusters))``, in [0, 1].
 
-    1 if the partitions are the same up to names (also if both have a single group), 0 if they
-    are independent.
+    By scikit-learn. 1 if the partitions are the same up to names (also if both have a single group), 0 if they are
+    independent.
 
     Args:
         labels: (n,) integers >= 0.
@@ -182,14 +182,28 @@ def normalized_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> 
     Raises:
         ValueError: lengths differ, nothing is there, or an id is not an integer >= 0.
     """
-    counts = _compact_counts(labels, cluster_ids)
-    joint = counts / counts.sum()
-    of_label, of_cluster = joint.sum(axis=1), joint.sum(axis=0)
-    total_entropy = _entropy(of_label) + _entropy(of_cluster)
-    if total_entropy == 0:
-        return 1.0
-    mutual = total_entropy - _entropy(joint.ravel())
-    return min(1.0, max(0.0, float(2 * mutual / total_entropy)))
+    from sklearn.metrics import normalized_mutual_info_score
+
+    return float(normalized_mutual_info_score(*_same_length(labels, cluster_ids)))
+
+
+def adjusted_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
+    """Return ``(I - E) / ((H(labels) + H(clusters)) / 2 - E)``, at most 1, by scikit-learn.
+
+    E is the mean of I over all ways to deal the samples into groups of these sizes. 1 if the partitions are the same up
+    to names, 0 on average for random groups of the same sizes, and below 0 for worse ones. Other than NMI, it does not
+    grow with the number of clusters alone.
+
+    Args:
+        labels: (n,) integers >= 0.
+        cluster_ids: (n,) integers >= 0.
+
+    Raises:
+        ValueError: lengths differ, nothing is there, or an id is not an integer >= 0.
+    """
+    from sklearn.metrics import adjusted_mutual_info_score
+
+    return float(adjusted_mutual_info_score(*_same_length(labels, cluster_ids)))
 
 
 def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
@@ -242,13 +256,14 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else float("nan")
 
 
+def _same_length(labels: ArrayLike, cluster_ids: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    rows, columns = as_ids(labels, "labels"), as_ids(cluster_ids, "cluster_ids")
+    if rows.shape != columns.shape or not len(rows):
+        raise ValueError(f"labels and cluster_ids must have the same length >= 1, got {rows.shape} and {columns.shape}")
+    return rows, columns
+
+
 def _compact_counts(labels: ArrayLike, cluster_ids: ArrayLike) -> NDArray[np.int64]:
     """Count labels (rows) by clusters (columns), without empty ones: ids may be far apart."""
-    rows = np.unique(as_ids(labels, "labels"), return_inverse=True)[1]
-    columns = np.unique(as_ids(cluster_ids, "cluster_ids"), return_inverse=True)[1]
-    return contingency(rows, columns)
-
-
-def _entropy(shares: NDArray[np.float64]) -> float:
-    positive = shares[shares > 0]
-    return float(-(positive * np.log(positive)).sum())
+    rows, columns = _same_length(labels, cluster_ids)
+    return contingency(np.unique(rows, return_inverse=True)[1], np.unique(columns, return_inverse=True)[1])

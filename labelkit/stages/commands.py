@@ -193,21 +193,18 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit cluster k-means --index digits.h5 --num-clusters 10",
                 "cluster:KMeansConfig",
                 "group.cluster:cluster_store",
-                shares="rows",
             ),
             "spherical-k-means": Command(
                 "Group rows by the angle between them; uses no labels.",
                 "labelkit cluster spherical-k-means --index digits.h5 --num-clusters 10",
                 "cluster:SphericalKMeansConfig",
                 "group.cluster:cluster_store",
-                shares="rows",
             ),
             "ss-kmeans": Command(
                 "Group rows by k-means that keeps labeled rows of a class together.",
                 "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
                 "cluster:SSKMeansConfig",
                 "group.cluster:cluster_store",
-                shares="rows",
             ),
             "sinkhorn": Command(
                 "Group rows into groups of equal or given sizes; uses no labels.",

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from labelkit.algorithms.group_space import MOST_DIRECTIONS, MOST_SAMPLED
 from labelkit.algorithms.group_tree import MOST_LEAVES
 from labelkit.algorithms.indexes import HNSWRecipe, IVFPQRecipe, default_num_lists, default_pq_bytes, num_trained
-from labelkit.algorithms.kmeans_start import draws_from_all
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
 from labelkit.algorithms.shared_rows import largest_part, part_of
 from labelkit.config.cluster import SinkhornConfig
@@ -31,11 +30,8 @@ _SPARE_BYTES = 40 << 20
 _BLOCK_BYTES = 6 * 8 * BLOCK_NUMBERS
 # Ids, names and digests that are held and written per row.
 _ROW_BYTES = 110
-# Distances held while starts are drawn, and rows times restarts side by side, see ``kmeans_iterations`` in algorithms.
-_SEED_BYTES = 4 << 24
-_SIDE_BY_SIDE = 1 << 20
-# Rows copied that starts are drawn from and judged by, at least.
-_SEED_ROWS = 8192 + 2048
+# faiss and scikit-learn.
+_KMEANS_LIBRARIES = 64 << 20
 KERNEL_BYTES = 1 << 30
 """Most that balanced assignment keeps of its scores, when there is room for it."""
 # Segments of rows that are read ahead, as they come and as tensors.
@@ -167,33 +163,15 @@ def size_text(size: int) -> str:
 
 
 def kmeans_bytes(num_rows: int, dim: int, num_clusters: int, num_inits: int) -> int:
-    """What k-means takes beside rows and blocks: numbers per row, centroids, distances while starts are drawn.
-
-    Where processes share the rows, each iterates over its part, and draws the starts.
-    """
-    own_rows = max(1, largest_part(num_rows, current_processes()))
-    candidates = 2 + int(math.log(num_clusters))
-    together = max(1, min(num_inits, _SEED_BYTES // (4 * num_rows * candidates)))
-    seeding = together * (candidates + 3) * 4 * num_rows + 16 * num_rows
-    runs = max(1, min(num_inits, _SIDE_BY_SIDE // own_rows))
-    iterating = 60 * own_rows + runs * (40 * own_rows + 7 * 8 * num_clusters * dim)
-    sampled = 4 * dim * min(num_rows // 2, max(_SEED_ROWS, 96 * num_clusters))
-    return max(seeding + sampled, iterating) + 16 * num_rows + 8 * num_inits * num_clusters * candidates
+    """What k-means takes beside rows and blocks: libraries, a sample, what starts are drawn by, ids, centroids."""
+    sampled = min(num_rows, max(8192, 256 * num_clusters))
+    drawing = 24 * sampled * max(num_inits, 2 + int(math.log(num_clusters)))
+    return _KMEANS_LIBRARIES + 2 * 4 * sampled * dim + drawing + 60 * num_rows + 8 * 8 * num_clusters * dim
 
 
-def kmeans_held(num_rows: int, num_new: int, num_candidates: int = 2) -> int:
-    """Rows that k-means copies where there is room: all, or of several processes those of this one.
-
-    Args:
-        num_rows: of all processes.
-        num_new: starting rows that are drawn; where they are drawn from all rows, all are copied for that.
-        num_candidates: of each.
-    """
-    processes = current_processes()
-    own = largest_part(num_rows, processes)
-    if processes.size == 1 or not draws_from_all(num_rows, num_new, num_candidates):
-        return own
-    return own + num_rows
+def kmeans_held(num_rows: int) -> int:
+    """Rows that k-means copies where there is room: as they are, of length 1, and as they are compared."""
+    return 3 * num_rows
 
 
 def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:
@@ -206,7 +184,7 @@ def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:
 
 def patch_sample_bytes(num_patches: int, dim: int, num_clusters: int, num_inits: int) -> int:
     """What k-means of a sample of patches takes: the sample as drawn, joined, scaled and as it is worked on."""
-    return 4 * 4 * num_patches * dim + _BLOCK_BYTES + kmeans_bytes(num_patches, dim, num_clusters, num_inits)
+    return 6 * 4 * num_patches * dim + _BLOCK_BYTES + kmeans_bytes(num_patches, dim, num_clusters, num_inits)
 
 
 def search_bytes(num_queries: int, dim: int, k: int) -> int:
@@ -271,7 +249,7 @@ def suggest_bytes(num_rows: int, dim: int, num_labels: int) -> int:
 def nmi_bytes(num_rows: int, dim: int, num_clusters: int, *, in_blocks: bool) -> int:
     """What k-means for NMI takes: rows read in blocks, or joined, scaled and as they are worked on."""
     least = _BLOCK_BYTES // 2 + kmeans_bytes(num_rows, dim, num_clusters, 1)
-    return least if in_blocks else least + 3 * 4 * num_rows * dim
+    return least if in_blocks else least + 4 * 4 * num_rows * dim
 
 
 def grouping_scores_bytes(num_rows: int, num_classes: int) -> int:
@@ -306,7 +284,7 @@ def held_out_bytes(num_rows: int, dim: int, num_groups: int, num_inits: int) -> 
     """What answers take: rows scaled, parted and as they are worked on, their graph, and five tables of shares."""
     graph_and_shares = num_rows * (20 * 12 * 4 + 5 * 8 * num_groups)
     groups = kmeans_bytes(num_rows, dim, num_groups, num_inits)
-    return 4 * 4 * num_rows * dim + 60 * num_rows + graph_and_shares + groups + _BLOCK_BYTES
+    return 6 * 4 * num_rows * dim + 60 * num_rows + graph_and_shares + groups + _BLOCK_BYTES
 
 
 def few_labels_bytes(num_rows: int, dim: int, num_classes: int, num_stores: int) -> int:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms import device_products
-from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.device_products import DeviceProducts
 from labelkit.algorithms.neighbor_scores import Metric
 from labelkit.algorithms.neighbors import ExactSearch
@@ -41,49 +40,8 @@ def _noting(asked: list[str], real: Any) -> Any:
 def asked_of_device(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was computed there."""
     asked: list[str] = []
-    for name in ("two_smallest", "nearest"):
-        monkeypatch.setattr(DeviceProducts, name, _noting(asked, getattr(DeviceProducts, name)))
+    monkeypatch.setattr(DeviceProducts, "nearest", _noting(asked, DeviceProducts.nearest))
     return asked
-
-
-@pytest.mark.parametrize("algorithm", [kmeans, spherical_kmeans])
-@pytest.mark.parametrize("scores", [1 << 26, 500])
-def test_groups_are_those_of_numpy(
-    rows: Singles, algorithm: Any, scores: int, asked_of_device: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device_products, "_SCORE_NUMBERS", scores)  # a few rows at a time
-
-    here, there = (
-        algorithm(rows, 20, generator=np.random.default_rng(0), num_inits=3, device=d) for d in (None, "cpu")
-    )
-
-    np.testing.assert_array_equal(there.cluster_ids, here.cluster_ids)
-    np.testing.assert_allclose(there.centroids, here.centroids, rtol=1e-5, atol=1e-6)
-    assert there.inertia == pytest.approx(here.inertia, rel=1e-12)
-    assert set(asked_of_device) == {"two_smallest"}
-
-
-def test_groups_with_labels_are_those_of_numpy(rows: Singles, asked_of_device: list[str]) -> None:
-    here, there = (
-        semi_supervised_kmeans(
-            rows[100:], rows[:100], np.arange(100) % 10, 20, generator=np.random.default_rng(0), num_inits=2, device=d
-        )
-        for d in (None, "cpu")
-    )
-
-    np.testing.assert_array_equal(there.unlabeled_ids, here.unlabeled_ids)
-    assert there.inertia == pytest.approx(here.inertia, rel=1e-12)
-    assert asked_of_device
-
-
-def test_one_group_and_rows_in_float64_need_no_second_centroid(rows: Singles, asked_of_device: list[str]) -> None:
-    one = kmeans(rows, 1, generator=np.random.default_rng(0), device="cpu")
-    np.testing.assert_allclose(one.centroids[0], rows.mean(axis=0), atol=1e-5)
-    asked_of_device.clear()
-
-    kmeans(rows.astype(np.float64), 5, generator=np.random.default_rng(0), device="cpu")
-
-    assert not asked_of_device  # numpy compares those
 
 
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
@@ -109,14 +67,11 @@ def test_neighbors_are_those_of_faiss(
 
 PRETENDED = """
 import numpy as np
-from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import ExactSearch
 from tests.pretend_gpu import PretendGpu
 
 rows = np.random.default_rng(0).standard_normal((500, 12), dtype=np.float32)
 with PretendGpu():
-    ids = [kmeans(rows, 7, generator=np.random.default_rng(0), device=d).cluster_ids for d in (None, "pretend:0")]
-    assert (ids[0] == ids[1]).all()
     for metric in ("cosine", "dot", "l2"):
         found = [ExactSearch(rows, metric=metric, device=d).search(rows[:40], 9) for d in (None, "pretend:0")]
         assert (found[0][1] == found[1][1]).all()
@@ -141,7 +96,7 @@ def test_products_are_precise_whatever_the_process_has_set(rows: Singles) -> Non
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:
-        Watching("cpu").two_smallest(rows, rows[:3], np.zeros(3, np.float32))
+        Watching("cpu").nearest(rows[:3], [(slice(0, 9), rows[:9])], 2, by_distance=True)
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms import kmeans_start, row_blocks
+from labelkit.algorithms import row_blocks
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.row_blocks import StoredRows, unit_length
 from numpy.typing import NDArray
 
 
@@ -56,22 +56,6 @@ def test_clusters_of_a_file_are_those_of_an_array(run: Any, in_blocks: bool, sto
     np.testing.assert_array_equal(of_file.centroids, of_array.centroids)
 
 
-@pytest.mark.parametrize("pool", [20, 1000])
-def test_starts_drawn_from_a_sample_of_a_file_are_those_of_an_array(
-    pool: int, stored: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kmeans_start, "_POOL", pool)
-    monkeypatch.setattr(kmeans_start, "_POOL_PER_CENTROID", 1)
-    monkeypatch.setattr(kmeans_start, "_JUDGES", 15)
-    monkeypatch.setattr(kmeans_start, "_JUDGES_PER_CENTROID", 1)
-    draws = np.random.default_rng(0).random((3, 7, 4))
-    squares = (np.array(stored, dtype=np.float64) ** 2).sum(axis=1)
-    of_array = kmeans_start.draw_rows(np.array(stored), squares, None, draws)
-    of_file = kmeans_start.draw_rows(StoredRows(stored, in_blocks=True), squares, None, draws)
-    np.testing.assert_array_equal(of_file, of_array)
-    assert len(np.unique(of_array)) <= (20 if pool == 20 else 150)
-
-
 def test_clusters_with_labels_of_a_file_are_those_of_an_array(stored: NDArray[np.float32]) -> None:
     labels = np.arange(30) % 3
     rows = StoredRows(stored, in_blocks=True)
@@ -84,6 +68,14 @@ def test_clusters_with_labels_of_a_file_are_those_of_an_array(stored: NDArray[np
     ]
     np.testing.assert_array_equal(found[1].unlabeled_ids, found[0].unlabeled_ids)
     np.testing.assert_array_equal(found[1].centroids, found[0].centroids)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e30, 1.0, 1e-30])
+def test_rows_whose_squares_no_float32_holds_get_length_1(size: float, dtype: Any) -> None:
+    rows = np.array([[3, 4], [0, -2]], dtype=dtype) * dtype(size)
+    for found in (unit_length(rows, "x"), StoredRows(rows.astype(np.float32), unit=True, in_blocks=True)):
+        np.testing.assert_allclose(found[:], [[0.6, 0.8], [0, -1]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms import clustering, kmeans_iterations, kmeans_start, row_blocks
 from labelkit.algorithms import group_tree as trees
-from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms import row_blocks
 from labelkit.algorithms.group_tree import GroupTree, group_tree
 from labelkit.algorithms.row_blocks import StoredRows, as_singles
 from labelkit.algorithms.shared_rows import ALONE, Processes, largest_part, of_first, part_of, shared_rows
@@ -34,15 +33,6 @@ def stored(tmp_path: Path, rng: np.random.Generator) -> NDArray[np.float16]:
     return np.memmap(tmp_path / "rows", np.float16, "r", 0, values.shape)
 
 
-def assert_alike(found: list[Any], expected: Any) -> None:
-    for one in found:
-        np.testing.assert_array_equal(one.cluster_ids, expected.cluster_ids)
-        np.testing.assert_allclose(one.centroids, expected.centroids, rtol=1e-6)
-        np.testing.assert_array_equal(one.centroids, found[0].centroids)
-        assert one.inertia == pytest.approx(expected.inertia, rel=1e-12)
-        assert one.num_iterations == expected.num_iterations
-
-
 def test_parts_are_all_of_it_and_about_equal() -> None:
     for number in (0, 1, 7, 301):
         processes = [type("P", (), {"rank": rank, "size": 4})() for rank in range(4)]
@@ -50,141 +40,6 @@ def test_parts_are_all_of_it_and_about_equal() -> None:
         np.testing.assert_array_equal(np.concatenate(parts), np.arange(number))
         assert max(map(len, parts)) == largest_part(number, processes[0])
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("in_blocks", [True, False])
-@pytest.mark.parametrize("algorithm", [kmeans, spherical_kmeans])
-def test_k_means_of_several_processes_is_that_of_one(
-    stored: NDArray[np.float16], algorithm: Any, in_blocks: bool, size: int
-) -> None:
-    def run(processes: Processes) -> Any:
-        rows = StoredRows(stored, np.arange(300, -1, -1), unit=True, in_blocks=in_blocks)
-        return algorithm(rows, 7, generator=np.random.default_rng(3), num_inits=3, processes=processes)
-
-    expected = run(ALONE)
-    assert expected.num_iterations > 3
-    assert_alike(in_threads(size, run), expected)
-
-
-def test_processes_run_as_many_starts_side_by_side_though_their_parts_differ(
-    stored: NDArray[np.float16], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        kmeans_iterations, "_SIDE_BY_SIDE", 301
-    )  # two of the 150 rows of one, one of the 151 of another
-
-    def run(processes: Processes) -> Any:
-        rows = StoredRows(stored, in_blocks=True)
-        return kmeans(rows, 7, generator=np.random.default_rng(0), num_inits=4, processes=processes)
-
-    assert_alike(in_threads(2, run), run(ALONE))
-
-
-def test_starts_from_a_sample_are_those_of_one_process(
-    stored: NDArray[np.float16], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, number in (("_POOL", 50), ("_POOL_PER_CENTROID", 1), ("_JUDGES", 10), ("_JUDGES_PER_CENTROID", 1)):
-        monkeypatch.setattr(kmeans_start, name, number)
-    assert not kmeans_start.draws_from_all(301, 7, 3)
-    assert kmeans_start.draws_from_all(301, 7, 1)
-
-    def run(processes: Processes) -> Any:
-        rows = StoredRows(stored, in_blocks=False)
-        return kmeans(rows, 7, generator=np.random.default_rng(0), num_inits=2, max_iter=2, processes=processes)
-
-    assert_alike(in_threads(2, run), run(ALONE))
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("exchange", [True, False])
-def test_semi_supervised_k_means_of_several_processes_is_that_of_one(
-    stored: NDArray[np.float16], exchange: bool, size: int
-) -> None:
-    labeled = np.arange(0, 301, 5)
-    free = np.setdiff1d(np.arange(301), labeled)
-
-    def run(processes: Processes) -> Any:
-        return semi_supervised_kmeans(
-            StoredRows(stored, free, in_blocks=True),
-            StoredRows(stored, labeled, in_blocks=True),
-            (labeled % 7) // 2,
-            9,
-            generator=np.random.default_rng(1),
-            num_inits=3,
-            exchange=exchange,
-            processes=processes,
-        )
-
-    expected, found = run(ALONE), in_threads(size, run)
-    for one in found:
-        np.testing.assert_array_equal(one.unlabeled_ids, expected.unlabeled_ids)
-        np.testing.assert_array_equal(one.labeled_ids, expected.labeled_ids)
-        np.testing.assert_array_equal(one.class_of_cluster, expected.class_of_cluster)
-        np.testing.assert_allclose(one.centroids, expected.centroids, rtol=1e-6)
-        assert one.inertia == pytest.approx(expected.inertia, rel=1e-12)
-
-
-def test_a_start_from_means_is_that_of_one_process(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    # in many dimensions a new cluster keeps its one row, and restarts from means are made
-    rows = (rng.standard_normal((90, 200)) + 0.6 * rng.standard_normal((4, 200))[np.arange(90) % 4]).astype(np.float32)
-    starts = clustering._starts_at_means
-    made = []
-
-    def counted(*given: Any) -> Any:
-        made.append(starts(*given))
-        return made[-1]
-
-    monkeypatch.setattr(clustering, "_starts_at_means", counted)
-
-    def run(processes: Processes) -> Any:
-        generator = np.random.default_rng(0)
-        return semi_supervised_kmeans(
-            rows[:70], rows[70:], np.arange(70, 90) % 4 % 2, 4, generator=generator, num_inits=2, processes=processes
-        )
-
-    expected, found = run(ALONE), in_threads(3, run)
-    assert [len(one) for one in made] == [2] * 4
-    for one in found:
-        np.testing.assert_array_equal(one.unlabeled_ids, expected.unlabeled_ids)
-
-
-def test_an_empty_cluster_takes_the_farthest_row_of_all_processes() -> None:
-    # both far rows are of the second process; the farther one goes to the first empty cluster
-    rows = np.array([[0.0], [1], [0], [1], [0], [9], [1], [30]], dtype=np.float32)
-    starts = np.array([[0.5], [100], [101]])
-
-    def run(processes: Processes) -> Any:
-        return kmeans(
-            rows, 3, generator=np.random.default_rng(0), init_centroids=starts, max_iter=2, processes=processes
-        )
-
-    found = in_threads(2, run)
-    assert_alike(found, run(ALONE))
-    assert found[0].cluster_ids.tolist() == [0, 0, 0, 0, 0, 2, 0, 1]
-
-
-def test_of_equally_far_rows_the_earlier_comes_first() -> None:
-    rows = np.arange(6, dtype=np.float32)[:, None]
-    distances = np.array([1.0, 3, 2, 3, 3, 0])
-
-    def run(processes: Processes) -> Any:
-        shared = shared_rows(rows, "x", processes)
-        return shared.farthest(distances[shared.where], 3).ravel().tolist()
-
-    assert run(ALONE) == [1, 3, 4]
-    assert in_threads(2, run) == [[1, 3, 4]] * 2
-
-
-def test_more_processes_than_rows_find_the_same() -> None:
-    rows = np.array([[0.0, 1], [0, 2], [5, 5]], dtype=np.float32)
-
-    def run(processes: Processes) -> Any:
-        return kmeans(rows, 2, generator=np.random.default_rng(0), processes=processes)
-
-    found = in_threads(4, run)
-    assert_alike(found, run(ALONE))
-    assert found[0].cluster_ids[0] == found[0].cluster_ids[1] != found[0].cluster_ids[2]
 
 
 @pytest.mark.parametrize("place", [1, 8])
@@ -198,18 +53,6 @@ def test_a_row_that_is_no_number_is_refused_by_every_process(place: int) -> None
         return str(caught.value)
 
     assert len(set(in_threads(2, run))) == 1
-
-
-def test_a_row_without_a_direction_is_counted_over_all_processes() -> None:
-    rows = np.ones((9, 2), dtype=np.float32)
-    rows[[0, 8]] = 0
-
-    def run(processes: Processes) -> str:
-        with pytest.raises(ValueError, match="x has 2 of 9 rows of length zero"):
-            shared_rows(rows, "x", processes).unit_length("x")
-        return ""
-
-    in_threads(2, run)
 
 
 def test_rows_in_float64_are_not_shared() -> None:
@@ -250,37 +93,6 @@ def test_chosen_rows_of_a_map_are_those_of_memory(tmp_path: Path, rng: np.random
         np.testing.assert_array_equal(rows[where], values[chosen[where]].astype(np.float32))
 
 
-def test_rows_that_were_given_are_neither_copied_nor_changed() -> None:
-    given = np.array([[3.0, 4], [0, 2]])
-    shared = shared_rows(given, "x", ALONE)
-    assert np.shares_memory(shared.own, given)
-
-    scaled = shared.unit_length("x")
-    found = scaled.moved(np.array([1.0, 0]))
-
-    np.testing.assert_array_equal(given, [[3, 4], [0, 2]])
-    np.testing.assert_allclose(found.own, [[-0.4, 0.8], [-1, 1]])
-    assert found.whole is found.own
-    assert found.own is scaled.own  # what was made here is overwritten
-
-
-def test_rows_made_here_are_scaled_and_moved_in_place() -> None:
-    shared = shared_rows(np.array([[3.0, 4], [0, 2]], dtype=np.float16), "x", ALONE)
-    own = shared.own
-
-    found = shared.unit_length("x").moved(np.array([1.0, 0]))
-
-    assert found.own is own
-    np.testing.assert_allclose(own, [[-0.4, 0.8], [-1, 1]], rtol=1e-6)
-
-
-def test_rows_of_length_1_stay_as_they_are() -> None:
-    shared = shared_rows(np.array([[0.6, 0.8], [0, 1]], dtype=np.float32), "x", ALONE)
-    assert shared.unit_length("x").own is shared.own
-    longer = shared_rows(np.array([[0.6, 0.8], [0, 1.000002]], dtype=np.float32), "x", ALONE)
-    np.testing.assert_array_equal(longer.unit_length("x").own[1], [0, 1])
-
-
 def test_rows_that_follow_each_other_are_a_part(stored: NDArray[np.float16]) -> None:
     for rows in (
         StoredRows(stored, unit=True, in_blocks=True),
@@ -317,19 +129,3 @@ def test_the_first_process_says_what_counts() -> None:
         return [of_first(np.full((processes.rank + 1, 2), processes.rank), processes).tolist()]
 
     assert in_threads(3, run) == [[[[0, 0]]]] * 3
-
-
-@pytest.mark.parametrize(("far", "moves"), [(0.1, False), (30.0, True)])
-def test_rows_are_moved_to_their_mean_where_a_common_offset_costs_digits(
-    rng: np.random.Generator, far: float, moves: bool
-) -> None:
-    values = (rng.normal(size=(200, 3)) + far).astype(np.float32)
-    parts = [shared_rows(part, "x", ALONE) for part in (values[:150], values[150:])]
-
-    found, squares, offset = clustering._around(values.mean(axis=0, dtype=np.float64), *parts)
-
-    assert bool(offset.any()) == moves
-    for part, before, square in zip(found, parts, squares, strict=True):
-        assert (part is before) != moves
-        np.testing.assert_allclose(part.own, before.own - offset, atol=1e-5)
-        np.testing.assert_allclose(square, (part.own.astype(np.float64) ** 2).sum(axis=1))

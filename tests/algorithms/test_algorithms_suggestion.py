@@ -304,11 +304,11 @@ def test_of_scores_that_rounding_cannot_tell_apart_the_first_row_is_chosen(rng: 
 
 
 def test_the_nearest_place_is_the_first_of_equals_with_its_squared_distance() -> None:
-    points = np.array([[0.0, 0], [3, 0], [1, 1]], dtype=np.float32)
+    points = np.array([[0.5, 0], [3, 0], [1.5, 1]], dtype=np.float32)
     nearest, apart = nearest_of(points, np.array([[2.0, 0], [0, 2], [2, 0]], dtype=np.float32))
 
     assert nearest.tolist() == [0, 0, 0]
-    assert apart.tolist() == [4, 1, 2]
+    assert apart.tolist() == [2.25, 1, 1.25]
     nearest, apart = nearest_of(points, points[:0])
     assert nearest.tolist() == [-1] * 3
     assert np.isinf(apart).all()

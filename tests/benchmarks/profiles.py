@@ -17,11 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import faiss
-import numpy as np
 import torch
 from tests.benchmarks import (
     bench_class_number,
-    bench_clustering,
     bench_index,
     bench_photos,
     bench_retrieval,
@@ -30,7 +28,7 @@ from tests.benchmarks import (
 from tests.benchmarks.profile_table import profiled, table
 from threadpoolctl import threadpool_limits
 
-PHOTOS, SCORED_ROWS, CLUSTERED_ROWS = 120, 15_000, 250_000
+PHOTOS, SCORED_ROWS = 120, 15_000
 TRAINING = ("train", "simgcd", "--dataset", "digits", "--epochs", "2", "--max-per-class", "40", "--device", "cpu", "-q")
 
 Work = Callable[[], object]
@@ -66,16 +64,6 @@ def class_number(folder: Path) -> Work:
     return command("discover", "categories", "--index", str(folder / "rows.h5"), "--max-classes", str(size.most), "-q")
 
 
-def kmeans(folder: Path) -> Work:
-    """k-means from given starts, 8 iterations."""
-    from labelkit.algorithms.clustering import kmeans as cluster
-
-    data, _ = bench_clustering.made_rows(CLUSTERED_ROWS, 128, 100)
-    starts = data[np.random.default_rng(1).choice(CLUSTERED_ROWS, 100, replace=False)]
-    options = {"max_iter": 8, "tol": 0.0}
-    return lambda: cluster(data, 100, generator=np.random.default_rng(1), init_centroids=starts, **options)
-
-
 def index_query(folder: Path) -> Work:
     """500 queries of their own by an IVF-PQ index of 20,000 rows."""
     from labelkit.algorithms.indexes import ApproximateSearch, IVFPQRecipe, build_index
@@ -86,7 +74,7 @@ def index_query(folder: Path) -> Work:
     return lambda: [search.search(query[None], bench_index.K) for query in queries]
 
 
-PATHS = (embed_photos, train, retrieval, class_number, kmeans, index_query)
+PATHS = (embed_photos, train, retrieval, class_number, index_query)
 
 
 def command(*words: str) -> Work:

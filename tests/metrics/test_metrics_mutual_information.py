@@ -1,4 +1,4 @@
-"""Adjusted mutual information against all ways to deal the samples, and against scikit-learn."""
+"""Adjusted mutual information against all ways to deal the samples."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from labelkit.metrics.mutual_information import adjusted_mutual_information, expected_mutual_information
-from sklearn.metrics import adjusted_mutual_info_score
+from labelkit.metrics.clustering import adjusted_mutual_information
 
 
 def mutual_by_loops(first: list[int], second: list[int]) -> float:
@@ -25,18 +24,12 @@ def mutual_by_loops(first: list[int], second: list[int]) -> float:
     ("first", "second"),
     [([0, 0, 1, 1, 1, 2], [0, 0, 0, 0, 1, 1]), ([0, 0, 0, 1, 1], [0, 1, 1, 2, 2]), ([0, 1, 2, 3], [0, 0, 1, 1])],
 )
-def test_the_expectation_is_the_mean_over_all_orders(first: list[int], second: list[int]) -> None:
+def test_what_chance_gives_is_the_mean_over_all_orders(first: list[int], second: list[int]) -> None:
     means = [mutual_by_loops(first, list(order)) for order in itertools.permutations(second)]
-    expected = expected_mutual_information(np.bincount(first), np.bincount(second))
-    assert expected == pytest.approx(sum(means) / len(means), abs=1e-12)
-
-
-@pytest.mark.parametrize(("samples", "classes", "clusters"), [(40, 3, 5), (200, 4, 60), (500, 20, 3), (30, 29, 30)])
-def test_it_is_that_of_scikit_learn(samples: int, classes: int, clusters: int) -> None:
-    generator = np.random.default_rng(samples)
-    labels = generator.integers(0, classes, samples)
-    ids = np.where(generator.random(samples) < 0.5, labels % clusters, generator.integers(0, clusters, samples))
-    assert adjusted_mutual_information(labels, ids) == pytest.approx(adjusted_mutual_info_score(labels, ids), abs=1e-10)
+    chance = sum(means) / len(means)
+    most = (mutual_by_loops(first, first) + mutual_by_loops(second, second)) / 2
+    expected = (mutual_by_loops(first, second) - chance) / (most - chance)
+    assert adjusted_mutual_information(first, second) == pytest.approx(expected, abs=1e-9)
 
 
 def test_chance_is_zero_and_sameness_one() -> None:
@@ -57,7 +50,6 @@ def test_chance_is_zero_and_sameness_one() -> None:
 )
 def test_partitions_that_leave_nothing_to_chance(labels: list[int], ids: list[int], expected: float) -> None:
     assert adjusted_mutual_information(labels, ids) == pytest.approx(expected, abs=1e-9)
-    assert adjusted_mutual_info_score(labels, ids) == pytest.approx(expected, abs=1e-9)
 
 
 def test_what_is_no_partition_is_refused() -> None:
@@ -65,5 +57,3 @@ def test_what_is_no_partition_is_refused() -> None:
         adjusted_mutual_information([0, 1], [0])
     with pytest.raises(ValueError, match="must be >= 0"):
         adjusted_mutual_information([0, -1], [0, 1])
-    with pytest.raises(ValueError, match="sizes sum to 3 and to 4"):
-        expected_mutual_information(np.array([1, 2]), np.array([4]))

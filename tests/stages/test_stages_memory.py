@@ -181,9 +181,9 @@ def test_the_peak_stays_below_the_least_bound_that_a_refusal_names(
 
 @needs_proc
 @pytest.mark.slow
-def test_one_copy_of_the_rows_is_all_that_k_means_makes_without_a_bound(large: Path) -> None:
+def test_two_copies_of_the_rows_are_all_that_k_means_makes_without_a_bound(large: Path) -> None:
     words_of = words("cluster k-means --num-clusters 20 --num-inits 1 --max-iterations 3 --result free", large)
-    assert peak(words_of) < 185 + ROWS_MIB
+    assert peak(words_of) < 280 + 2 * ROWS_MIB
 
 
 @pytest.mark.parametrize("bound", ["1MiB", "100GiB"])

@@ -27,27 +27,21 @@ from tests.stages.conftest import MakeStore, run_labelkit
 from tests.stages.test_stages_memory import write_store
 
 ROWS, DIM = 900, 4  # in four dimensions classes overlap
-QUICK = ["k-means", "ss-kmeans", "retrieve", "retrieval", "answer", "linear", "suggest"]
+ALONE = ["k-means", "ss-kmeans"]
+QUICK = ["retrieve", "retrieval", "answer", "linear", "suggest"]
 KILLED = ["linear", "linear-sgd", "suggest-typical", "categories-k-means"]
 SUGGESTED = ["coverage", "typical", "k-center", "uncertainty", "random"]
 
 
 def lines_of(folder: Path) -> dict[str, list[str]]:
-    """Command lines that share rows, by name; some results go beside the store in the folder."""
+    """Command lines, by name; all but the first two share rows. Some results go beside the store in the folder."""
     index, query = str(folder / "rows.h5"), str(folder / "queries.h5")
     few = ["--num-inits", "3", "--json"]
-    cluster = {
-        "k-means": ["--num-clusters", "12"],
-        "spherical-k-means": ["--num-clusters", "12"],
-        "ss-kmeans": ["--num-clusters", "25"],
-    }
+    cluster = {"k-means": ["--num-clusters", "12"], "ss-kmeans": ["--num-clusters", "25"]}  # by one process
     lines = {name: ["cluster", name, "--index", index, *options, *few] for name, options in cluster.items()}
-    lines["in-blocks"] = [*lines["k-means"], "--result", "in-blocks", "--max-memory", "3GiB"]
     sinkhorn = ["cluster", "sinkhorn", "--index", index, "--num-clusters", "9", "--num-inits", "2", "--json"]
     lines["sinkhorn"] = [*sinkhorn, "--temperature", "0.2", "--prior", "zipf:1"]
     lines["sinkhorn-in-blocks"] = [*sinkhorn, "--result", "by-blocks", "--max-iterations", "3", "--max-memory", "3GiB"]
-    small = ["--num-clusters", "60", "--result", "min-size", "--min-size", "9"]
-    lines["min-size"] = ["cluster", "k-means", "--index", index, *small, *few]
     search = ["retrieve", "--index", index, "--query", query, "-k", "5", "--json"]
     lines["retrieve"] = [*search, "--result", "found"]
     rows = ",".join(str(row) for row in range(0, 800, 16))
@@ -106,15 +100,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def forked(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Done]]:
     """What two processes did, by entry: a command of each kind, and faults."""
     lines = lines_of(folders[1])
-    other = [*lines["k-means"], "--result", "other"]
-    thirteen = ["13" if word == "12" else word for word in other]
+    for name in ALONE:
+        of_one(folders[1], name)
+    other = [*lines["sinkhorn"], "--result", "other"]
+    thirteen = ["13" if word == "9" else word for word in other]
     return run_forked(
         tmp_path_factory.mktemp("forked"),
         {
             "work": [[lines[name] for name in QUICK]] * 2,
-            "patches": [[[*other, "--patches"]]] * 2,
             "differing": [[other], [thirteen]],
-            "killed": [[other, lines["k-means"]]] * 2,
+            "killed": [[other, lines["sinkhorn"]]] * 2,
         },
         killed=["killed"],
     )
@@ -126,7 +121,7 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
     lines = lines_of(folders[1])
     index = ["--index", str(folders[1] / "rows.h5")]
     refused = [
-        ["evaluate", "clustering", *index],
+        lines["k-means"],
         ["discover", "head", *index],
         ["embed", *index, "--out", str(folders[1] / "out.h5"), "--checkpoint", str(folders[1])],
     ]
@@ -136,18 +131,18 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
     return run_forked(
         tmp_path_factory.mktemp("forked"),
         {
-            "work": [[lines[name] for name in lines if name not in QUICK]] * 2,
+            "work": [[lines[name] for name in lines if name not in QUICK + ALONE]] * 2,
             "alone": [refused] * 2,
             "index": [[[*lines["retrieve"], "--search", "hnsw"]]] * 2,
             "images": [[["retrieve", *index, "--query", str(folders[1])]]] * 2,
             "balance": [[[*lines["sinkhorn"], "--exact-balance"]]] * 2,
             "grouping": [[["discover", "answer", *index, "--num-clusters", "25"]]] * 2,
             "search": [[[*lines["categories"], "--criterion", "labeled", "--search", "grid"]]] * 2,
-            "commands": [[lines["k-means"]], [lines["retrieve"]]],
+            "commands": [[lines["sinkhorn"]], [lines["retrieve"]]],
             "train": [[[*train, "--seed", "1"]], [[*train, "--seed", "2"]]],
             "embed": [[[*embed, "--image-size", "8"]], [[*embed, "--image-size", "16"]]],
-            "absent": [[lines["k-means"]], [["cluster", "k-means"]]],
-            "failing": [[lines["k-means"]]] * 2,
+            "absent": [[lines["sinkhorn"]], [["cluster", "sinkhorn"]]],
+            "failing": [[lines["sinkhorn"]]] * 2,
             **{f"killed-{name}": [[lines[name]]] * 2 for name in KILLED},
         },
         killed=[f"killed-{name}" for name in KILLED],
@@ -164,7 +159,7 @@ def of_one(folder: Path, name: str) -> Any:
 
 def of_two(request: pytest.FixtureRequest, folder: Path, name: str) -> Any:
     """What the first of two processes says of a command line."""
-    names = QUICK if name in QUICK else [other for other in lines_of(folder) if other not in QUICK]
+    names = QUICK if name in QUICK else [other for other in lines_of(folder) if other not in QUICK + ALONE]
     forked = request.getfixturevalue("forked" if name in QUICK else "forked_slowly")
     code, out, err = forked["work"][0].answers[names.index(name)]
     assert code == 0, err
@@ -174,19 +169,6 @@ def of_two(request: pytest.FixtureRequest, folder: Path, name: str) -> Any:
 def each(*names: str) -> list[Any]:
     """Names as parameters; those that are not quick are slow."""
     return [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", each("k-means", "spherical-k-means", "ss-kmeans", "in-blocks", "min-size"))
-def test_two_processes_make_the_groups_of_one(
-    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
-) -> None:
-    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
-    for key in ("sizes", "iterations", "num_clusters", "set_aside"):
-        assert found[key] == expected[key]
-    assert found["inertia"] == pytest.approx(expected["inertia"], rel=1e-12)
-    kept = [read_result(open_store(folder / "rows.h5"), found["result"]) for folder in folders]
-    np.testing.assert_array_equal(kept[1].arrays["cluster_ids"], kept[0].arrays["cluster_ids"])
-    np.testing.assert_allclose(kept[1].arrays["centroids"], kept[0].arrays["centroids"], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +261,7 @@ def test_the_first_process_alone_speaks(forked: dict[str, list[Done]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "words"), [(0, "labelkit evaluate clustering"), (1, "labelkit discover head"), (2, "--index")]
+    ("place", "words"), [(0, "labelkit cluster k-means"), (1, "labelkit discover head"), (2, "--index")]
 )
 def test_a_command_that_works_alone_is_refused(forked_slowly: dict[str, list[Done]], place: int, words: str) -> None:
     for process in forked_slowly["alone"]:
@@ -288,11 +270,6 @@ def test_a_command_that_works_alone_is_refused(forked_slowly: dict[str, list[Don
         assert not out
         assert f"{words}: " in err
         assert "torchrun" in err
-
-
-def test_patches_are_refused(forked: dict[str, list[Done]]) -> None:
-    assert [process.answers[0][0] for process in forked["patches"]] == [2, 2]
-    assert "--patches: groups patches, which several processes do not share" in forked["patches"][0].answers[0][2]
 
 
 @pytest.mark.slow
@@ -317,7 +294,7 @@ def test_options_that_differ_are_refused_by_name(forked: dict[str, list[Done]], 
     for process in forked["differing"]:
         ((code, _, err),) = process.answers
         assert code == 2
-        assert "--num-clusters: is 12 in process 0, and 13 in process 1. Give all processes the same options." in err
+        assert "--num-clusters: is 9 in process 0, and 13 in process 1. Give all processes the same options." in err
     assert not (folders[1] / "rows.h5.results" / "other.h5").exists()
 
 
@@ -343,7 +320,7 @@ def test_commands_that_differ_are_refused(forked_slowly: dict[str, list[Done]]) 
     for process in forked_slowly["commands"]:
         ((code, _, err),) = process.answers
         assert code == 2
-        assert "process 0 runs cluster k-means, process 1 runs retrieve" in err
+        assert "process 0 runs cluster sinkhorn, process 1 runs retrieve" in err
 
 
 def test_a_killed_process_ends_the_others_with_a_reason(
@@ -401,8 +378,7 @@ def test_every_command_that_is_run_alone_is_refused_before_it_looks_at_anything(
     monkeypatch.setenv("WORLD_SIZE", "2")
     shared = {words for words, command in all_commands().items() if command.shares == "rows"}
     assert shared == {
-        ("cluster", "k-means"), ("cluster", "spherical-k-means"), ("cluster", "ss-kmeans"), ("cluster", "sinkhorn"),
-        ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("evaluate", "linear"),
+        ("cluster", "sinkhorn"), ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("evaluate", "linear"),
         ("discover", "answer"), ("discover", "categories"), ("suggest",), ("match",),
     }  # fmt: skip
     assert {words[0] for words, command in all_commands().items() if command.shares == "images"} == {"train", "embed"}

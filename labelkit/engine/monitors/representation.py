@@ -12,8 +12,12 @@ from labelkit.algorithms.feature_probes import knn_votes, linear_probe
 from labelkit.engine.inputs import HeldOut, MonitorInputs
 from labelkit.engine.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.metrics.classification import top_k_accuracy
-from labelkit.metrics.clustering import adjusted_rand_index, majority_accuracy, normalized_mutual_information
-from labelkit.metrics.mutual_information import adjusted_mutual_information
+from labelkit.metrics.clustering import (
+    adjusted_mutual_information,
+    adjusted_rand_index,
+    majority_accuracy,
+    normalized_mutual_information,
+)
 from labelkit.percent import percent
 
 MAX_TABLE = 50_000_000

@@ -187,7 +187,7 @@ def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDA
         beside = max(beside, tree_bytes(len(rows), store.dim, most))
         held = largest_part(len(rows), current_processes())
     else:
-        held = kmeans_held(len(rows), most, 1)
+        held = kmeans_held(len(rows))
     remedy = "lower --max-rows or --max-classes"
     what = "choosing the number of classes"
     return Memory.of(config).rows(store, rows, beside=beside, what=what, unit=True, remedy=remedy, held=held)

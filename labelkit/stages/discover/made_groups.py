@@ -8,10 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import kmeans, nearest_centroids
+from labelkit.algorithms.clustering import kmeans, nearest_centroids, sum_rows
 from labelkit.algorithms.group_levels import GroupLevels, join_groups
 from labelkit.algorithms.group_tree import group_tree
-from labelkit.algorithms.kmeans_iterations import sum_rows
 from labelkit.algorithms.row_blocks import Rows, StoredRows, parts_of
 from labelkit.algorithms.shared_rows import ALONE, Processes, of_first, part_of
 from labelkit.algorithms.small_groups import set_aside_small
@@ -96,7 +95,7 @@ def make_groups(
         np.add.at(places, of_leaf, tree.places * weights[:, None])
         places = places / np.bincount(of_leaf, weights)[:, None]
         return _made(features, of_first(ids, processes), tree.labels, of_first(places, processes), processes)
-    ids, classes, centroids = _by_kmeans(features, labels, num_groups, rule, generator, processes)
+    ids, classes, centroids = _by_kmeans(features, labels, num_groups, rule, generator)
     made = _made(features, ids, classes, centroids, processes)
     return replace(made, places=made.centroids)
 
@@ -107,7 +106,6 @@ def _by_kmeans(
     num_groups: int,
     rule: GroupingRule,
     generator: np.random.Generator,
-    processes: Processes,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Return groups, the classes of the first ones, and centroids."""
     classes = np.unique(labels[labels >= 0])
@@ -129,10 +127,9 @@ def _by_kmeans(
                 num_inits=rule.num_inits,
                 max_iter=rule.max_iter,
                 tol=rule.tol,
-                processes=processes,
             )
             return ids, centroids
-        found = kmeans(part(places), num_groups, generator=generator, num_inits=rule.num_inits, processes=processes)
+        found = kmeans(part(places), num_groups, generator=generator, num_inits=rule.num_inits)
         return found.cluster_ids, np.asarray(found.centroids, dtype=np.float32)
 
     ids, _ = set_aside_small(

@@ -16,11 +16,11 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.metrics.bootstrap import accuracy_intervals
 from labelkit.metrics.clustering import (
     ClusterAccuracy,
+    adjusted_mutual_information,
     adjusted_rand_index,
     cluster_accuracy,
     normalized_mutual_information,
 )
-from labelkit.metrics.mutual_information import adjusted_mutual_information
 from labelkit.percent import percent, percent_range
 from labelkit.stages.memory import Memory, grouping_scores_bytes
 from labelkit.stages.new_files import check_kept_result

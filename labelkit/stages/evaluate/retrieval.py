@@ -262,7 +262,7 @@ def _nmi(
             beside=beside,
             what="k-means for NMI",
             unit=True,
-            held=kmeans_held(len(labels), len(np.unique(labels))),
+            held=kmeans_held(len(labels)),
         )
     else:
         # A row on both sides counts once.
@@ -279,7 +279,6 @@ def _nmi(
                 len(np.unique(labels)),
                 generator=keyed_generator(seed, "retrieval nmi"),
                 num_inits=1,
-                processes=current_processes(),
             )
             values.append(normalized_mutual_information(labels, groups.cluster_ids))
             task.advance(1, nmi=values[-1])

@@ -272,13 +272,7 @@ def _first_prototypes(config: SinkhornConfig, store: EmbeddingStore, features: S
     generator = keyed_generator(config.seed, "cluster")
     if config.init == "random":
         return torch.from_numpy(features[generator.choice(len(features), config.num_clusters, replace=False)])
-    clustering = spherical_kmeans(
-        features,
-        config.num_clusters,
-        generator=generator,
-        num_inits=config.num_inits,
-        processes=current_processes(),
-    )
+    clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
     return torch.from_numpy(clustering.centroids.astype(np.float32))
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.shared_rows import ALONE, Processes
 from labelkit.algorithms.small_groups import set_aside_small
 from labelkit.config.cluster import (
     ClusterConfig,
@@ -22,7 +21,6 @@ from labelkit.config.cluster import (
 )
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.device import products_device
 from labelkit.stages.group.contradiction import contradiction
 from labelkit.stages.group.patches import cluster_patches
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
@@ -31,7 +29,6 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import check_directions, split_rows, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.stages.sharded import left_out_params, num_left_out, open_rest
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, write_result
@@ -72,7 +69,6 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     """
     store = open_rest(config.index, skip_damaged=config.skip_damaged)
     if isinstance(config, PatchClusterConfig) and config.patches:
-        refuse_several("--patches", "groups patches", "Start it without torchrun.")
         if config.previous is not None:
             raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
         return cluster_patches(config, store)
@@ -88,7 +84,6 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     algorithm = config.command[1]
     name, params = config.result or algorithm, _params(config, store)
     assert isinstance(config, KMeansConfig | SphericalKMeansConfig | SSKMeansConfig)
-    device = products_device(config.device)
     check_new_result(
         store, name, overwrite=config.overwrite, kind="clusters", stage=f"cluster {algorithm}", params=params
     )
@@ -100,9 +95,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     earlier = read_earlier(config, name)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
-        found = _run(config, store, rows, given, device)
-    if current_processes().rank > 0:
-        return of_others()
+        found = _run(config, store, rows, given)
     return _write(config, store, rows, given, found, earlier, time.monotonic() - started)
 
 
@@ -193,7 +186,6 @@ def _run(
     store: EmbeddingStore,
     rows: NDArray[np.int64],
     given: GivenLabels | None,
-    device: str | None,
 ) -> _Clusters:
     """Group the rows as the config says."""
     features = Memory.of(config).rows(
@@ -202,7 +194,7 @@ def _run(
         beside=kmeans_bytes(len(rows), store.dim, config.num_clusters, config.num_inits),
         what=config.command[1],
         unit=bool(getattr(config, "normalize", False)),
-        held=kmeans_held(len(rows), config.num_clusters, 1 if isinstance(config, SSKMeansConfig) else 2),
+        held=kmeans_held(len(rows)),
     )
     if isinstance(config, SSKMeansConfig):
         assert given is not None
@@ -220,11 +212,11 @@ def _run(
     elif isinstance(config, SphericalKMeansConfig):
         check_directions(store, rows, features)
     if config.min_size == 1:
-        return _once(config, features, given, device)
-    return _without_small(config, features, given, device)
+        return _once(config, features, given)
+    return _without_small(config, features, given)
 
 
-def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None, device: str | None) -> _Clusters:
+def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None) -> _Clusters:
     """Group all rows."""
     generator = keyed_generator(config.seed, "cluster")
     if isinstance(config, SSKMeansConfig):
@@ -241,8 +233,6 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
                 max_iter=config.max_iterations,
                 tol=config.tolerance,
                 exchange=config.exchange,
-                processes=current_processes(),
-                device=device,
             )
         )
     algorithm = spherical_kmeans if isinstance(config, SphericalKMeansConfig) else kmeans
@@ -253,8 +243,6 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
         num_inits=config.num_inits,
         max_iter=config.max_iterations,
         tol=config.tolerance,
-        processes=current_processes(),
-        device=device,
     )
     return _Clusters(found.cluster_ids, found.centroids, found.inertia, found.num_iterations, None)
 
@@ -263,7 +251,6 @@ def _without_small(
     config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig,
     features: StoredRows,
     given: GivenLabels | None,
-    device: str | None,
 ) -> _Clusters:
     """Group rows again without those of small groups; these join the nearest group and do not move its centroid."""
     last: list[_Clusters] = []
@@ -273,7 +260,7 @@ def _without_small(
 
     def run(places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         some = None if given is None else replace(given, labels=given.labels[places])
-        last[:] = [_once(config, part(places), some, device)]
+        last[:] = [_once(config, part(places), some)]
         return last[0].ids, last[0].centroids
 
     named = None if given is None else np.unique(given.labels[given.labeled])
@@ -338,8 +325,6 @@ def semi_supervised_cluster(
     max_iter: int,
     tol: float,
     exchange: bool = True,
-    processes: Processes = ALONE,
-    device: str | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], float, int, NDArray[np.int64]]:
     """Semi-supervised k-means over all rows: (ids, centroids, inertia, iterations, class of each cluster or -1)."""
     free, fixed = np.flatnonzero(~labeled), np.flatnonzero(labeled)
@@ -353,8 +338,6 @@ def semi_supervised_cluster(
         max_iter=max_iter,
         tol=tol,
         exchange=exchange,
-        processes=processes,
-        device=device,
     )
     cluster_ids = np.empty(len(features), dtype=np.int64)
     cluster_ids[~labeled] = found.unlabeled_ids

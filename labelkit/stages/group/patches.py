@@ -7,12 +7,10 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import kmeans, nearest_centroids, spherical_kmeans
-from labelkit.algorithms.kmeans_iterations import Clustering
+from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, spherical_kmeans
 from labelkit.config.cluster import PatchClusterConfig, SphericalKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
-from labelkit.stages.device import products_device
 from labelkit.stages.group.stable_ids import NO_PARAMETERS
 from labelkit.stages.memory import Memory, patch_sample_bytes
 from labelkit.stages.progress import current_progress
@@ -107,7 +105,6 @@ def _run(
         num_inits=config.num_inits,
         max_iter=config.max_iterations,
         tol=config.tolerance,
-        device=products_device(config.device),
     )
     ids = _assigned(patches, chosen, found.centroids, scaled=scaled, is_spherical=is_spherical, left=memory.left())
     return found, ids, len(sample)

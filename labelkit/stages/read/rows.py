@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of, row_lengths
 from labelkit.algorithms.shared_rows import part_of
 from labelkit.data.datasets import SPLIT_WORDS
 from labelkit.errors import ConfigError, StoreError
@@ -115,9 +115,6 @@ def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows scaled to length 1; zero rows stay zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
-        # by a power of two, which rounds nothing: squares of 1e-30 and 1e30 have no place in float32
-        exponents = np.frexp(np.abs(features[block]).max(axis=1, keepdims=True))[1]
-        near_one = features[block] * np.ldexp(np.float32(1), np.minimum(-exponents, 126))
-        lengths = np.linalg.norm(near_one, axis=1, keepdims=True)
-        np.divide(near_one, np.maximum(lengths, 1e-12), out=scaled[block], casting="same_kind")
+        lengths = row_lengths(features[block])[:, None]
+        np.divide(features[block], np.where(lengths > 0, lengths, 1), out=scaled[block], casting="same_kind")
     return scaled

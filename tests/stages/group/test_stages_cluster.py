@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
-from labelkit.algorithms.device_products import DeviceProducts
 from labelkit.config.cluster import ClusterConfig, KMeansConfig, SphericalKMeansConfig, SSKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError, OutputExistsError, ResourceError, StoreError
+from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.group.stable_ids import LastingIds
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -50,39 +48,6 @@ def test_k_means_is_the_algorithm_on_rows_of_length_one(blobs: EmbeddingStore) -
     np.testing.assert_allclose(stored.arrays["centroids"], expected.centroids, atol=1e-6)
     assert result["inertia"] == pytest.approx(expected.inertia, rel=1e-6)
     assert sorted(result["sizes"]) == [10, 10, 10]  # type: ignore[call-overload] # JSON
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_groups_on_a_device_are_those_of_the_processor(
-    blobs: EmbeddingStore, config: type[ClusterConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: dict[str, Any] = {"index": blobs.path, "num_clusters": 3}
-    cluster_store(config(**given))
-    expected = read_result(blobs, config.command[1])
-    asked: list[str] = []
-
-    def device(name: str) -> str:
-        asked.append(name)
-        return "cpu"  # a device of torch, as a GPU is
-
-    monkeypatch.setattr("labelkit.stages.group.cluster.products_device", device)
-    products = DeviceProducts.two_smallest
-    monkeypatch.setattr(DeviceProducts, "two_smallest", lambda *words: asked.append("compared") or products(*words))
-
-    cluster_store(config(**given, device="cuda:1", result="there"))
-
-    found = read_result(blobs, "there")
-    np.testing.assert_array_equal(found.arrays["cluster_ids"], expected.arrays["cluster_ids"])
-    assert set(asked) == {"cuda:1", "compared"}
-    assert found.params == expected.params  # where it was computed is no part of what it is
-
-
-def test_a_device_that_is_not_there_is_named_before_any_work(blobs: EmbeddingStore) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    with pytest.raises(ResourceError, match="no CUDA device") as error:
-        cluster_store(KMeansConfig(index=blobs.path, num_clusters=3, device="cuda"))
-    assert "--device cpu" in str(error.value.remedy)
 
 
 def test_rows_can_be_clustered_as_they_are(make_store: Any) -> None:
