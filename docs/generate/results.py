@@ -759,9 +759,11 @@ def _on_gpu(record: Record) -> str:
 def _published_rows(record: Record) -> str:
     """Return what was published and measured, and the accuracy on the way."""
     rows = [
-        [text(row["row"]), str(row["seed"]), f"{row['published']:.1f}"]
-        + ["" if row["measured"] is None else f"{row['measured']:.1f}", str(row["epochs"])]
-        + [f"{row['training_seconds'] / 60:.1f}", ", ".join(f"{epoch}: {score:.1f}" for epoch, score in row["curve"])]
+        [
+            *(text(row["row"]), str(row["seed"]), f"{row['published']:.1f}"),
+            *("" if row["measured"] is None else f"{row['measured']:.1f}", str(row["epochs"])),
+            *(f"{row['training_seconds'] / 60:.1f}", ", ".join(f"{at}: {score:.1f}" for at, score in row["curve"])),
+        ]
         for row in record["rows"]
         if row["epochs"]
     ]
