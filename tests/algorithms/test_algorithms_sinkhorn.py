@@ -453,6 +453,21 @@ def test_equal_rows_are_solved_without_a_warning(lam: float, num_others: int, pr
     np.testing.assert_allclose(shares[num_others:].std(dim=0).numpy(), 0, atol=1e-9)
 
 
+def test_single_precision_adds_many_equal_rows_without_losing_digits() -> None:
+    found = solve(torch.zeros(20_000, 7), 5.0, prior=make_prior("zipf:1", 7))
+
+    assert found.converged
+    assert found.num_iterations <= 5
+
+
+@pytest.mark.parametrize("count", [0, 5, 256, 200_001])
+def test_sums_of_millions_of_rows_on_a_gpu_have_the_digits_of_single_precision(count: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, weights = torch.rand(count, 3, generator=generator), torch.rand(count, generator=generator)
+    exact = (rows.double() * weights.double()[:, None]).sum(dim=0)
+    torch.testing.assert_close(sinkhorn._weighted_sum(rows, weights), exact, rtol=5e-6, atol=0)
+
+
 # --- priors and exact sizes ----------------------------------------------------------------------
 
 
