@@ -9,8 +9,7 @@ import math
 
 import numpy as np
 import torch
-from labelkit.algorithms.sinkhorn.prior import make_prior
-from labelkit.algorithms.sinkhorn.solver import solve
+from labelkit.algorithms.sinkhorn import make_prior, solve
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 

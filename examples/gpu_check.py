@@ -44,8 +44,7 @@ import torch
 import torch.nn.functional as F
 from labelkit import __version__
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.algorithms.sinkhorn.scores import LinearScores
-from labelkit.algorithms.sinkhorn.solver import solve
+from labelkit.algorithms.sinkhorn import LinearScores, solve
 from labelkit.cli.main import main as labelkit
 from labelkit.losses.cotap import cotap_loss
 from labelkit.methods.registry import METHODS
@@ -349,7 +348,7 @@ def sinkhorn_speed(asked: Asked) -> Result:
     scores = torch.randn(n, k, device=asked.device)
     wait(asked.device)
     started = time.perf_counter()
-    found = solve(scores, lam, solver="sinkhorn")
+    found = solve(scores, lam, memory_bytes=scores.nbytes)
     ours = time.perf_counter() - started
     plan = torch.softmax(scores, dim=1).pow_(lam)
     del scores

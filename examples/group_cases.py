@@ -40,8 +40,7 @@ from labelkit import __version__
 from labelkit.algorithms.clustering import kmeans, nearest_centroids, spherical_kmeans, sum_rows
 from labelkit.algorithms.group_levels import groups_at, join_groups
 from labelkit.algorithms.projection import principal_directions
-from labelkit.algorithms.sinkhorn.scores import LinearScores
-from labelkit.algorithms.sinkhorn.solver import solve
+from labelkit.algorithms.sinkhorn import LinearScores, solve
 from labelkit.metrics.clustering import cluster_accuracy, normalized_mutual_information
 from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from numpy.typing import NDArray

@@ -200,7 +200,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
 
 #: Options that no short run in one process on a CPU can show, by the reason.
 UNSEEN = {
-    "how fast and with which memory, not what": "num_workers threads ranking_max_gib solver_memory_gib",
+    "how fast and with which memory, not what": "num_workers threads ranking_max_gib",
     "where, not what": "device deterministic out",
     "whether there is room": "max_disk",
     "needs a compiler and minutes; test_methods_compile.py has it": "compile",

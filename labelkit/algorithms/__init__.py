@@ -51,10 +51,15 @@ if TYPE_CHECKING:
         uniformity_gradient,
     )
     from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
-    from labelkit.algorithms.sinkhorn.batch import batch_assignments
-    from labelkit.algorithms.sinkhorn.prior import balanced_labels, cluster_sizes, make_prior, order_prior
-    from labelkit.algorithms.sinkhorn.scores import LinearScores
-    from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
+    from labelkit.algorithms.sinkhorn import (
+        LinearScores,
+        SinkhornResult,
+        balanced_labels,
+        cluster_sizes,
+        make_prior,
+        order_prior,
+        solve,
+    )
     from labelkit.algorithms.snowball import discover_confident
     from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
@@ -84,7 +89,6 @@ __all__ = [
     "attention_entropy",
     "attention_update",
     "balanced_labels",
-    "batch_assignments",
     "bounded_integer_search",
     "build_index",
     "cluster_sizes",
@@ -227,16 +231,13 @@ __getattr__ = names_of(
             "silhouette_score",
             "simplified_silhouette_score",
         ),
-        "sinkhorn.batch": ("batch_assignments",),
-        "sinkhorn.prior": (
+        "sinkhorn": (
+            "LinearScores",
+            "SinkhornResult",
             "balanced_labels",
             "cluster_sizes",
             "make_prior",
             "order_prior",
-        ),
-        "sinkhorn.scores": ("LinearScores",),
-        "sinkhorn.solver": (
-            "SinkhornResult",
             "solve",
         ),
         "snowball": ("discover_confident",),

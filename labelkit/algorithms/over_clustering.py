@@ -22,31 +22,18 @@ _ALL_OF_THEM = 8
 
 @dataclass(frozen=True, slots=True)
 class ClassNumber:
-    """The estimated number of classes.
+    """A number of classes, or another integer that a search finds.
 
     Attributes:
-        best: the number of highest score among those evaluated; the smallest of equals.
-        curve: every evaluated number with its score in [0, 1], in the order of evaluation.
+        best: the number of highest score (or lowest value) among those evaluated; the smallest of equals.
+        curve: every evaluated number with its score in [0, 1] (or its value), in the order of evaluation.
     """
 
     best: int
     curve: list[tuple[int, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerSearch:
-    """The smallest value found over integers.
-
-    Attributes:
-        best: the integer of lowest value among those evaluated; the smallest of equals.
-        curve: every evaluated integer with its value, in the order of evaluation.
-    """
-
-    best: int
-    curve: list[tuple[int, float]]
-
-
-def bounded_integer_search(objective: Callable[[int], float], low: int, high: int) -> IntegerSearch:
+def bounded_integer_search(objective: Callable[[int], float], low: int, high: int) -> ClassNumber:
     """Minimize over the integers of ``[low, high]`` by Brent's bounded search on ``objective(int(number))``.
 
     Each integer is evaluated once. Brent's search assumes one minimum; with several it finds one
@@ -79,7 +66,7 @@ def bounded_integer_search(objective: Callable[[int], float], low: int, high: in
 
         minimize_scalar(evaluate, bounds=(low, high), method="bounded", options={"xatol": 0.5})
     best = min(values, key=lambda integer: (values[integer], integer))
-    return IntegerSearch(best, list(values.items()))
+    return ClassNumber(best, list(values.items()))
 
 
 def estimate_num_classes(

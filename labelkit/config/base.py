@@ -54,6 +54,9 @@ class StageConfig(BaseModel):
     retired_fields: ClassVar[frozenset[str]] = frozenset()
     """Options of earlier versions that never acted: config files of old runs may name them."""
 
+    constants: ClassVar[Mapping[str, object]] = {}
+    """What options of earlier versions became: config files may name them with this value only."""
+
     comes_last: ClassVar[bool] = False
     """Whether the options that this class declares stand behind those of a class that inherits them."""
 

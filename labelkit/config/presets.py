@@ -136,7 +136,11 @@ def collect(
     if config_file is not None:
         file_values = read_source(config_file, str(config_file), faults)
         retired = config_class.retired_fields - config_class.model_fields.keys()
-        file_values = {key: value for key, value in file_values.items() if key not in retired}
+        file_values = {
+            key: value
+            for key, value in file_values.items()
+            if key not in retired and (key not in config_class.constants or value != config_class.constants[key])
+        }
     if dataset is None:
         dataset = _dataset_of(config_class, overrides, file_values)
     of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
@@ -354,7 +358,11 @@ def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], 
     faults = []
     fields = config_class.model_fields
     for key, value in values.items():
-        if key not in fields:
+        if key in config_class.constants:
+            always = value_text(config_class.constants[key])
+            problem = f"{key}: no option any more, it is always {always} (value {value_text(value)})"
+            faults.append(Fault(name, problem, "Leave it out."))
+        elif key not in fields:
             close = nearest(key, preset_keys(config_class))
             faults.append(Fault(name, f"{key}: unknown key (value {value_text(value)})", _did_you_mean(close)))
         elif not in_presets(fields[key]):

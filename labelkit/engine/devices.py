@@ -132,7 +132,7 @@ class Runtime:
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
         """Sum or maximum over processes of a tensor of equal shape; every process gets the same bits.
 
-        This is ``algorithms.sinkhorn.passes.Reduce``: a solver whose rows are shared out exchanges only this.
+        This is ``algorithms.sinkhorn.Reduce``: a solver whose rows are shared out exchanges only this.
         """
         if self.world_size == 1:
             return value

@@ -116,7 +116,7 @@ class TrainState:
         steps_per_epoch: updates in this epoch.
         log_now: the coming step's logs are written, so costly ones are worth computing.
         is_main: this process writes files.
-        combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.passes.Reduce``).
+        combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
         log: writes a line of its own to the log: what it is about, and its values.
         warn: shows a line to a person.
         phase: number of the running phase, from 0.

@@ -34,7 +34,7 @@ from labelkit.losses.prototype import InnerProductLoss, UniformityLoss, Weighted
 from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
 from labelkit.losses.self_distillation import HiddenPatchLoss, MultiViewDistillationLoss, centered_targets
 from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
-from labelkit.losses.soft_assignment import SoftAssignmentLoss
+from labelkit.losses.soft_assignment import SoftAssignmentLoss, batch_assignments
 
 __all__ = [
     "BarlowTwinsLoss",
@@ -70,6 +70,7 @@ __all__ = [
     "ProxyAnchorLoss",
     "PseudoLabelLoss",
     "SoftAssignmentLoss",
+    "batch_assignments",
     "SquaredConsistency",
     "SupConLoss",
     "TransformedAttentionLoss",

@@ -1,11 +1,15 @@
-"""Cross-entropy between the soft assignments of a student and balanced ones of its teacher."""
+"""Balanced soft assignments of a batch by a teacher, and the cross-entropy of those of its student against them."""
 
 from __future__ import annotations
+
+import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.sinkhorn import Reduce
 
 
 class SoftAssignmentLoss(nn.Module):
@@ -43,3 +47,51 @@ class SoftAssignmentLoss(nn.Module):
         with without_autocast(logits):
             log_p = torch.log_softmax(promote(logits) / self.temperature, dim=-1)
             return -(assignments.detach() * log_p).sum() / max(len(logits), 1)
+
+
+def batch_assignments(
+    scores: Tensor, *, epsilon: float = 0.05, num_iterations: int = 3, reduce: Reduce | None = None
+) -> Tensor:
+    """Soft balanced assignments of a batch by a few scaling iterations, as SwAV makes its targets; in logarithms.
+
+    Clusters are scaled first, from rows of equal mass, and samples last; three iterations do not reach the plan of
+    ``algorithms.sinkhorn.solve``. No gradient.
+
+    Args:
+        scores: (b, k) finite float32 or float64, the rows of this process; of any size.
+        epsilon: > 0, entropy weight; 1 over the sharpness.
+        num_iterations: at least 1.
+        reduce: combines small CPU float64 tensors over processes, whose batches may differ in size; None for one.
+
+    Returns:
+        (b, k) of the dtype and device of the scores; rows sum to 1.
+
+    Raises:
+        ValueError: epsilon is not positive, num_iterations < 1, scores are not (b, k), or half precision.
+
+    Source:
+        M. Caron et al., "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (NeurIPS 2020).
+    """
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon: {epsilon} is not positive")
+    if num_iterations < 1:
+        raise ValueError(f"num_iterations: {num_iterations} is less than 1")
+    if scores.ndim != 2 or scores.shape[1] < 1:
+        raise ValueError(f"scores: (b, k) numbers are needed, not shape {tuple(scores.shape)}")
+    if scores.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"scores: float32 or float64 is needed, not {scores.dtype}")
+
+    def over_processes(values: Tensor, how: Literal["sum", "max"]) -> Tensor:
+        # a single process keeps them where they are, as a copy to the CPU would wait for a GPU
+        return values if reduce is None else reduce(values.cpu().double(), how).to(values)
+
+    with torch.no_grad():
+        values = scores.detach() / epsilon
+        # some devices have no float64
+        values = values if values.device.type == "mps" else values.double()
+        for _ in range(num_iterations):
+            tops = values.amax(dim=0) if len(values) else values.new_full(values.shape[1:], -math.inf)
+            tops = over_processes(tops, "max")
+            values = values - (tops + over_processes((values - tops).exp().sum(dim=0), "sum").log())
+            values = values - values.logsumexp(dim=1, keepdim=True)
+        return values.exp().to(scores.dtype)

@@ -1,29 +1,46 @@
 """Score how well same-class samples are nearest neighbors: recall@k, R-precision, MAP@R.
 
 Queries are ranked against a gallery by cosine, all against all without a sample itself unless a gallery is given;
-queries whose class has no (other) member there are left out. Where similarities tie, a metric is its expected value
-over random orders of the tied samples (``retrieval_ties``), so that a model that maps all images to one point scores
-what chance gives. How the ranking is exact and quick is said in ``retrieval_blocks``.
+queries whose class has no (other) member there are left out. Cosines are integers of a resolution of 2^-29 (2e-9), and
+where these are equal, a metric is its expected value over random orders of the tied samples, so that a model that maps
+all images to one point scores what chance gives.
 
-Source: K. Musgrave et al., "A Metric Learning Reality Check" (R-precision, MAP@R).
+Blocks of queries meet the whole gallery in a float32 product, and comparisons are decided there wherever its rounding,
+at most (d + 4) 2^-24, cannot matter. The few pairs that count and are too close for that are computed again in float64;
+a row with many of these (a collapsed model), or of a large class, as a product with the whole gallery.
+
+Sources: K. Musgrave et al., "A Metric Learning Reality Check" (R-precision, MAP@R); F. McSherry and M. Najork,
+"Computing information retrieval performance measures efficiently in the presence of tied scores". Own code, since
+pytorch-metric-learning lists the neighbors of every row, in ten times the memory, and breaks ties by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
 
-from labelkit.algorithms.one_thread import one_blas_thread
+from labelkit.algorithms.matching import as_ids
 from labelkit.algorithms.shared_rows import ALONE, Processes, part_of
-from labelkit.metrics.retrieval_blocks import BlockScores, Ranking
-from labelkit.metrics.retrieval_ties import chance_of_a_match
 
-DEFAULT_MAX_BYTES = 1 << 30
+_RESOLUTION = float(2**29)
+# Similarities computed together, 8 MB or so many rows, and looked at together, so that they stay in the cache.
+_PRODUCT_PAIRS, _LEAST_ROWS, _PART_PAIRS, _EXACT_PART_PAIRS = 1 << 21, 64, 1 << 19, 1 << 17
+# Numbers per temporary float64 array: 2 MB.
+_EXACT_NUMBERS = 1 << 18
+# Beyond this share of a row, a float64 product of the row is faster than its pairs one by one.
+_ONE_BY_ONE_SHARE, _LEAST_ONE_BY_ONE = 256, 32
+# The floor of the r nearest is the r-th of the maxima of so many groups, and so many more for each of the r.
+_LEAST_GROUPS, _GROUPS_PER_RANK = 256, 8
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -35,23 +52,21 @@ class RetrievalScores:
         query_rows: (q,) int64, ascending positions of the scored queries.
         labels: (q,) int64, their classes.
         recall: (q, len(ks)) float64 in [0, 1], (chance of) a match among the k nearest.
-        r_precision: (q,) float64 in [0, 1], share of matches among the R nearest; R is ``num_matches``. ``None`` if
-            not asked for.
-        average_precision: (q,) float64 in [0, r_precision], average precision at R; ``None`` likewise.
+        r_precision: (q,) float64 in [0, 1], share of matches among the R = ``num_matches`` nearest, if asked for.
+        average_precision: (q,) float64 in [0, r_precision], average precision at R; likewise.
         num_matches: (q,) int64, members of the class in the gallery other than the query.
         tied: (q,) bool, whether the nearest match is as near as a sample of another class.
-        num_lone: queries left out because the gallery has no match for them.
-        block_rows: queries ranked at a time.
+        num_lone, block_rows: queries left out because the gallery has no match for them; and ranked at a time.
     """
 
     ks: tuple[int, ...]
-    query_rows: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    recall: NDArray[np.float64]
-    r_precision: NDArray[np.float64] | None
-    average_precision: NDArray[np.float64] | None
-    num_matches: NDArray[np.int64]
-    tied: NDArray[np.bool_]
+    query_rows: Ints
+    labels: Ints
+    recall: Floats
+    r_precision: Floats | None
+    average_precision: Floats | None
+    num_matches: Ints
+    tied: Bools
     num_lone: int
     block_rows: int
 
@@ -67,7 +82,7 @@ class RetrievalScores:
 
     @property
     def map_at_r(self) -> float:
-        """MAP@R over the queries; NaN without queries or if not asked for."""
+        """MAP@R over the queries, ``1/R`` times the sum, over the hits among the R nearest, of the share of hits."""
         return _mean(self.average_precision)
 
 
@@ -80,7 +95,7 @@ def score_retrieval(
     own_rows: ArrayLike | None = None,
     ks: Sequence[int] = (1,),
     at_r: bool = True,
-    max_bytes: int = DEFAULT_MAX_BYTES,
+    max_bytes: int = 1 << 30,
     num_threads: int = 1,
     on_block: Callable[[int], object] | None = None,
     processes: Processes = ALONE,
@@ -92,149 +107,244 @@ def score_retrieval(
         labels: (q,) integers >= 0.
         gallery: (g, d), likewise; by default the queries, each without itself.
         gallery_labels: (g,) integers >= 0; needed with a gallery.
-        own_rows: (q,) int64, the row of the gallery that is the query itself and is left out, -1 for none; by
-            default none if there is a gallery.
+        own_rows: (q,) int64, the row of the gallery that is the query and is left out, -1 (as default there) for none.
         ks: numbers of neighbors, each from 1 to the rows of the gallery, less one if some query is among them.
         at_r: also compute R-precision and MAP@R, which costs some time more.
-        max_bytes: bound on the memory used beside the arguments; see ``least_bytes``. Not part of it: some
-            megabytes of the scores themselves.
-        num_threads: blocks worked on at a time; with more than one, each matrix product takes one thread.
+        max_bytes: of the blocks of similarities; each thread holds at least a row of them.
+        num_threads: blocks worked on at a time; with more than one, each product takes one.
         on_block: is told the number of queries done, block by block.
         processes: that share the queries; each calls this with the same arguments and gets the scores of all.
 
     Raises:
-        ValueError: shapes that do not fit, NaN or infinity, a zero row, a k out of range, or a bound too small.
+        ValueError: shapes that do not fit, NaN or infinity, a zero row, or a k out of range.
     """
-    ranking = Ranking.make(queries, labels, gallery, gallery_labels, own_rows, tuple(ks), at_r)
-    size = ranking.block_rows(max_bytes, num_threads)
-    scores = _empty_scores(ranking, size)
-    own = part_of(ranking.num_scored, processes)
+    if (gallery is None) != (gallery_labels is None):
+        raise ValueError("gallery and gallery_labels go together")
+    held = asked = _Side(queries, labels, "")
+    if gallery is not None and gallery_labels is not None:
+        held = _Side(gallery, gallery_labels, "gallery ")
+    ranking = _Ranking(asked, held, own_rows, ks, at_r=at_r)
+    n, num_gallery = len(ranking.places), len(held.order)
+    size = max(1, min(max(_LEAST_ROWS, _PRODUCT_PAIRS // num_gallery), max_bytes // num_threads // (8 * num_gallery)))
+    own = part_of(n, processes)
     blocks = [slice(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
-    if num_threads == 1:
-        found: Iterator[BlockScores] = map(ranking.score, blocks)
-        _collect(scores, blocks, found, on_block)
-    else:
-        with one_blas_thread, ThreadPoolExecutor(num_threads) as pool:
-            _collect(scores, blocks, pool.map(ranking.score, blocks), on_block)
-    return _in_given_order(_joined(scores, own, processes))
-
-
-def _joined(scores: RetrievalScores, own: slice, processes: Processes) -> RetrievalScores:
-    """Scores of all processes, of which this one filled in its own."""
-
-    def whole(values: NDArray[Any]) -> NDArray[Any]:
-        return processes.join(values[own])
-
-    return replace(
-        scores,
-        recall=whole(scores.recall),
-        tied=whole(scores.tied),
-        r_precision=None if scores.r_precision is None else whole(scores.r_precision),
-        average_precision=None if scores.average_precision is None else whole(scores.average_precision),
+    found = np.empty((own.stop - own.start, 5))
+    with threadpool_limits(1 if num_threads > 1 else None, "blas"), ThreadPoolExecutor(num_threads) as pool:
+        for block, one in zip(blocks, (pool.map if num_threads > 1 else map)(ranking.score, blocks), strict=True):
+            found[block.start - own.start : block.stop - own.start] = one
+            if on_block is not None:
+                on_block(block.stop - block.start)
+    order = np.argsort(query_rows := asked.order[ranking.places])
+    above, strangers, matches, r_precision, average_precision = processes.join(found)[order].T
+    recall = [_chance_of_a_match(k, above, strangers, matches) for k in ks]
+    return RetrievalScores(
+        ks=tuple(ks),
+        query_rows=query_rows[order],
+        labels=asked.labels[ranking.places][order],
+        recall=np.stack(recall, axis=1) if recall else np.empty((n, 0)),
+        r_precision=r_precision if at_r else None,
+        average_precision=average_precision if at_r else None,
+        num_matches=ranking.wanted[order],
+        tied=strangers > 0,
+        num_lone=len(asked.order) - n,
+        block_rows=size,
     )
 
 
 def recall_at_k(embeddings: ArrayLike, labels: ArrayLike, ks: Sequence[int]) -> dict[int, float]:
-    """Return for each k the share of queries with a sample of their class among the k nearest.
-
-    Args:
-        embeddings: (n, d) rows of any length but zero.
-        labels: (n,) integers >= 0.
-        ks: numbers of neighbors, from 1 to n - 1.
-
-    Returns:
-        Recall in [0, 1] by k; NaN if no class has two members.
-
-    Raises:
-        ValueError: shapes that do not fit, NaN or infinity, a zero row, or a k out of range.
-    """
+    """Return for each k the share of queries with a match among the k nearest; NaN if no class has two members."""
     return score_retrieval(embeddings, labels, ks=ks, at_r=False).recall_at
 
 
 def r_precision(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Return the mean share of a query's class among its R nearest, R = other members of the class.
-
-    Args:
-        embeddings: (n, d) rows of any length but zero.
-        labels: (n,) integers >= 0.
-
-    Returns:
-        In [0, 1]; NaN if no class has two members.
-
-    Raises:
-        ValueError: shapes that do not fit, NaN or infinity, or a zero row.
-    """
+    """Return the mean share of a query's class among its R nearest, R = other members of the class."""
     return score_retrieval(embeddings, labels, ks=()).mean_r_precision
 
 
 def map_at_r(embeddings: ArrayLike, labels: ArrayLike) -> float:
-    """Return the mean average precision at R, R = other members of the query's class.
-
-    For one query it is ``1/R`` times the sum, over the hits among the R nearest, of the share
-    of hits up to their place.
-
-    Args:
-        embeddings: (n, d) rows of any length but zero.
-        labels: (n,) integers >= 0.
-
-    Returns:
-        In [0, 1], at most the R-precision; NaN if no class has two members.
-
-    Raises:
-        ValueError: shapes that do not fit, NaN or infinity, or a zero row.
-    """
+    """Return the mean average precision at R, R = other members of the query's class; at most the R-precision."""
     return score_retrieval(embeddings, labels, ks=()).map_at_r
 
 
-def _mean(values: NDArray[np.float64] | None) -> float:
+def _mean(values: Floats | None) -> float:
     return float(values.mean()) if values is not None and len(values) else float("nan")
 
 
-def _empty_scores(ranking: Ranking, block_rows: int) -> RetrievalScores:
-    """Return scores to be filled, in the order of ``ranking.places``."""
-    n = len(ranking.places)
-    return RetrievalScores(
-        ks=ranking.ks,
-        query_rows=ranking.asked.order[ranking.places],
-        labels=ranking.asked.labels[ranking.places],
-        recall=np.empty((n, len(ranking.ks))),
-        r_precision=np.empty(n) if ranking.at_r else None,
-        average_precision=np.empty(n) if ranking.at_r else None,
-        num_matches=ranking.wanted,
-        tied=np.empty(n, dtype=np.bool_),
-        num_lone=ranking.num_lone,
-        block_rows=block_rows,
-    )
+class _Side:
+    """Rows as given and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
+
+    def __init__(self, values: ArrayLike, labels: ArrayLike, name: str) -> None:
+        rows, classes = np.asarray(values), as_ids(labels, f"{name}labels")
+        what = f"{name}embeddings"
+        if rows.ndim != 2 or len(rows) != len(classes) or rows.shape[1] == 0:
+            raise ValueError(f"{what} must have shape ({len(classes)}, d), got {rows.shape}")
+        self.rows = rows if rows.dtype in (np.float16, np.float32, np.float64) else rows.astype(np.float64)
+        self.lengths = np.ones(len(rows))
+        self.order = np.argsort(classes, kind="stable")
+        self.labels = classes[self.order]
+        self.unit: NDArray[np.float32] = np.empty(rows.shape, dtype=np.float32)
+        step = max(1, _EXACT_NUMBERS // rows.shape[1])
+        parts = [slice(start, start + step) for start in range(0, len(rows), step)]
+        for part in parts:
+            exact = self.exact(part)
+            self.lengths[self.order[part]] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
+        if bad := np.count_nonzero(~np.isfinite(self.lengths)):
+            raise ValueError(f"{what} have {bad} of {len(rows)} rows with NaN or infinity")
+        if bad := np.count_nonzero(self.lengths == 0):
+            raise ValueError(f"{what} have {bad} of {len(rows)} rows of length zero, which have no direction")
+        for part in parts:
+            self.unit[part] = self.exact(part)
+
+    def exact(self, places: Ints | slice) -> Floats:
+        """Unit rows at sorted places in float64."""
+        given = self.order[places]
+        return np.asarray(self.rows[given].astype(np.float64) / self.lengths[given, None])
 
 
-def _in_given_order(scores: RetrievalScores) -> RetrievalScores:
-    """Return scores by ascending position of the query."""
-    order = np.argsort(scores.query_rows)
-    return replace(
-        scores,
-        query_rows=scores.query_rows[order],
-        labels=scores.labels[order],
-        recall=scores.recall[order],
-        r_precision=None if scores.r_precision is None else scores.r_precision[order],
-        average_precision=None if scores.average_precision is None else scores.average_precision[order],
-        num_matches=scores.num_matches[order],
-        tied=scores.tied[order],
-    )
+class _Ranking:
+    """Queries and gallery, ready to be ranked.
+
+    Of the queries with a match, sorted by class: ``places`` among all queries; ``own``, the place of the query itself
+    in the gallery, -1 for none; ``starts`` and ``ends`` of its class there; ``wanted``, how many matches.
+    """
+
+    def __init__(self, asked: _Side, held: _Side, own_rows: ArrayLike | None, ks: Sequence[int], *, at_r: bool) -> None:
+        (n, dim), num_gallery = asked.unit.shape, len(held.order)
+        if held.unit.shape[1] != dim:
+            raise ValueError(f"queries have {dim} columns, the gallery has {held.unit.shape[1]}")
+        given_own = np.arange(n) if held is asked else np.full(n, -1)
+        if own_rows is not None:
+            given_own = np.asarray(own_rows, dtype=np.int64)
+            if given_own.shape != (n,) or given_own.min() < -1 or given_own.max() >= num_gallery:
+                raise ValueError(f"own_rows must be ({n},) rows of the gallery or -1")
+        place_of = np.empty(num_gallery, dtype=np.int64)
+        place_of[held.order] = np.arange(num_gallery)
+        own = given_own[asked.order]
+        own = np.where(own >= 0, place_of[own], -1)
+        if (held.labels[own] != asked.labels)[own >= 0].any():
+            raise ValueError("own_rows: a query and its own row of the gallery have different labels")
+        available = num_gallery - int((own >= 0).any())
+        for k in ks:
+            if not 1 <= k <= available:
+                raise ValueError(f"k must be from 1 to {available}, the samples other than the query, got {k}")
+        starts, ends = (np.searchsorted(held.labels, asked.labels, side=side) for side in ("left", "right"))
+        wanted = ends - starts - (own >= 0)
+        self.places = np.flatnonzero(wanted > 0)
+        self.own, self.starts, self.ends, self.wanted = (part[self.places] for part in (own, starts, ends, wanted))
+        self.asked, self.held, self.at_r = asked, held, at_r
+        # what two cosines may be apart in float32 that tie, or are the other way around
+        self._margin = 2 * (dim + 4) * 2.0**-24 + 2 / _RESOLUTION
+        self._limit = max(_LEAST_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
+
+    def score(self, block: slice) -> Floats:
+        """Rank the gallery for a block of queries, those of large classes or with many near ties in float64.
+
+        Returns (b, 5): strangers nearer than the nearest match, strangers as near, matches as near, and scores at R.
+        """
+        found = np.empty((block.stop - block.start, 5))
+        exactly = self.wanted[block] > self._limit
+        for is_exact in (False, True):
+            chosen = np.flatnonzero(exactly == is_exact)
+            similar = self._similar(block.start + chosen, exactly=is_exact)
+            step = max(1, (_EXACT_PART_PAIRS if is_exact else _PART_PAIRS) // similar.shape[1])
+            for start in range(0, len(chosen), step):
+                part = chosen[start : start + step]
+                found[part], again = self._rank(block.start + part, similar[start : start + step], exactly=is_exact)
+                exactly[part] |= again
+            del similar
+        return found
+
+    def _similar(self, rows: Ints, *, exactly: bool) -> NDArray[Any]:
+        """Cosines of some queries with the whole gallery, in float32 or as float64 multiples of the resolution."""
+        if exactly:
+            num_gallery, dim = self.held.unit.shape
+            similar: NDArray[Any] = np.empty((len(rows), num_gallery))
+            left = self.asked.exact(self.places[rows])
+            step = max(1, _EXACT_NUMBERS // dim)
+            for start in range(0, num_gallery if len(rows) else 0, step):
+                here = similar[:, start : start + step]
+                np.matmul(left, self.held.exact(slice(start, start + step)).T, out=here)
+                np.rint(np.multiply(here, _RESOLUTION, out=here), out=here)
+        else:
+            similar = self.asked.unit[self.places[rows]] @ self.held.unit.T
+        itself = np.flatnonzero(self.own[rows] >= 0)
+        similar[itself, self.own[rows][itself]] = -2 * _RESOLUTION
+        return similar
+
+    def _rank(self, rows: Ints, similar: NDArray[Any], *, exactly: bool) -> tuple[Floats, Bools]:
+        """Find what ``score`` returns, and which rows have too many pairs to compute again.
+
+        These are what float32 may order wrongly, the pairs of the class, and those that may be among the R nearest.
+        """
+        margin = np.asarray(0.0 if exactly else self._margin, similar.dtype)
+        ranges = list(zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True))
+        level = np.array([similar[i, start:end].max() for i, (start, end) in enumerate(ranges)])[:, None]
+        over = similar > level + margin
+        marks = similar >= level - margin
+        marks ^= over
+        if self.at_r:
+            marks |= similar >= _floors(similar, self.wanted[rows]) - margin
+        for i, (start, end) in enumerate(ranges):
+            marks[i, start:end] = similar[i, start:end] > -1.5 * _RESOLUTION  # not the query itself
+        places, columns = np.divmod(np.flatnonzero(marks), similar.shape[1])
+        again = (np.bincount(places, minlength=len(rows)) > 2 * self._limit) & (not exactly)
+        if exactly:
+            keys = similar[places, columns].astype(np.int64)
+        else:
+            places, columns = places[~again[places]], columns[~again[places]]
+            left, right = self.asked.exact(self.places[rows])[places], self.held.exact(columns)
+            keys = np.rint(np.einsum("ij,ij->i", left, right) * _RESOLUTION).astype(np.int64)
+        hits = (columns >= self.starts[rows][places]) & (columns < self.ends[rows][places])
+        best = np.full(len(rows), -4 * int(_RESOLUTION))
+        np.maximum.at(best, places[hits], keys[hits])
+        best = best[places]
+        level_of_best, nearer = keys == best, (keys > best) & ~hits & ~over[places, columns]
+        kinds = (nearer, level_of_best & ~hits, level_of_best & hits)
+        above, strangers, matches = (np.bincount(places[kind], minlength=len(rows)) for kind in kinds)
+        above += [np.count_nonzero(row) for row in over]  # faster than along an axis
+        order = np.argsort((places << 32) - keys)
+        at_r = _scores_at_r(places[order], keys[order], hits[order], self.wanted[rows])
+        return np.stack([above, strangers, matches, *at_r], axis=1), again
 
 
-def _collect(
-    scores: RetrievalScores,
-    blocks: Sequence[slice],
-    found: Iterator[BlockScores],
-    on_block: Callable[[int], object] | None,
-) -> None:
-    """Write the scores of blocks, in their order, to where they belong."""
-    for block, one in zip(blocks, found, strict=True):
-        for i, k in enumerate(scores.ks):
-            scores.recall[block, i] = chance_of_a_match(k, one.above, one.tied_strangers, one.tied_matches)
-        scores.tied[block] = one.tied_strangers > 0
-        if scores.r_precision is not None and scores.average_precision is not None:
-            scores.r_precision[block] = one.r_precision
-            scores.average_precision[block] = one.average_precision
-        if on_block is not None:
-            on_block(block.stop - block.start)
+def _floors(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
+    """(b, 1) what at least r values of each row reach, and hardly more: the r-th largest of the maxima of groups."""
+    # Neighbors are of one class: they go to different groups.
+    groups = min(max(_LEAST_GROUPS, _GROUPS_PER_RANK * int(ranks.max())), values.shape[1])
+    largest = values[:, : values.shape[1] // groups * groups].reshape(len(values), -1, groups).max(axis=1)
+    places = groups - ranks
+    return np.take_along_axis(np.partition(largest, np.unique(places), axis=1), places[:, None], axis=1)
+
+
+def _chance_of_a_match(k: int, above: Floats, tied_strangers: Floats, tied_matches: Floats) -> Floats:
+    """Expected recall at k of each query: above, then the tie in a random order."""
+    from scipy.special import gammaln
+
+    # The first match sits in the tie: all its places go to strangers in C(t, s) of C(t + m, s) draws.
+    t, m, s = tied_strangers, tied_matches, np.clip(k - above, 0, tied_strangers)
+    missed = np.exp(gammaln(t + 1) - gammaln(t - s + 1) - gammaln(t + m + 1) + gammaln(t + m - s + 1))
+    return np.where(k - above > t, 1.0, 1 - missed)
+
+
+def _scores_at_r(rows: Ints, keys: Ints, hits: Bools, wanted: Ints) -> Floats:
+    """Expected R-precision and average precision at R of each row, (2, b); R is ``wanted``, (b,).
+
+    The p pairs are the R nearest of each row and all that tie with the last of them, or more, by row and from the
+    nearest: their row, cosine as an integer, and whether they are matches. A row may have none.
+    """
+    position, b = np.arange(len(rows)), len(wanted)
+    first_of_row = np.searchsorted(rows, np.arange(b))[rows]
+    place = position - first_of_row
+    # Ties are runs of one key within a row.
+    opens = (np.diff(rows, prepend=-1) | np.diff(keys, prepend=0)) != 0
+    begins = np.flatnonzero(opens)
+    tie = np.cumsum(opens) - 1
+    num_tied = np.diff(begins, append=len(rows))[tie]
+    hits_until = np.concatenate([[0], np.cumsum(hits)])
+    num_hits = np.diff(hits_until[np.append(begins, len(rows))])[tie]
+    before = hits_until[begins[tie]] - hits_until[first_of_row]
+    gain = np.where(place < wanted[rows], num_hits / num_tied, 0.0)
+    # Given a hit here, each earlier place of the tie is a hit with chance (m - 1) / (t - 1).
+    earlier = (position - begins[tie]) * (num_hits - 1) / np.maximum(num_tied - 1, 1)
+    precise = gain * (before + 1 + earlier) / (place + 1)
+    return np.stack([np.bincount(rows, weights=one, minlength=b) / wanted for one in (gain, precise)])

@@ -32,10 +32,8 @@ _BLOCK_BYTES = 6 * 8 * BLOCK_NUMBERS
 _ROW_BYTES = 110
 # faiss and scikit-learn.
 _KMEANS_LIBRARIES = 64 << 20
-KERNEL_BYTES = 1 << 30
-"""Most that balanced assignment keeps of its scores, when there is room for it."""
-# Segments of rows that are read ahead, as they come and as tensors.
-_SEGMENTS_BYTES = 4 << 25
+# A block of scores and what is made of it.
+_SCORES_BYTES = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:
     starting = kmeans_bytes(num_rows, dim, config.num_clusters, config.num_inits)
     exact = 40 * num_rows * config.num_clusters if config.exact_balance else 0
     own_rows = largest_part(num_rows, current_processes())
-    return max(starting, 80 * own_rows + 20 * num_rows + _SEGMENTS_BYTES + 8 * config.num_clusters**2 + exact)
+    return max(starting, 80 * own_rows + 20 * num_rows + _SCORES_BYTES + 8 * config.num_clusters**2 + exact)
 
 
 def patch_sample_bytes(num_patches: int, dim: int, num_clusters: int, num_inits: int) -> int:

@@ -38,7 +38,7 @@ KS = (1, 10, 100)
 WANTED_RATE, WANTED_GIB = 0.6, 1.5
 # The peer keeps as many neighbors of every row as the largest class has members.
 PEER_SIZES = ((20_000, 128, 5), (10_000, 128, 1_000))
-PEER_REPETITIONS, WANTED_PEER = 3, 1.2
+PEER_REPETITIONS, WANTED_PEER, WANTED_PEER_MEMORY = 3, 0.8, 0.1
 INDEX_DIM, INDEX_CENTERS = 128, 1_000
 EXACT_ROWS = 1_000_000
 QUERIES, SEARCH_K = 20, 10
@@ -260,8 +260,8 @@ def peer_rows() -> Iterator[Row]:
             ours_s=own / 1e9,
             peer_s=other / 1e9,
             ratio=own / other,
-            wanted="<= 1",
-            ok=own <= other,
+            wanted=f"<= {WANTED_PEER_MEMORY:g}",
+            ok=own <= WANTED_PEER_MEMORY * other,
         )
 
 

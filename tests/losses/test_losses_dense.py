@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.sinkhorn.batch import batch_assignments
+from labelkit.algorithms.sinkhorn import Reduce, solve
 from labelkit.losses.cotap import cotap_loss
 from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
 from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
-from labelkit.losses.soft_assignment import SoftAssignmentLoss
+from labelkit.losses.soft_assignment import SoftAssignmentLoss, batch_assignments
+from tests.reducing_threads import in_threads
+from torch import Tensor
 
 P = torch.tensor([[0.9, 0.7, 0.7, 0.4, 0.6, 0.2]], dtype=torch.float64)
 Q = torch.tensor([[0.8, 0.9, 0.6, 0.6, 0.3, 0.1]], dtype=torch.float64)
@@ -33,7 +36,7 @@ def test_similarity_is_single_precision_under_autocast() -> None:
 
 
 def test_assignment_loss_of_sinkhorn_targets_is_that_of_the_specification() -> None:
-    targets = batch_assignments(LOGITS, epsilon=0.05, num_iterations=3, log_domain=True)
+    targets = batch_assignments(LOGITS, epsilon=0.05, num_iterations=3)
     assert targets[0].tolist() == pytest.approx([0.999970, 0.000001, 0.000029], abs=1e-6)
     assert targets.sum(dim=0).tolist() == pytest.approx([2.001992, 0.999870, 0.998138], abs=1e-6)
     assert float(SoftAssignmentLoss(0.1)(LOGITS, targets)) == pytest.approx(0.334642, abs=1e-6)
@@ -123,3 +126,82 @@ def test_numbers_that_are_not_positive_are_refused() -> None:
         SoftAssignmentLoss(-1.0)
     with pytest.raises(ValueError, match="kind"):
         DenseRankingLoss("other")  # type: ignore[arg-type] # that is the point
+
+
+# --- balanced assignments of a batch -------------------------------------------------------------
+
+BATCH = torch.tensor([[0.9, 0.1, 0], [0.8, 0.3, 0.1], [0.7, 0.6, -0.2], [0.2, 0.1, 0.15]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("num_iterations", "expected"),
+    [
+        (
+            1,
+            [
+                [0.961038, 0.000050, 0.038912],
+                [0.309434, 0.006522, 0.684044],
+                [0.015658, 0.983708, 0.000634],
+                [0.000001, 0.000064, 0.999935],
+            ],
+        ),
+        (
+            3,
+            [
+                [0.975619, 0.000090, 0.024291],
+                [0.417256, 0.015521, 0.567223],
+                [0.008936, 0.990842, 0.000222],
+                [0.000002, 0.000184, 0.999814],
+            ],
+        ),
+    ],
+)
+def test_batches_have_the_worked_assignments(num_iterations: int, expected: list[list[float]]) -> None:
+    ours = batch_assignments(BATCH, num_iterations=num_iterations)
+
+    np.testing.assert_allclose(ours.numpy(), expected, atol=1e-6)
+
+
+def test_many_iterations_of_a_batch_reach_the_plan_of_the_solver() -> None:
+    ours = batch_assignments(BATCH, num_iterations=4_000)
+
+    expected = solve(BATCH, 20.0, dtype=torch.float64, tol=1e-12).assignments(BATCH)
+    np.testing.assert_allclose(ours.numpy(), expected.numpy(), atol=1e-3)
+    np.testing.assert_allclose(ours[0].numpy(), [0.981225, 0.002245, 0.016530], atol=1e-3)
+
+
+def test_batches_of_several_processes_may_differ_in_size() -> None:
+    scores = torch.rand(12, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def one(number: int, reduce: Reduce) -> Tensor:
+        part = scores[:3] if number == 0 else scores[3:]
+        return batch_assignments(part, reduce=reduce)
+
+    parts = in_threads(2, one)
+
+    np.testing.assert_allclose(torch.cat(parts).numpy(), batch_assignments(scores).numpy(), atol=1e-12)
+
+
+def test_logarithms_bear_scores_without_bounds() -> None:
+    ours = batch_assignments(1000 * torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), epsilon=0.01)
+
+    assert ours.dtype == torch.float32
+    np.testing.assert_allclose(ours.sum(dim=1).numpy(), 1, atol=1e-6)
+
+
+def test_batches_have_no_gradient() -> None:
+    assert not batch_assignments(BATCH.clone().requires_grad_()).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("scores", "options", "message"),
+    [
+        (BATCH, {"epsilon": 0.0}, "epsilon: 0.0"),
+        (BATCH, {"num_iterations": 0}, "num_iterations: 0"),
+        (BATCH[0], {}, "not shape"),
+        (BATCH.half(), {}, "float16"),
+    ],
+)
+def test_batches_that_cannot_be_assigned_are_refused(scores: Tensor, options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        batch_assignments(scores, **options)  # type: ignore[arg-type] # on purpose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -24,6 +25,7 @@ class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
     """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
+    constants: ClassVar[Mapping[str, object]] = {"solver": "auto", "solver_stop": "marginal", "solver_memory_gib": None}
     # heads have no batch normalization
     row_refuses: ClassVar[tuple[str, ...]] = ("rotation", "label_pass_bn")
 
@@ -92,25 +94,8 @@ class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
         None, ge=2, description="Images of a batch of the label pass; default: --batch-size.", json_schema_extra=_PASS
     )
 
-    solver: Literal["auto", "sinkhorn", "lbfgs", "newton"] = Field(
-        "auto",
-        description="auto: L-BFGS. sinkhorn: the published iteration, which takes more passes.",
-        json_schema_extra=_SOLVER,
-    )
-    solver_stop: Literal["marginal", "official"] = Field(
-        "marginal",
-        description="When to stop: by the error of the cluster shares, or the released code's rule.",
-        json_schema_extra=_SOLVER,
-    )
     solver_tolerance: float = Field(1e-4, gt=0, description="Error to stop at.", json_schema_extra=_SOLVER)
     solver_max_iterations: int = Field(500, ge=1, description="Most passes of the solver.", json_schema_extra=_SOLVER)
-    solver_memory_gib: float | None = Field(
-        None,
-        gt=0,
-        description="Largest score matrix to keep, in GiB. A larger one is computed again in each pass. Default: "
-        "the solver's.",
-        json_schema_extra=_SOLVER,
-    )
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = Field(
         "imagenet", description="Training view: a recipe of the released code, or of digits.", json_schema_extra=_VIEWS

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes, unit
-from labelkit.algorithms.sinkhorn.batch import batch_assignments
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
@@ -28,7 +27,7 @@ from labelkit.engine.method import StepOutput, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
 from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
-from labelkit.losses.soft_assignment import SoftAssignmentLoss
+from labelkit.losses.soft_assignment import SoftAssignmentLoss, batch_assignments
 from labelkit.methods.dense import diagnostics
 from labelkit.models.dense_network import DenseNetwork
 from labelkit.models.token_network import Tokens
@@ -212,10 +211,8 @@ class DenseObjective(nn.Module):
             logits.detach(),
             epsilon=self.config.sk_epsilon,
             num_iterations=self.config.sk_iterations,
-            log_domain=True,
             # alone, an exchange would be a copy to the CPU and back
             reduce=None if state is None or _process()[1] == 1 else state.combine,
-            is_finite=True,  # the projections are, and vectors of unit length are added
         )
 
     # ------------------------------------------------------------------ images

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.sinkhorn.prior import make_prior
+from labelkit.algorithms.sinkhorn import make_prior
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.numbers import read_numbers
@@ -85,15 +85,7 @@ class SeLa(Method[SeLaConfig]):
         self.labels = SelfLabels(data.num_samples, clusters, times=label_times(config), refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
         self.labels.start(np.arange(data.num_samples), config.seed)
-        memory = config.solver_memory_gib
-        self._settings = SolverSettings(
-            config.lam,
-            config.solver,
-            config.solver_stop,
-            config.solver_tolerance,
-            config.solver_max_iterations,
-            None if memory is None else int(memory * 2**30),
-        )
+        self._settings = SolverSettings(config.lam, config.solver_tolerance, config.solver_max_iterations)
         self._records: list[SolveRecord] = []
         self._warned: set[tuple[int, str]] = set()
 

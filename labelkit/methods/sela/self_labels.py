@@ -16,10 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.sinkhorn.passes import Reduce
-from labelkit.algorithms.sinkhorn.prior import order_prior
-from labelkit.algorithms.sinkhorn.scores import LinearScores
-from labelkit.algorithms.sinkhorn.solver import solve
+from labelkit.algorithms.sinkhorn import LinearScores, Reduce, order_prior, solve
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import TrainState
 
@@ -30,14 +27,11 @@ _CHUNK = 4096
 
 @dataclass(frozen=True, slots=True)
 class SolverSettings:
-    """How labels are optimized; see ``labelkit.algorithms.sinkhorn.solver.solve``."""
+    """How labels are optimized; see ``labelkit.algorithms.sinkhorn.solve``."""
 
     lam: float
-    solver: Literal["auto", "sinkhorn", "lbfgs", "newton"] = "auto"
-    stop: Literal["marginal", "official"] = "marginal"
     tolerance: float = 1e-4
     max_iterations: int = 500
-    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +76,7 @@ class SolveRecord:
                 f"head {self.head} has {self.empty_clusters} clusters without an image: lower --num-clusters"
             )
         if self.marginal_error > SLOW_ERROR and self.iterations >= SLOW_ITERATIONS:
-            found["far"] = (
-                f"labels of head {self.head} are far from balance ({reached}): lower --lam, or use --solver lbfgs"
-            )
+            found["far"] = f"labels of head {self.head} are far from balance ({reached}): lower --lam"
         elif not self.converged:
             found["not converged"] = (
                 f"labels of head {self.head}: {reached}, asked for {settings.tolerance:g}; they are used as they are"
@@ -244,10 +236,7 @@ class SelfLabels(nn.Module):
             prior=prior,
             tol=settings.tolerance,
             max_iterations=settings.max_iterations,
-            solver=settings.solver,
-            stop=settings.stop,
             initial=self.potentials(head),
-            memory_bytes=settings.memory_bytes,
             reduce=state.combine,
         )
         self.potentials(head).copy_(result.potentials)

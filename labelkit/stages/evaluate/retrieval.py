@@ -16,7 +16,6 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
-from labelkit.metrics.retrieval_blocks import least_bytes
 from labelkit.percent import percent
 from labelkit.stages.memory import Memory, kmeans_bytes, kmeans_held, nmi_bytes
 from labelkit.stages.new_files import check_kept_result
@@ -32,8 +31,10 @@ from labelkit.store.results import write_result
 
 # Python, numpy, scipy and what else the process holds beside the rows.
 _PROCESS_BYTES = 200 << 20
-# Without a bound, blocks of rows are as large as if the process had this; larger ones gain nothing.
-_BLOCKS_BYTES = 3 << 29
+# What each thread takes beside its block of similarities.
+_THREAD_BYTES = 64 << 20
+# Blocks without a bound; larger ones gain nothing.
+_BLOCKS_BYTES = 1 << 30
 # Ids, digests and labels of a row.
 _ROW_BYTES = 300
 _ROLES = ("query", "gallery")
@@ -202,7 +203,7 @@ def _budget(
     found: NDArray[np.float32],
     threads: int,
 ) -> int:
-    """Bytes left for the ranking when process and rows have theirs.
+    """Bytes left for blocks of similarities when process and rows have theirs.
 
     Raises:
         ConfigError: not enough.
@@ -211,20 +212,15 @@ def _budget(
     rows_bytes = features.nbytes + (0 if same else found.nbytes)
     # A store of float32 rows is a map of its file: read once more, its pages count as well.
     taken = _PROCESS_BYTES + 2 * rows_bytes + _ROW_BYTES * (asked.store.n + (0 if same else held.store.n))
-    least = least_bytes(
-        0 if same else len(asked.rows),
-        len(held.rows),
-        found.shape[1],
-        int(np.bincount(held.labels).max()),
-        num_threads=threads,
-    )
+    ranking = 4 * found.shape[1] * _num_grouped(asked, held) + threads * _THREAD_BYTES
+    least = ranking + 8 * threads * len(held.rows)
     grouping = 0
     if config.nmi_seeds:
         num_rows, num_classes = _num_grouped(asked, held), len(np.unique(np.concatenate([asked.labels, held.labels])))
         grouping = nmi_bytes(num_rows, found.shape[1], num_classes, in_blocks=same)
     allowed = config.max_memory_bytes
     if allowed is None:
-        return max(least, _BLOCKS_BYTES - taken)
+        return _BLOCKS_BYTES
     if allowed < taken + max(least, grouping):
         needed = (taken + max(least, grouping)) / 2**30
         fewer = "--threads" if least >= grouping else "rows, or --nmi-seeds 0"
@@ -234,7 +230,7 @@ def _budget(
             f"with {threads} threads",
             f"Allow {np.ceil(100 * needed) / 100:g}GiB, or use fewer {fewer}.",
         )
-    return allowed - taken
+    return int(allowed - taken - ranking)
 
 
 def _num_grouped(asked: _Side, held: _Side) -> int:

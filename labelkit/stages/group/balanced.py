@@ -20,17 +20,23 @@ from torch import Tensor
 from labelkit.algorithms.clustering import spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.algorithms.shared_rows import Processes, largest_part, part_of
-from labelkit.algorithms.sinkhorn.passes import Reduce
-from labelkit.algorithms.sinkhorn.prior import balanced_labels, make_prior, order_prior
-from labelkit.algorithms.sinkhorn.scores import LinearScores
-from labelkit.algorithms.sinkhorn.solver import SinkhornResult, solve
+from labelkit.algorithms.sinkhorn import (
+    KERNEL_BYTES,
+    LinearScores,
+    Reduce,
+    SinkhornResult,
+    balanced_labels,
+    make_prior,
+    order_prior,
+    solve,
+)
 from labelkit.config.cluster import SinkhornConfig
 from labelkit.data.files import is_file
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, InputError, StoreError
 from labelkit.reading import read_bytes
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
-from labelkit.stages.memory import KERNEL_BYTES, Memory, sinkhorn_bytes
+from labelkit.stages.memory import Memory, sinkhorn_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_directions, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -252,7 +258,7 @@ def _solve(
 ) -> SinkhornResult:
     # sums of float32 exponentials do not meet a prior to six digits
     dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
-    most = None if memory_bytes is None else min(KERNEL_BYTES, max(0, memory_bytes))
+    most = KERNEL_BYTES if memory_bytes is None else min(KERNEL_BYTES, max(0, memory_bytes))
     return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=most, reduce=reduce)
 
 

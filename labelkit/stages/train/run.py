@@ -17,7 +17,7 @@ from labelkit.config.train import RunConfig
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
 from labelkit.engine.method import count_parameters, trainable_names
-from labelkit.engine.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_split
+from labelkit.engine.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
 from labelkit.engine.saving import gpu_facts
 from labelkit.engine.trainer import FitResult, Trainer
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
@@ -89,6 +89,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if config.resume:
         before = values_before(type(config))
         allowed = config.resumable_fields | (config.retired_fields - options.keys())
+        _, written = read_run_config(run.path)
+        allowed |= {key for key, value in config.constants.items() if written.get(key, value) == value}
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)

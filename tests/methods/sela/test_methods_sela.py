@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.cli.main import main
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import FullPass
 from labelkit.errors import ConfigError, DatasetError
@@ -270,6 +271,20 @@ def test_options_that_cannot_be_are_refused(make: Make, options: dict[str, Any],
         make("sela", **options)
 
 
+def test_a_run_of_when_the_solver_was_an_option_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    size = ["--epochs", "2", "--batch-size", "16", "--max-per-class", "4", "--num-heads", "1"]
+    words = ["train", "sela", "--dataset", "digits", *size, "--device", "cpu", "--out", str(run), "-q"]
+    assert main([*words, "--stop-after-steps", "1"]) == 0
+    written = (run / "config.yaml").read_text()
+    resume = [*words, "--resume", "--config", str(run / "config.yaml")]
+    (run / "config.yaml").write_text(written + "solver: newton\n")
+    assert main(resume) == 2
+    assert "solver: no option any more, it is always auto (value newton)" in " ".join(capsys.readouterr().err.split())
+    (run / "config.yaml").write_text(written + "solver: auto\nsolver_stop: marginal\nsolver_memory_gib: null\n")
+    assert main(resume) == 0
+
+
 def test_a_dead_head_and_labels_far_from_balance_are_said_once(make: Make) -> None:
     setup = make("sela", num_heads=2, epochs=2, num_optimizations=2)
     said: list[str] = []
@@ -279,7 +294,7 @@ def test_a_dead_head_and_labels_far_from_balance_are_said_once(make: Make) -> No
     dead = [text for text in said if "same logits" in text]
     assert len(dead) == 1
     assert "head 1" in dead[0]
-    far = make("sela", num_heads=1, lam=1e5, solver="sinkhorn", solver_max_iterations=1, epochs=1)
+    far = make("sela", num_heads=1, lam=1e5, solver_max_iterations=1, epochs=1)
     said.clear()
     far.trainer.message = said.append
     far.trainer.fit()
@@ -341,6 +356,7 @@ import sys
 from pathlib import Path
 import numpy as np
 import torch
+from labelkit.cli.main import main
 from labelkit.config.presets import resolve
 from labelkit.data.registry import load_dataset
 from labelkit.data.image_bank import ImageBank
