@@ -28,7 +28,6 @@ ALLOWED = {
     "cli/doctor.py",
     "data/named/benchmark_classes.py",
     "engine/compute_device.py",
-    "models/pickle_reader.py",
     "stages/compare/runs.py",
     "stages/memory.py",
     "stages/report/page.py",
