@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import statistics
 from pathlib import Path
 
@@ -86,3 +87,14 @@ def test_every_row_of_a_stand_in_runs_for_a_few_steps(path: Path, tmp_path: Path
     result = reproduce(ReproduceConfig(table=str(path), smoke=True, device="cpu", out=tmp_path))
 
     assert set(result.to_json()["rows"]) == {"done"}  # type: ignore[call-overload]
+
+
+def test_the_measured_gains_are_those_of_the_other_results(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    for file in RESULTS.glob("*.json"):
+        if file.stem != "measured_gains":
+            (tmp_path / "results" / file.name).symlink_to(file)
+    script = tmp_path / "measured_gains.py"
+    script.write_text((ROOT / "examples" / "measured_gains.py").read_text())
+    runpy.run_path(str(script), run_name="__main__")
+    assert (tmp_path / "results" / "measured_gains.json").read_text() == (RESULTS / "measured_gains.json").read_text()

@@ -31,7 +31,6 @@ ALLOWED = {
     "stages/compare/runs.py",
     "stages/memory.py",
     "stages/report/page.py",
-    "stages/train/verdict.py",
     "store/commit.py",
 }
 

@@ -1,4 +1,4 @@
-"""What ``train --dry-run`` tells: the plan, the time by a few real steps, whether training helps. It writes nothing."""
+"""What ``train --dry-run`` tells: the plan, the time by a few real steps, what features score. It writes nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from labelkit.engine.method import count_parameters
 from labelkit.engine.trainer import Trainer
 from labelkit.percent import percent
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.train.frozen_score import frozen_score
+from labelkit.stages.train.frozen_score import frozen_score, starts_from_weights
 from labelkit.stages.train.initialize import without_weights
 from labelkit.stages.train.reuse import plan_reuse, stand_in
-from labelkit.stages.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
-from labelkit.stages.train.verdict import Verdict, starts_from_weights, training_verdict
+from labelkit.stages.train.setup import make_trainer, open_runtime, run_folder, set_up
 
 _STEPS = 4
 
@@ -68,10 +67,6 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     if search:
         values["search_before_training"] = search
         rows.append(["search before training", _told_search(search)])
-    if not config.stand_ins:
-        verdict = _verdict(method_name, config, setup)
-        values["verdict"] = verdict.to_json()
-        rows.append(["will training help?", verdict.describe()])
     return SimpleResult(values, (), _shown(asked, rows))
 
 
@@ -92,12 +87,6 @@ def _timed(trainer: Trainer, config: RunConfig, runtime: Runtime) -> tuple[float
     first, _ = until(1)
     seconds, reached = until(1 + _STEPS)
     return first, seconds / max(1, reached - 1)
-
-
-def _verdict(method_name: str, config: RunConfig, setup: RunSetup) -> Verdict:
-    known = setup.method.data
-    num_classes = max(known.num_known_classes or known.num_old_classes, setup.method.headline().num_outputs)
-    return training_verdict(method_name, config, setup.prepared.labels, num_classes, num_row_views=known.num_row_views)
 
 
 def _told_search(search: dict[str, float]) -> str:

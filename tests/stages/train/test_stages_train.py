@@ -222,7 +222,6 @@ def test_stand_ins_let_a_training_be_planned_before_its_data_and_weights_are_her
     assert plan["samples"] == {"images": 5000, "labeled": 500, "unlabeled": 4500, "old_classes": 10, "new_classes": 0}
     assert plan["steps"] == 7000
     assert plan["config"]["weights"] == "nowhere.pth"
-    assert "verdict" not in plan
     assert "before_training" not in plan
     assert list(tmp_path.iterdir()) == []
 
