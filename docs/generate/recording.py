@@ -51,7 +51,6 @@ discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20
 discover lmcs --index digits.h5 --num-labels 20 --count 20
 reproduce --seeds 2 --out reproduced table.yaml
-reproduce --time table.yaml
 start --backbone pixels --num-classes 10 --labels known.csv photos
 start --backbone pixels --num-classes 11 photos
 predict --from photos-labeled photos

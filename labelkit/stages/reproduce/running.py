@@ -21,7 +21,6 @@ from labelkit.reading import read_json
 from labelkit.stages.own_code import is_same_code
 from labelkit.stages.progress import current_progress
 from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of
-from labelkit.stages.reproduce.hours import reckon_hours
 from labelkit.stages.reproduce.processes import Commands
 from labelkit.stages.reproduce.stand_ins import make_files, stand_ins
 from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, read_table
@@ -68,8 +67,6 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     """
     names = list(available_tables()) if config.all else [str(config.table)]
     tables = [(table, chosen_rows(table, config.row)) for table in map(read_table, names)]
-    if config.time:
-        return reckon_hours(config, tables)
     progress = current_progress()
     needs = {name for _, rows in tables for row in rows for name in needs_of(row)}
     missing = (

@@ -13,7 +13,6 @@ from labelkit.engine.trainer import Trainer
 from labelkit.percent import percent
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.train.frozen_score import frozen_score, starts_from_weights
-from labelkit.stages.train.initialize import without_weights
 from labelkit.stages.train.reuse import plan_reuse, stand_in
 from labelkit.stages.train.setup import make_trainer, open_runtime, run_folder, set_up
 
@@ -24,15 +23,10 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     """Build everything, time a few steps on real batches, write nothing."""
     runtime = open_runtime(config)
     before = runtime.peak_memory()
-    asked = config
-    if config.stand_ins:  # features of noise and of random weights are all alike, which guards would refuse
-        config = without_weights(config).model_copy(update={"guard": "none"})
     setup = set_up(method_name, config, runtime, fresh=True)
     trainer = make_trainer(setup, _until(config, 1), runtime, None)
-    score, search = None, {}
-    if not config.stand_ins:  # noise tells nothing of what training gains
-        search = trainer.score_start() if starts_from_weights(config) else {}
-        score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
+    search = trainer.score_start() if starts_from_weights(config) else {}
+    score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
         trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
@@ -41,7 +35,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     parameters, trained = count_parameters(setup.method)
     values: dict[str, object] = {
         "method": method_name,
-        "config": asked.to_yaml_dict(),
+        "config": config.to_yaml_dict(),
         "run": run_folder(config),
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
@@ -67,7 +61,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     if search:
         values["search_before_training"] = search
         rows.append(["search before training", _told_search(search)])
-    return SimpleResult(values, (), _shown(asked, rows))
+    return SimpleResult(values, (), _shown(config, rows))
 
 
 def _until(config: RunConfig, step: int) -> RunConfig:
@@ -95,8 +89,8 @@ def _told_search(search: dict[str, float]) -> str:
     return ", ".join(f"{name} {percent(value)}" for name, value in told.items()) + " (held-out images)"
 
 
-def _shown(asked: RunConfig, rows: list[list[str]]) -> tuple[Table, ...]:
-    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in asked.to_yaml_dict().items()]
+def _shown(config: RunConfig, rows: list[list[str]]) -> tuple[Table, ...]:
+    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     plan: list[list[Cell]] = [list(row) for row in rows]
     return (
         Table("configuration", ["option", "value"], options),
