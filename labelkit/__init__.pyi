@@ -1927,7 +1927,6 @@ def reproduce(
     seeds: int = ...,
     data_root: str | PathLike[str] = ...,
     device: str = ...,
-    smoke: bool = ...,
     dry_run: bool = ...,
     out: str | PathLike[str] = ...,
     preset: str | PathLike[str] | None = None,

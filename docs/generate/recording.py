@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.cli.main import main
-from labelkit.data.miniature_sets import make_miniature
 from labelkit.methods.registry import METHODS
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.miniature_sets import make_miniature
 from tests.short_runs import short_run
 
 from generate.json_keys import Keys, add_keys, keys

@@ -32,11 +32,6 @@ class ReproduceConfig(StageConfig):
     seeds: int = Field(3, ge=1, le=100, description="Seeds of each row: 0, 1, ...", json_schema_extra=_RUN)
     data_root: Path = Field(Path("data"), description="Folder of the named data sets.", json_schema_extra=_RUN)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N: where networks run.", json_schema_extra=_RUN)
-    smoke: bool = Field(
-        False,
-        description="Run every row for a few steps on tiny made-up images, to see that it runs: one seed, no result.",
-        json_schema_extra=_RUN,
-    )
     dry_run: bool = Field(
         False, description="Say what would be run and which data are missing; write nothing.", json_schema_extra=_RUN
     )

@@ -131,6 +131,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         description="Show configuration, counts, parameters, memory and time; write nothing.",
         json_schema_extra=_RUN_ONLY,
     )
+
     @model_validator(mode="after")
     def _check_run(self) -> RunConfig:
         if self.resume and self.overwrite:

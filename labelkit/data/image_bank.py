@@ -98,6 +98,7 @@ class ImageBank:
 
     def _decode_all(self, memory_limit_bytes: int, num_threads: int) -> NDArray[np.uint8] | None:
         """Decode every listed row once; return (n, h, w, c) if they are small and equally large."""
+
         def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | str]:
             found: list[NDArray[np.uint8] | str] = []
             for row in rows.tolist():
