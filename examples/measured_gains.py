@@ -2,10 +2,10 @@
 
     python examples/measured_gains.py
 
-writes ``labelkit/stages/train/measured_gains.json``, by which ``labelkit train --dry-run`` says whether training is
-likely to help. A case is one method on one set of images with one number of labels, with the same seeds before and
-after. Before: on rows of a store ``discover answer``, logistic regression, label spreading and semi-supervised k-means,
-whichever is best on average; of networks the same score on the features of the weights that training starts from.
+writes ``examples/results/measured_gains.json``. A case is one method on one set of images with one number of labels,
+with the same seeds before and after. Before: on rows of a store ``discover answer``, logistic regression, label
+spreading and semi-supervised k-means, whichever is best on average; of networks the same score on the features of the
+weights that training starts from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-OUT = Path(__file__).parents[1] / "labelkit" / "stages" / "train" / "measured_gains.json"
+OUT = RESULTS / "measured_gains.json"
 PEERS = ("logistic regression", "label spreading", "ss-kmeans", "ours")
 ROWS = {
     "grocery_head_cases.json": "5,421 photographs of 81 products, EfficientNet-Lite0",
@@ -191,7 +191,7 @@ def of_few_labels() -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Collect and write."""
     cases = [*of_rows(), *of_searches(), *of_runs(), *of_few_labels()]
-    record = {"made_by": "python examples/measured_gains.py", "cases": cases}
+    record = {"command": "python examples/measured_gains.py", "cases": cases}
     OUT.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{len(cases)} cases in {OUT.name}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import takewhile
@@ -13,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.store import opening
-from tests.warm_python import WarmPython
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 # an export takes seconds; the tests of it ask for it
@@ -88,19 +85,3 @@ def built_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(main, "build_app", build_app)
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def warm_child() -> Iterator[None]:
-    """Fork the process that looks at a file, instead of starting it for each of hundreds."""
-    warm = WarmPython("labelkit.store.foreign.check")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "subprocess", warm)
-        yield
-    warm.close()
-
-
-@pytest.fixture
-def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process that looks at a file be started as users start it."""
-    monkeypatch.setattr(opening, "subprocess", subprocess)

@@ -217,7 +217,6 @@ REFUSED = " ".join(
         "max_pixels",  # of any image
         "data_root weights prototypes_from class_vectors",  # nothing there
         "resume",  # no run there
-        "stand_ins",  # without dry_run
         "pool_splits",  # a set without splits
         "pretrained",  # of networks that nobody has trained
         "dl2pa.prototypes",  # no simplex in so few dimensions

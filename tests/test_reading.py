@@ -28,11 +28,9 @@ ALLOWED = {
     "cli/doctor.py",
     "data/named/benchmark_classes.py",
     "engine/compute_device.py",
-    "models/pickle_reader.py",
     "stages/compare/runs.py",
     "stages/memory.py",
     "stages/report/page.py",
-    "stages/train/verdict.py",
     "store/commit.py",
 }
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.cli.main import main
-from labelkit.data.miniature_sets import make_miniature
 from labelkit.methods.registry import METHODS
 from PIL import Image
 from sklearn.datasets import load_digits
+from tests.miniature_sets import make_miniature
 from tests.short_runs import short_run
 
 from generate.json_keys import Keys, add_keys, keys
@@ -51,7 +51,6 @@ discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20
 discover lmcs --index digits.h5 --num-labels 20 --count 20
 reproduce --seeds 2 --out reproduced table.yaml
-reproduce --time table.yaml
 start --backbone pixels --num-classes 10 --labels known.csv photos
 start --backbone pixels --num-classes 11 photos
 predict --from photos-labeled photos

@@ -290,15 +290,19 @@ def _reused(record: Record) -> str:
     return table(["Method", "Views", *headings], cells, right=headings)
 
 
-def _advised(record: Record) -> str:
-    """A row for each advice, and by which cases it was given."""
-    headings = ["Cases", "Gained", "Mean gain (points)", "from", "to"]
-    rows = [
-        [text(row["by"]), row["advice"], str(row["cases"]), str(row["gained"])]
-        + [f"{row[key]:+.1f}" for key in ("gain", "smallest", "largest")]
-        for row in record["rows"]
-    ]
-    return table(["Advised by", "Advice", *headings], rows, right=headings)
+def _gained(record: Record) -> str:
+    """A row for each case: what is right without training, with it, and the spread of the difference over seeds."""
+    headings = ["Labels a class", "Before (%)", "After (%)", "Gain (points)", "Spread"]
+    rows = []
+    for case in record["cases"]:
+        before, after, spread = (100 * case[key] for key in ("before", "after", "spread"))
+        rows.append(
+            [
+                *(text(case["data"]), case["kind"], text(case["row"]), case["score"], f"{case['labels_per_class']:g}"),
+                *(f"{before:.1f}", f"{after:.1f}", f"{after - before:+.1f}", f"{spread:.1f}"),
+            ]
+        )
+    return table(["Images and network", "Trained", "Row", "Score", *headings], rows, right=headings)
 
 
 def _predicted(record: Record) -> str:
@@ -873,7 +877,7 @@ TOPICS = (
         "label-free-heads", "Heads for searches", "*_label_free_heads", "examples/label_free_heads.py", _searching_heads
     ),
     _Topic("reuse", "Frozen blocks run once", "*_reuse", "examples/reuse_frozen.py", _reused),
-    _Topic("verdict", "Will training help?", "verdict_cases", "examples/verdict_cases.py", _advised),
+    _Topic("gains", "Does training help?", "measured_gains", "examples/measured_gains.py", _gained),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
     _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
     _Topic("start-rounds", "Called again and again", "*_start_rounds", "examples/start_rounds.py", _rounds),

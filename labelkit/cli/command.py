@@ -8,29 +8,26 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from pydantic.fields import FieldInfo
-from typer.core import TyperCommand
 
-from labelkit.cli import common_rows
-from labelkit.cli.common_rows import COMMON_PANEL
-from labelkit.cli.console import current_output, print_message, print_result, write
-from labelkit.cli.help_layout import OptionRow
-from labelkit.cli.help_page import (
-    HelpPage,
-    help_page,
-    is_list,
-    option_row,
-    ordered_fields,
-    preset_row,
-    takes_presets,
+from labelkit.cli.console import current_output, print_message, print_result
+from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
+from labelkit.config.base import (
+    StageConfig,
+    aliases,
+    allows_none,
+    bounds,
+    choices,
+    field_extra,
+    flag,
+    is_switch,
+    metavar,
+    value_text,
 )
-from labelkit.cli.options import Command, JsonOption, QuietOption, VerboseOption, speaking
-from labelkit.config.base import StageConfig, choices, field_extra, flag, value_text
 from labelkit.config.faults import Fault, faults_error
 from labelkit.config.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
 from labelkit.errors import ConfigError
@@ -39,6 +36,8 @@ from labelkit.stages.commands import Command as StageCommand
 C = TypeVar("C", bound=StageConfig)
 
 _STORE_OF_OTHERS = "store_of_others"
+_WIDEST_METAVAR = 20
+_LAST_PANELS = ("Output", "Gate", "Run")
 _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
@@ -100,7 +99,7 @@ def config_command(
     if taken:
         raise ValueError(f"{config_class.__name__} has fields named like common options: {sorted(taken)}")
     presets = available_presets(config_class, presets_folder)
-    lists = [name for name, field in config_class.model_fields.items() if is_list(field)]
+    lists = [name for name, field in config_class.model_fields.items() if _is_list(field)]
 
     def command(**given: Any) -> None:
         given |= {name: tuple(given[name] or ()) or None for name in lists}
@@ -120,11 +119,14 @@ def config_command(
             )
             run(collected)
 
-    parameters = [_parameter(name, field) for name, field in ordered_fields(config_class)]
-    if takes_presets(config_class, presets):
-        row = preset_row(config_class, presets)
-        parameters.append(_common_option("preset", row, str | None, (*presets, "none")))
-    if config_class.command[:1] == ("train",) and "index" not in config_class.model_fields:
+    is_train = config_class.command[:1] == ("train",)
+    shown = [item for item in config_class.model_fields.items() if not field_extra(item[1], "hidden")]
+    parameters = [_parameter(name, field) for name, field in sorted(shown, key=lambda item: _place(item[1]))]
+    if presets or is_train:
+        chosen = "; default: the one named like the data set, if any" if is_train else ""
+        says = f"Preset by name or YAML file, or none ({', '.join(presets) or 'no names yet'}{chosen})."
+        parameters.append(_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
+    if is_train and "index" not in config_class.model_fields:
         # The option of other methods that a person may try here; refused with their names.
         parameters.append(_keyword(_STORE_OF_OTHERS, str | None, typer.Option("--index", "--store", hidden=True)))
     parameters += _COMMON_PARAMETERS
@@ -132,18 +134,7 @@ def config_command(
     command.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.typer_class = _Paged  # type: ignore[attr-defined]  # read by `class_of`
-    command.help_page = partial(help_page, config_class, text, presets_folder)  # type: ignore[attr-defined]
     return command
-
-
-class _Paged(TyperCommand):
-    """A command made by :func:`config_command`, whose help is laid out here and not by Typer."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help; what calls this ends it with an empty line."""
-        page: Callable[[], HelpPage] = self.callback.help_page  # type: ignore[union-attr]  # Typer's wrapper keeps it
-        write(page().drawn(ctx.command_path))
 
 
 def _takes_no_rows(config_class: type[StageConfig]) -> ConfigError:
@@ -207,32 +198,69 @@ def _say_origins(collected: Collected[C]) -> None:
             print_message(f"{name} = {value_text(value)} ({collected.origins[name]})")
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    row = option_row(name, field)
-    if field_extra(field, "positional"):
-        place = typer.Argument(help=escape_markup(row.text), metavar=row.short, show_default=False)
-        return _keyword(name, list[str] | None if is_list(field) else str | None, place)
+def _place(field: FieldInfo) -> int:
+    """Return where help lists a field: what is read, what is written, how it is run."""
     panel = field_extra(field, "panel")
-    long, *others = row.long.split(",")
+    return _LAST_PANELS.index(str(panel)) + 1 if panel in _LAST_PANELS else 0
+
+
+def _is_list(field: FieldInfo) -> bool:
+    """Return whether a field takes all words behind the command that belong to no option."""
+    return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
+
+
+def _text(field: FieldInfo) -> str:
+    """Return what help says of a field: its description, bounds and default."""
+    notes = [bounds(field)] if bounds(field) else []
+    if _kind(field) == "CHOICE":
+        notes.append("one of " + ", ".join(choices(field.annotation)))
+    description = (field.description or "").strip()
+    if field.is_required():
+        notes.append("required")
+    else:
+        default = field.get_default(call_default_factory=True)
+        is_told = default is None and "default" in description.lower()
+        if not is_told and not (allows_none(field.annotation) and default is None and not description):
+            notes.append(f"default: {value_text(default)}")
+    return f"{description} [{'; '.join(notes)}]" if notes else description
+
+
+def _kind(field: FieldInfo) -> str:
+    """Return the word for a value; long choices go to the description, where they can wrap."""
+    if is_switch(field.annotation):
+        return ""
+    word = metavar(field.annotation)
+    return word if len(word) <= _WIDEST_METAVAR else "CHOICE"
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    text = escape_markup(_text(field))
+    if field_extra(field, "positional"):
+        place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
+        return _keyword(name, list[str] | None if _is_list(field) else str | None, place)
+    panel = field_extra(field, "panel")
+    short, long, switch = field_extra(field, "short"), flag(name), is_switch(field.annotation)
     option = typer.Option(
-        *([row.short] if row.short else []),
-        f"{long}/{row.negative}" if row.negative else long,
-        *others,
-        help=escape_markup(row.text),
-        metavar=row.kind,
+        *([str(short)] if short else []),
+        f"{long}/--no-{long[2:]}" if switch else long,
+        *aliases(field),
+        help=text,
+        metavar=_kind(field),
         show_default=False,
         rich_help_panel=str(panel) if panel else None,
         autocompletion=_completion(choices(field.annotation)),
     )
     # A list, so that a value given twice is met here and not lost.
-    return _keyword(name, bool | None if row.negative else list[str] | None, option)
+    return _keyword(name, bool | None if switch else list[str] | None, option)
 
 
-def _common_option(name: str, row: OptionRow, kind: object, completion: tuple[str, ...] = ()) -> inspect.Parameter:
+def _common_option(
+    name: str, text: str, word: str, kind: object, completion: tuple[str, ...] = ()
+) -> inspect.Parameter:
     option = typer.Option(
-        row.long,
-        metavar=row.kind,
-        help=escape_markup(row.text),
+        flag(name),
+        metavar=word,
+        help=escape_markup(text),
         show_default=False,
         rich_help_panel=COMMON_PANEL,
         autocompletion=_completion(completion),
@@ -260,8 +288,10 @@ def _completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
 
 
 _COMMON_PARAMETERS = [
-    _common_option("config", common_rows.CONFIG, str | None),
-    _common_option("set", common_rows.SET, list[str] | None),
+    _common_option(
+        "config", "YAML file with options; stronger than a preset, weaker than options given here.", "FILE", str | None
+    ),
+    _common_option("set", "Set any option by its key; may be repeated.", "KEY=VALUE", list[str] | None),
     inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption),
     inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption),
     inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption),

@@ -8,8 +8,7 @@ import typer
 
 from labelkit.cli.command import config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
-from labelkit.cli.help_page import config_text
-from labelkit.cli.options import Command, class_of, is_named, listed, new_group, words_below
+from labelkit.cli.options import Command, is_named, listed, new_group, words_below
 from labelkit.config.base import StageConfig, in_presets
 from labelkit.config.presets import Collected, finish, parsed_values
 from labelkit.stages.commands import all_commands
@@ -73,7 +72,11 @@ def _yaml_line(name: str, value: object) -> str:
 
 
 def _config_command(command_words: tuple[str, ...], words: Sequence[str] | None) -> Command:
-    text = config_text(command_words)
+    command = " ".join(command_words)
+    text = (
+        f"Print what `labelkit {command}` would run with, and where each value comes from.\n\n"
+        f"Example: labelkit config {command} > my.yaml"
+    )
     if not is_named(command_words[-1], words):
         return listed(text)
     return config_command(all_commands()[command_words].config_class(), show_config, text)
@@ -94,5 +97,5 @@ def build_app(words: Sequence[str] | None) -> typer.Typer:
             text = f"Print the config of a `labelkit {word}` command.\n\nExample: {first}"
             app.add_typer(new_group(commands, below), name=word, help=text)
         else:
-            app.command(word, cls=class_of(commands[word]))(commands[word])
+            app.command(word)(commands[word])
     return app

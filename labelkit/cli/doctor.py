@@ -17,7 +17,6 @@ from labelkit.cli.console import print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.cli.version import PARTS, version_of
 from labelkit.errors import CheckpointRefused, ResourceError
-from labelkit.sandbox import in_force
 from labelkit.stages.result import SimpleResult, Table
 
 OPTIONAL_PARTS = {"tensorboard": "`train --tensorboard`"}
@@ -48,7 +47,6 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
             *_check_torch(),
             _check_weights(),
             _check_presets(),
-            _check_confinement(),
             _check_cache(cache_folder()),
         ]
         values: dict[str, object] = {
@@ -133,20 +131,6 @@ def _check_presets() -> _Check:
     if folder is None:
         return _Check("presets", "failed", "not found", "Install labelkit again.")
     return _Check("presets", "ok", str(folder))
-
-
-def _check_confinement() -> _Check:
-    try:
-        found = in_force()
-    except OSError as error:
-        return _Check(
-            "confinement", "failed", f"no process can be started: {error.strerror}", "See the system's limits."
-        )
-    missing = [name for name, works in found.items() if not works]
-    working = [name for name, works in found.items() if works]
-    shown = f"{', '.join(working) or 'limits of time and memory alone'} for the process that meets foreign files"
-    remedy = "" if working and not missing else "Read files from strangers in a container of your own."
-    return _Check("confinement", "missing" if remedy else "ok", shown, remedy)
 
 
 def _check_cache(folder: Path) -> _Check:

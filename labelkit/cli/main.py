@@ -19,15 +19,16 @@ from typing import Annotated
 import typer
 
 from labelkit import __version__
-from labelkit.cli.common_rows import COMPLETION_VARIABLE, PROGRAM
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.options import HELP_SETTINGS, PagedGroup, class_of, is_named, listed, new_group, words_below
+from labelkit.cli.options import SETTINGS, is_named, listed, new_group, words_below
 from labelkit.cli.process import signals_interrupt
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.stages.commands import COMMANDS as _STAGES
 from labelkit.stages.commands import Command, Group
 
+PROGRAM = "labelkit"
+_COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"
 _FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
     errno.EDQUOT,
@@ -124,19 +125,15 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
     codes = "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     app = typer.Typer(
         name=PROGRAM,
-        cls=PagedGroup,
         help="Learn image representations and labels with few labels or none.\n\n"
         "Example: labelkit train flipclass --dataset digits",
         epilog=f"Exit codes:\n\n{codes}",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-        context_settings=HELP_SETTINGS,
+        **SETTINGS,
     )
     app.callback()(_common)
     # Before the name of a command stand switches only, which take no value.
     words = None if arguments is None else [argument for argument in arguments if not argument.startswith("-")]
-    if COMPLETION_VARIABLE in os.environ:
+    if _COMPLETION_VARIABLE in os.environ:
         words = None
     for panel, names in PANELS.items():
         for name in names:
@@ -153,7 +150,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
 def _add_stage(app: typer.Typer, name: str, entry: Command | Group, panel: str, words: Sequence[str] | None) -> None:
     if isinstance(entry, Command):
         command = _built(entry)
-        app.command(name, cls=class_of(command), short_help=entry.summary, rich_help_panel=panel)(command)
+        app.command(name, short_help=entry.summary, rich_help_panel=panel)(command)
         return
     commands = {
         below: _built(command) if is_named(below, words) else listed(command.help)

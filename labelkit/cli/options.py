@@ -10,12 +10,9 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
-from labelkit.cli import common_rows
-from labelkit.cli.common_rows import COMMON_PANEL, HELP_NAMES
-from labelkit.cli.console import current_output, write
-from labelkit.cli.help_layout import OptionRow, Paper, lay_out
+from labelkit.cli.console import current_output
 from labelkit.cli.progress import progress_for
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.stages.progress import use_progress
@@ -23,23 +20,24 @@ from labelkit.stages.progress import use_progress
 Command = Callable[..., None]
 """A function that Typer makes a command of: its options are the arguments, its help is the docstring."""
 
-HELP_SETTINGS = {"help_option_names": list(HELP_NAMES)}
+COMMON_PANEL = "All commands"
 
 
-def switch(row: OptionRow) -> Any:
-    """Return an option without a value that all commands share."""
-    names = [name for name in (row.long, row.short) if name]
-    return typer.Option(*names, metavar="", help=row.text, rich_help_panel=COMMON_PANEL)
+def _switch(text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar="", help=text, rich_help_panel=COMMON_PANEL)
 
 
-JsonOption = Annotated[bool, switch(common_rows.JSON)]
-QuietOption = Annotated[bool, switch(common_rows.QUIET)]
-VerboseOption = Annotated[bool, switch(common_rows.VERBOSE)]
+JsonOption = Annotated[bool, _switch("Print one JSON object on stdout.", "--json")]
+QuietOption = Annotated[bool, _switch("Print only the path of what was made.", "--quiet", "-q")]
+VerboseOption = Annotated[
+    bool,
+    _switch(
+        "Also say on stderr what was set and what libraries log; show the traceback of an error.", "--verbose", "-v"
+    ),
+]
 
 
-class PagedGroup(TyperGroup):
-    """A group whose help is laid out here and not by Typer, which loads all of rich for it."""
-
+class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the subcommand; what is no method may be one of the user's own."""
         try:
@@ -51,28 +49,15 @@ class PagedGroup(TyperGroup):
                 )
             raise
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the help; what calls this ends it with an empty line."""
-        options = [_switch_row(option) for option in self.get_params(ctx) if not getattr(option, "hidden", False)]
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            command = self.get_command(ctx, name)
-            if command is not None and not command.hidden:
-                text = (command.short_help or command.help or "").partition("\n\n")[0]
-                panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append((name, text))
-        usage, paper = f"{ctx.command_path} [OPTIONS] COMMAND [ARGS]...", Paper.of(sys.stdout)
-        write(
-            lay_out(
-                usage, self.help or "", [("Options", options)], paper, commands=panels.items(), below=self.epilog or ""
-            )
-        )
 
-
-def _switch_row(option: Any) -> OptionRow:
-    long, short = ([name for name in option.opts if name.startswith("--") is wanted] for wanted in (True, False))
-    # where an option has no word for its value, Typer shows the type
-    kind = "<bool>" if option.metavar is None else option.metavar
-    return OptionRow(option.help or "", ",".join(long), ",".join(short), kind=kind)
+SETTINGS: dict[str, Any] = {
+    "cls": _Group,
+    "no_args_is_help": True,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+"""Of every group of commands; help is Typer's own."""
 
 
 def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str] | None = None) -> typer.Typer:
@@ -83,23 +68,11 @@ def new_group(commands: Mapping[str, Command] | None = None, words: Sequence[str
         words: what follows the group on the command line. Only the command that they name gets its options,
             as to build all of them takes most of a second. None: every command gets its options.
     """
-    group = typer.Typer(
-        cls=PagedGroup,
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-        context_settings=HELP_SETTINGS,
-    )
+    group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
         named = command if is_named(name, words) else listed(inspect.getdoc(command) or "")
-        group.command(name, cls=class_of(named))(named)
+        group.command(name)(named)
     return group
-
-
-def class_of(command: Command) -> type[TyperCommand] | None:
-    """Return what Typer makes of a command; None: its own class."""
-    return getattr(command, "typer_class", None)
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:

@@ -39,19 +39,8 @@ class ReproduceConfig(StageConfig):
         description="Processes that decode images in trainings and embeddings; default: as the row says.",
         json_schema_extra=_RUN,
     )
-    smoke: bool = Field(
-        False,
-        description="Run every row for a few steps on tiny made-up images, to see that it runs: one seed, no result.",
-        json_schema_extra=_RUN,
-    )
     dry_run: bool = Field(
         False, description="Say what would be run and which data are missing; write nothing.", json_schema_extra=_RUN
-    )
-    time: bool = Field(
-        False,
-        description="Time some steps of each training on this device, and reckon the hours of each row. Made-up images "
-        "stand for data that are missing. Nothing is written; other commands of a row are named, not timed.",
-        json_schema_extra=_RUN,
     )
     out: Path = Field(
         Path("reproduced"),
@@ -65,6 +54,4 @@ class ReproduceConfig(StageConfig):
             raise ValueError("name a table, or pass --all")
         if self.all and self.row is not None:
             raise ValueError("--row goes with one table, not with --all")
-        if self.time and (self.smoke or self.dry_run):
-            raise ValueError("--time goes without --smoke and --dry-run")
         return self

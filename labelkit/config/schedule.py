@@ -18,7 +18,7 @@ from labelkit.config.train import RunConfig
 C = TypeVar("C", bound=StageConfig)
 
 _OF_DATA = ("dataset", "index", "scene_dataset", "num_labels", "holdout_classes")
-_OF_RUNS = ("resume", "stop_after_steps", "dry_run", "stand_ins")
+_OF_RUNS = ("resume", "stop_after_steps", "dry_run")
 _HIDDEN = {**option("Run", preset=False), "hidden": True}
 
 
@@ -40,7 +40,6 @@ class ScheduleOptions(OverwriteOption):
     resume: bool = Field(False, json_schema_extra=_HIDDEN)
     stop_after_steps: int | None = Field(None, json_schema_extra=_HIDDEN)
     dry_run: bool = Field(False, json_schema_extra=_HIDDEN)
-    stand_ins: bool = Field(False, json_schema_extra=_HIDDEN)
 
     @model_validator(mode="after")
     def _nothing_runs(self) -> ScheduleOptions:

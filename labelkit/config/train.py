@@ -131,19 +131,11 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         description="Show configuration, counts, parameters, memory and time; write nothing.",
         json_schema_extra=_RUN_ONLY,
     )
-    stand_ins: bool = Field(
-        False,
-        description="With --dry-run: made-up images in place of a named set that is not here, and random weights in "
-        "place of any. Counts are published ones, with classes of equal size.",
-        json_schema_extra=_RUN_ONLY,
-    )
 
     @model_validator(mode="after")
     def _check_run(self) -> RunConfig:
         if self.resume and self.overwrite:
             raise ValueError("resume and overwrite exclude each other")
-        if self.stand_ins and not self.dry_run:
-            raise ValueError("stand_ins goes with dry_run: nothing is learned from made-up images")
         return self
 
     # ------------------------------------------------------------------ facts that trainer and stages ask for

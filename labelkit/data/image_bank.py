@@ -14,10 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from labelkit.data.batch import ViewGeometry
-from labelkit.data.datasets import ImageDataset, ImageSource
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.joined import JoinedSource
-from labelkit.data.made_up import MadeUpImages
 from labelkit.data.sending import send, send_tensor
 from labelkit.data.views.pairs import PairPlan
 from labelkit.data.views.resizing import resize_images
@@ -104,10 +102,6 @@ class ImageBank:
 
     def _decode_all(self, memory_limit_bytes: int, num_threads: int) -> NDArray[np.uint8] | None:
         """Decode every listed row once; return (n, h, w, c) if they are small and equally large."""
-        known = _known_size(self.dataset.source)
-        if known is not None and max(known) > SMALL_SIDE:
-            self.image_size = known  # made up, so none of them is broken
-            return None
 
         def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | str]:
             found: list[NDArray[np.uint8] | str] = []
@@ -242,14 +236,6 @@ class ImageBank:
             pairs=pairs,
             partners=None if pairs is None else self.gather(pairs.rows),
         )
-
-
-def _known_size(source: ImageSource) -> tuple[int, int] | None:
-    """Height and width of images that are made up and equally large; ``None`` of others."""
-    if isinstance(source, JoinedSource):
-        first, second = _known_size(source.first), _known_size(source.second)
-        return first if first == second else None
-    return source.size if isinstance(source, MadeUpImages) else None
 
 
 def _has_room(device: torch.device, size: int) -> bool:

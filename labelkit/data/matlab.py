@@ -1,4 +1,4 @@
-"""Variables of a MATLAB file, read and written; the one import of scipy.io."""
+"""Variables of a MATLAB file; the one import of scipy.io."""
 
 from __future__ import annotations
 
@@ -39,14 +39,3 @@ def read_matlab(path: Path, variables: Sequence[str], *, max_bytes: int, remedy:
         if variable not in content:
             raise DatasetError(str(path), f"has no variable {variable!r}", remedy)
     return {variable: np.asarray(content[variable]) for variable in variables}
-
-
-def write_matlab(path: Path, variables: dict[str, Any]) -> None:
-    """Write variables into a MATLAB file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    from scipy.io import savemat
-
-    savemat(path, variables)

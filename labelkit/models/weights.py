@@ -1,21 +1,19 @@
 """Weights from files that others made: read without trust, fitted by name, identified by content.
 
 safetensors files are checked before the library sees them; ``.pt`` and ``.pth`` files are pickles
-and are read by ``torch.load(weights_only=True)`` in a child process with bounded memory
-(`labelkit.models.pickle_reader`). There is no way around either. The child takes two seconds, for torch is loaded once
-more; what it found is kept in the user's cache by the SHA-256 of the file, with its own.
+and are read by ``torch.load(weights_only=True)``. There is no way around either.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import math
-import os
-import shutil
-import subprocess
+import pickle
+import re
 import sys
-import tempfile
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -26,16 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelkit.cache import cache_folder
-from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused, resource_error
-from labelkit.reading import open_regular, sha256_file
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
+from labelkit.reading import open_regular
 
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_TENSORS = 50_000
-MOST_KEPT_BYTES = 1 << 28
-"""Size of a torch file up to which what it holds is kept in the user's cache."""
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
-READER = Path(__file__).with_name("pickle_reader.py")
+HARMLESS: list[Any] = [argparse.Namespace]
+"""Classes that a torch file may hold beside tensors: DINO and iBOT keep the options of their command line, left out."""
+
+_MAX_DEPTH = 8
 
 # Element sizes of the safetensors types that torch reads.
 _ITEM_SIZES = {
@@ -81,7 +79,6 @@ def load_weights_file(path: str | Path) -> dict[str, Tensor]:
         CheckpointError: no such file, not a regular file, another suffix, or no tensors in it.
         CheckpointDamaged: the bytes are not what the format promises.
         CheckpointRefused: holds more than tensors, or claims sizes that it does not back.
-        ResourceError: no room to convert a torch file.
     """
     path = Path(path)
     if not path.exists():
@@ -272,75 +269,57 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     where = str(path)
-    size = path.stat().st_size
-    digest = sha256_file(path) if size <= MOST_KEPT_BYTES else None
-    if digest is not None and (kept := _kept(digest)) is not None:
-        return kept
     if zipfile.is_zipfile(path):
-        _check_zip(path, size)
-    # What the switch turns off is what we rely on; no device but the CPU is needed.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("TORCH_FORCE_")}
-    environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    # the child imports what this process would
-    environment["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    seconds = 120 + 20 * size / 2**30
+        _check_zip(path, path.stat().st_size)
+    # Whatever fails here is the file's fault.
     try:
-        with tempfile.TemporaryDirectory(prefix="labelkit-") as folder:
-            out = Path(folder) / "weights.safetensors"
-            command = [sys.executable, "-P", str(READER), str(path.resolve()), str(out)]
-            child = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False
-            )
-            answer = _answer(child.stdout)
-            if answer == {}:
-                if digest is not None and sha256_file(path) == digest:
-                    _keep(out, digest)
-                # A copy: the file below the mapped tensors is about to go.
-                return {name: value.clone() for name, value in _read_safetensors(out, where).items()}
-    except subprocess.TimeoutExpired as error:
-        raise CheckpointRefused(where, f"could not be read within {seconds:.0f} seconds", _resave()) from error
-    except OSError as error:
-        raise resource_error(error, tempfile.gettempdir()) from error
-    if answer is None:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(HARMLESS):
+            warnings.simplefilter("ignore")
+            value = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        names = _forbidden_names(path, error)
         problem = (
-            f"its reader stopped (exit {child.returncode}): damaged, or it needs more memory than its size justifies"
+            f"holds more than tensors and was not read: {', '.join(names[:10])}"
+            if names
+            else f"not a torch file of plain tensors: {_explained(error)}"
         )
-        raise CheckpointRefused(where, problem, "Get the file again.")
-    if isinstance(answer.get("errno"), int):
-        raise resource_error(OSError(answer["errno"], os.strerror(answer["errno"])), tempfile.gettempdir())
-    if "refused" in answer:
-        names = ", ".join(map(str, answer["refused"][:10]))
-        raise CheckpointRefused(where, f"holds more than tensors and was not read: {names}", _resave())
-    problem = f"not a torch file of plain tensors: {answer.get('error')}"
-    raise CheckpointRefused(where, problem, _resave())
+        raise CheckpointRefused(where, problem, _resave() if names else f"Get the file again. {_resave()}") from error
+    found: dict[str, Tensor] = {}
+    _collect(value, "", 0, found)
+    if len(found) > MAX_TENSORS:
+        raise CheckpointRefused(where, f"{len(found)} tensors, at most {MAX_TENSORS} are read")
+    for name, tensor in found.items():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            raise CheckpointRefused(where, f"{name}: not a plain tensor ({tensor.dtype}, {tensor.layout})", _resave())
+        size, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
+        if size > stored:
+            raise CheckpointRefused(where, f"{name}: {size} bytes claimed, {stored} stored", _resave())
+    return found
 
 
-def _kept(digest: str) -> dict[str, Tensor] | None:
-    """Return what the child made of a file of this digest before; ``None``: nothing, or other bytes than it wrote."""
-    for path in (cache_folder() / "weights").glob(f"{digest}.*.safetensors"):
-        try:
-            if sha256_file(path) == path.name.split(".")[1]:
-                return {name: value.clone() for name, value in _read_safetensors(path, str(path)).items()}
-            path.unlink()
-        except (OSError, CheckpointError):  # it is read from the file itself then
-            continue
-    return None
+def _collect(value: object, name: str, depth: int, found: dict[str, Tensor]) -> None:
+    """Collect the tensors of nested dictionaries under dotted names; other values are left out."""
+    if isinstance(value, Tensor):
+        found[name] = value.detach()
+    elif isinstance(value, dict) and depth < _MAX_DEPTH and all(isinstance(key, str) for key in value):
+        for key, item in value.items():
+            _collect(item, f"{name}.{key}" if name else key, depth + 1, found)
 
 
-def _keep(made: Path, digest: str) -> None:
-    """Keep what the child made; a cache that cannot be written keeps nothing."""
-    folder = cache_folder() / "weights"
-    copy: Path | None = None
+def _forbidden_names(path: Path, error: Exception) -> list[str]:
+    """List the functions and classes that the file wants called, as far as they can be told."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            copy = Path(file.name)
-            with open_regular(made) as source:
-                shutil.copyfileobj(source, file)
-        copy.replace(folder / f"{digest}.{sha256_file(made)}.safetensors")
-    except OSError:
-        if copy is not None:
-            copy.unlink(missing_ok=True)
+        found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # only archives can be searched; any failure leaves the message
+        found = []
+    return sorted({*found, *re.findall(r"GLOBAL (\S+)", str(error))})
+
+
+def _explained(error: Exception) -> str:
+    """Return one line; torch's own advice on refused pickles is to trust them, and not passed on."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "its pickle is damaged or builds more than tensors"
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0].split('. ')[0]}".removesuffix(": ")
 
 
 def _check_zip(path: Path, size: int) -> None:
@@ -355,14 +334,6 @@ def _check_zip(path: Path, size: int) -> None:
         raise CheckpointRefused(str(path), f"compressed entries ({packed[0]}), which torch never writes", _resave())
     if sum(entry.file_size for entry in entries) > size:
         raise CheckpointRefused(str(path), "entries claim more bytes than the file has", "Get the file again.")
-
-
-def _answer(stdout: bytes) -> dict[str, Any] | None:
-    try:
-        answer = json.loads(stdout)
-    except ValueError:
-        return None
-    return answer if isinstance(answer, dict) else None
 
 
 def _resave() -> str:

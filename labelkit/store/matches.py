@@ -25,7 +25,7 @@ from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.axes import check_axes
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image, strings
-from labelkit.store.opening import open_file, trust
+from labelkit.store.opening import open_file
 from labelkit.store.write_once import write_once
 
 MAX_KEYPOINTS = 50
@@ -282,7 +282,6 @@ def _contents(file_format: str, columns: Mapping[str, NDArray[Any]], recipe: Map
 
 def _commit_part(path: Path, contents: Contents) -> None:
     commit_bytes(path, Image(contents).to_bytes(), replace=True)
-    trust(path)
 
 
 def _read_part(path: Path, file_format: str, recipe: Mapping[str, object], read: Callable[[CheckedFile], T]) -> T:

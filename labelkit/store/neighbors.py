@@ -22,7 +22,7 @@ from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.axes import check_axes
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image
-from labelkit.store.opening import open_file, trust
+from labelkit.store.opening import open_file
 
 _COLUMNS = {name: schema.RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
 
@@ -66,7 +66,6 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
     )
     contents.set_json("", "recipe", canonical_json(found.recipe))
     commit_bytes(path, Image(contents).to_bytes(), replace=True)
-    trust(path)
 
 
 def read_neighbors(path: Path) -> NeighborFile:

@@ -29,7 +29,7 @@ from labelkit.store.embeddings import EmbeddingStore, check_indices
 from labelkit.store.hdf5.axes import check_axes
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image, strings
-from labelkit.store.opening import open_file, trust
+from labelkit.store.opening import open_file
 from labelkit.store.schema import name_text
 
 ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
@@ -166,7 +166,6 @@ def _commit(path: Path, data: bytes, kind: str, digest: str, *, overwrite: bool)
             # Another process was first, just now.
             if not _is_there(path, digest):
                 raise
-    trust(path)
 
 
 def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) -> Result:

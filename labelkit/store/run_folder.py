@@ -18,7 +18,6 @@ from labelkit.store.commit import create_temporary, fsync_folder, install
 from labelkit.store.embeddings import differing_keys
 from labelkit.store.hdf5.writing import Image
 from labelkit.store.locks import is_locked, try_lock
-from labelkit.store.opening import trust
 
 LOCK_SECONDS = 2.0
 _WORKER_SECONDS = 60.0
@@ -95,7 +94,6 @@ def install_image(image: Image, temporary: Path, out: Path, *, replace: bool) ->
         finally:
             os.close(descriptor)
         install(temporary, out, replace=replace)
-        trust(out)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

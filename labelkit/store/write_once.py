@@ -8,7 +8,6 @@ from pathlib import Path
 from labelkit.errors import StoreError, output_exists
 from labelkit.store.commit import commit_bytes
 from labelkit.store.hdf5.writing import Contents, Image
-from labelkit.store.opening import trust
 
 
 def write_once(path: Path, contents: Contents, read_digest: Callable[[Path], str], *, overwrite: bool) -> str:
@@ -34,5 +33,4 @@ def write_once(path: Path, contents: Contents, read_digest: Callable[[Path], str
             raise output_exists(path, state=f"and cannot be used ({fault.problem})") from error
         if not same:
             raise output_exists(path, state="and has other content") from error
-    trust(path)
     return image.content_digest

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
-from labelkit.data.miniature_sets import write_aircraft, write_cub
 from labelkit.data.registry import DATASETS
+from tests.miniature_sets import write_aircraft, write_cub
 
 BENCHMARKS = ["cifar10", "cifar100", "imagenet_100", "imagenet_1k", "cub", "scars", "aircraft", "herbarium_19"]
 

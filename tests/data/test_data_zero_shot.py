@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.miniature_sets import write_in_shop, write_online_products
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.subsets import choose_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from tests.miniature_sets import write_in_shop, write_online_products
 
 NAMES = ("Greek_1", "Greek_2", "Korean_1", "Korean_2", "Latin_1")
 

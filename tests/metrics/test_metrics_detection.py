@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.coco_folders import load_coco_folder
-from labelkit.data.miniature_sets import GRAY, put
 from labelkit.metrics.detection import Boxes, average_precision, iou, voc_hits, voc_scores
 from labelkit.stages.evaluate.detection import score, true_objects
+from tests.miniature_sets import GRAY, put
 
 SQUARES = np.array([[0.0, 0, 10, 10], [20, 20, 30, 30], [40, 0, 50, 10]])
 

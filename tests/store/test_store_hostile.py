@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import struct
-import sys
-import time
 from pathlib import Path
 
 import h5py
@@ -18,9 +15,6 @@ from labelkit.store import opening
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
-from labelkit.store.matches import read_matches
-from labelkit.store.patches import open_patches
-from labelkit.store.results import read_result
 from labelkit.store.schema import FORMAT_STORE
 from store_samples import contents_of, make_plan, make_store
 
@@ -33,11 +27,10 @@ def path(tmp_path):
 
 
 def changed(path, change):
-    """Write a store anew with other contents, as if this process were to be trusted."""
+    """Write a store again with other contents."""
     contents = contents_of(path)
     change(contents)
     path.write_bytes(Image(contents).to_bytes())
-    opening.trust(path)
     return path
 
 
@@ -264,111 +257,6 @@ def test_a_named_pipe_does_not_block(tmp_path):
     assert refusal(tmp_path / "s.h5", NotAStore) == ": not a regular file"
 
 
-# ---- the child process
-
-
-def test_a_file_of_another_process_meets_the_child_once(path, monkeypatch):
-    calls = []
-    real = opening._check_in_child
-    monkeypatch.setattr(opening, "_check_in_child", lambda *args: (calls.append(args), real(*args)))
-    open_store(path)
-    assert calls == []
-    path.write_bytes(path.read_bytes())
-    os.utime(path, ns=(1, 1))
-    open_store(path)
-    open_store(path)
-    assert len(calls) == 1
-
-
-@pytest.mark.usefixtures("own_process")
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (lambda contents: contents.set("", format_version="2.0"), VersionError, ": "),
-        (lambda contents: contents.set("", format="other"), NotAStore, ": expected format"),
-        (with_array("splits", lambda a: a + 2), Refused, ":/splits row 0: is 2, expected -1 to 1"),
-    ],
-)
-def test_what_the_child_finds_is_told_as_what_this_process_finds(path, monkeypatch, change, error, message):
-    here = refusal(changed(path, change), error)
-    monkeypatch.setattr(opening, "_harmless", {})
-    assert refusal(path, error) == here
-    assert here.startswith(message)
-
-
-def rewritten(path):
-    """Make the file one that this process does not know."""
-    os.utime(path, ns=(time.time_ns(), time.time_ns() + 1))
-    return path
-
-
-@pytest.mark.usefixtures("own_process")
-def test_a_crash_of_the_child_is_damage(path, monkeypatch, tmp_path):
-    crash = tmp_path / "crash"
-    crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
-    crash.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(crash))
-    assert refusal(rewritten(path), Damaged) == ": HDF5 crashed on it (signal 11)"
-
-
-@pytest.mark.usefixtures("own_process")
-@pytest.mark.parametrize("kind", ["result", "patches", "matches"])
-def test_results_patches_and_matches_of_another_process_meet_the_child_too(tmp_path, monkeypatch, kind):
-    shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5")
-    (tmp_path / "s.h5.results").mkdir()
-    result = Path(shutil.copy(FORMATS / "result-1.0.h5", tmp_path / "s.h5.results" / "clusters.h5"))
-    folder = Path(shutil.copytree(FORMATS / "patches-1.0", tmp_path / "s.h5.patches"))
-    matches = Path(shutil.copy(FORMATS / "matches-1.0.h5", tmp_path / "m.h5"))
-    store = open_store(tmp_path / "s.h5")
-    crash = tmp_path / "crash"
-    crash.write_text("#!/bin/sh\nkill -SEGV $$\n")
-    crash.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(crash))
-    read, place = {
-        "result": (lambda: read_result(store, "clusters"), result),
-        "patches": (lambda: open_patches(store).image(0), folder / "SET-00000-of-00002.h5"),
-        "matches": (lambda: read_matches(matches), matches),
-    }[kind]
-    with pytest.raises(Damaged, match="HDF5 crashed on it") as caught:
-        read()
-    assert caught.value.where == str(place)
-
-
-@pytest.mark.usefixtures("own_process")
-def test_a_hang_of_the_child_is_damage(path, monkeypatch, tmp_path):
-    hang = tmp_path / "hang"
-    hang.write_text("#!/bin/sh\nexec sleep 60\n")
-    hang.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(hang))
-    monkeypatch.setattr(opening, "_CHILD_START_SECONDS", 0.0)
-    monkeypatch.setattr(opening, "_CHILD_SECONDS", 0.2)
-    assert "did not end within" in refusal(rewritten(path), Damaged)
-
-
-@pytest.mark.usefixtures("own_process")
-def test_the_child_ends_itself_when_its_time_is_over(path, monkeypatch):
-    monkeypatch.setattr(opening, "_CHILD_SECONDS", 1e-4)
-    assert "did not end within" in refusal(rewritten(path), Damaged)
-
-
-@pytest.mark.usefixtures("own_process")
-def test_the_child_has_a_memory_limit(path, monkeypatch):
-    monkeypatch.setattr(opening, "_CHILD_BYTES", 1 << 20)
-    large = rewritten(path)
-    with h5py.File(large, "a") as file:
-        # less than one digested block, more than the allocator has at hand
-        file["padding"] = np.zeros(3_500_000, dtype=np.uint8)
-    # without the limit it would be the digest that is refused; with it HDF5 gives up, in one way or another
-    assert "digest" not in str(refusal(large, Damaged))
-
-
-@pytest.mark.usefixtures("own_process")
-def test_the_child_imports_nothing_from_the_current_folder(path, monkeypatch, tmp_path):
-    (tmp_path / "h5py.py").write_text("raise SystemExit('hostile')")
-    monkeypatch.chdir(tmp_path)
-    assert open_store(rewritten(path)).n == 7
-
-
 def test_a_filtered_bomb_is_refused_in_results(tmp_path):
     with h5py.File(tmp_path / "r.h5", "w", libver=("v108", "v108")) as file:
         file.create_dataset(
@@ -431,16 +319,3 @@ def test_only_metadata_is_kept_while_a_large_file_is_laid_out():
 
 def test_superblock_is_of_a_version_that_old_readers_know(path):
     assert struct.unpack_from("B", path.read_bytes(), 8) == (2,)
-
-
-def test_a_process_that_writes_for_long_forgets_its_oldest_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "_harmless", {})
-    monkeypatch.setattr(opening, "_MOST_HARMLESS", 3)
-    for number in range(5):
-        path = tmp_path / str(number)
-        path.write_bytes(b"x" * number)
-        opening.trust(path)
-    kept = list(opening._harmless)
-    assert [identity[2] for identity in kept] == [2, 3, 4]
-    opening.trust(tmp_path / "2")  # written again: the newest
-    assert [identity[2] for identity in opening._harmless] == [3, 4, 2]

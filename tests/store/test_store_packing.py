@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, OutputExistsError, Refused, ResourceError, StoreError
-from labelkit.store import opening
 from labelkit.store.embeddings import open_store
 from labelkit.store.hdf5.writing import Image
 from labelkit.store.packing import pack_store
@@ -244,12 +243,6 @@ def test_more_objects_than_a_reader_takes_are_refused_before_anything_is_written
 # ---- hostile packed files
 
 
-def unknown(path):
-    """Make the file one that this process does not know."""
-    os.utime(path, ns=(1, 1))
-    return path
-
-
 @pytest.fixture
 def packed(store, tmp_path):
     write(store)
@@ -277,33 +270,24 @@ def test_links_among_packed_results_are_refused(packed, link):
     with h5py.File(packed, "r+") as file:
         file["results/other"] = link
     with pytest.raises(Refused, match="a soft or external link"):
-        open_store(unknown(packed))
+        open_store(packed)
 
 
 def test_a_bomb_among_packed_results_is_refused(packed):
     with h5py.File(packed, "r+") as file:
         file.create_dataset("results/first/zeros", data=np.zeros(1 << 26, "u1"), chunks=(1 << 20,), compression="gzip")
     with pytest.raises(Refused, match="bytes declared"):
-        open_store(unknown(packed))
+        open_store(packed)
 
 
 def test_a_group_that_is_no_result_is_refused_when_it_is_read(packed):
     with h5py.File(packed, "r+") as file:
         file.create_group("results/empty")
-    store = open_store(unknown(packed))
+    store = open_store(packed)
     assert store.packed_results == ("empty", "first")
     with pytest.raises(StoreError, match=r"expected format labelkit\.result, found nothing") as caught:
         read_result(store, "empty")
     assert caught.value.where == f"{packed}:/results/empty"
-
-
-def test_a_packed_store_meets_the_child_once(packed, monkeypatch):
-    calls = []
-    real = opening._check_in_child
-    monkeypatch.setattr(opening, "_check_in_child", lambda *args: (calls.append(args), real(*args)))
-    store = open_store(unknown(packed))
-    read_result(store, "first")
-    assert len(calls) == 1
 
 
 def test_a_store_replaced_while_it_is_open_is_noticed(packed, tmp_path):

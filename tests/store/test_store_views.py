@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.errors import Mismatch, Refused, StoreError
-from labelkit.store import opening
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.writing import EmbeddingRun
@@ -33,11 +32,10 @@ def make(out: Path, skipped: int | None = None, **changes: Any) -> EmbeddingStor
 
 
 def changed(path: Path, change: Callable[[Contents], object]) -> Path:
-    """Write a store anew with other contents, as if this process were to be trusted."""
+    """Write a store again with other contents."""
     contents = contents_of(path)
     change(contents)
     path.write_bytes(Image(contents).to_bytes())
-    opening.trust(path)
     return path
 
 

@@ -16,7 +16,6 @@ from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import CheckpointError
 from labelkit.store.embeddings import open_store
 from labelkit.store.matches import read_matches
-from labelkit.store.opening import trust
 from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import EmbeddingPlan
@@ -66,7 +65,6 @@ def _parts_and_store_are_whole(folder: Path) -> None:
         open_part(path).close()
     path = folder / "s.h5"
     if path.exists():
-        trust(path)
         store = open_store(path)
         assert len(store.embeddings) == store.n
 
@@ -89,7 +87,6 @@ def _store(folder: Path) -> None:
 
 
 def _write_result(folder: Path, seed: int, *, overwrite: bool) -> None:
-    trust(folder / "s.h5")
     store = open_store(folder / "s.h5")
     arrays = {"cluster_ids": np.arange(7) % 2}
     write_result(store, "r", kind="clusters", arrays=arrays, params={"seed": seed}, stage="x", overwrite=overwrite)
@@ -101,10 +98,8 @@ def _old_result(folder: Path) -> None:
 
 
 def _result_is_whole(folder: Path) -> None:
-    trust(folder / "s.h5")
     store = open_store(folder / "s.h5")
     for name in list_results(store):
-        trust(folder / "s.h5.results" / f"{name}.h5")
         assert read_result(store, name).params["seed"] in (1, 2)
 
 
@@ -120,14 +115,11 @@ def _patches(folder: Path) -> None:
 def _patches_are_whole(folder: Path) -> None:
     _parts_and_store_are_whole(folder)
     if (folder / "s.h5.patches" / "SET.json").exists():
-        for path in (folder / "s.h5.patches").glob("*.h5"):
-            trust(path)
         open_patches(open_store(folder / "s.h5")).verify()
 
 
 def _matches_are_whole(folder: Path) -> None:
     if (folder / "m.h5").exists():
-        trust(folder / "m.h5")
         assert len(read_matches(folder / "m.h5").matches) == 1
 
 

@@ -52,7 +52,7 @@ TARGETS += ("photos", "pipe", "notes.md", "run/config.yaml", "dangling", "x.npy"
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
-    with Worker("main", tmp_path_factory.mktemp("empty")) as running:
+    with Worker(tmp_path_factory.mktemp("empty")) as running:
         yield running
 
 

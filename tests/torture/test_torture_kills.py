@@ -126,7 +126,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         for i in range(12):
             values = np.clip(chance.normal(40 + 50 * number, 25, (8, 8)), 0, 255).astype(np.uint8)
             Image.fromarray(values).save(root / "photos" / name / f"{i:02d}.png")
-    with Worker("main", root) as worker:
+    with Worker(root) as worker:
         yield Place(worker, root)
 
 

@@ -22,7 +22,6 @@ from labelkit.cli.main import main
 from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import LabelkitError, ResourceError
 from labelkit.store.embeddings import open_store
-from labelkit.store.opening import trust
 from labelkit.store.parts import open_part
 from labelkit.store.results import write_result
 from labelkit.store.writing import EmbeddingRun
@@ -115,7 +114,6 @@ def _readable(folder: Path) -> None:
     for path in folder.glob("*.run/parts/*.h5"):
         open_part(path).close()
     if (folder / "s.h5").exists():
-        trust(folder / "s.h5")
         assert open_store(folder / "s.h5").n == 7
     if any(folder.glob("checkpoints/step-*")):
         loaded = load_checkpoint(folder)

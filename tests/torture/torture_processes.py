@@ -26,17 +26,16 @@ class Worker:
     """A warm process; see ``torture_worker``.
 
     Args:
-        mode: ``open``, ``load`` or ``main``.
         cwd: where it runs; nothing may appear there by itself.
     """
 
-    def __init__(self, mode: str, cwd: Path) -> None:
+    def __init__(self, cwd: Path) -> None:
         # One thread: a process with more cannot be forked safely.
         single = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         entries = [str(_SCRIPT.parents[2]), str(_SCRIPT.parent), str(_SCRIPT.parents[1] / "store")]
         environment = {**os.environ, **single, "PYTHONPATH": os.pathsep.join(entries), "TQDM_DISABLE": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, str(_SCRIPT), mode],
+            [sys.executable, str(_SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=cwd,

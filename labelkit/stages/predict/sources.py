@@ -14,16 +14,7 @@ from labelkit.stages.read.rows import check_features, unit_rows
 from labelkit.stages.retrieve.queries import is_store
 from labelkit.stages.start.record import RECORD, Record, last_finished
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.opening import check_together
-from labelkit.store.results import (
-    Result,
-    list_results,
-    newest_name,
-    newest_of,
-    read_result,
-    results_beside,
-    results_folder,
-)
+from labelkit.store.results import Result, list_results, newest_name, read_result
 
 
 @dataclass(frozen=True)
@@ -65,8 +56,6 @@ def open_source(place: Path, result: str | None) -> Source:
         StoreError: it has no such result, or one that cannot be used.
     """
     path, name = (place, result) if is_store(place) else _of_start(place, result)
-    likely = name or newest_of(results_beside(path), "answer")
-    check_together([path, results_folder(path) / f"{likely}.h5"])
     store = open_store(path)
     if name is None:
         name = newest_name(store, "answer")

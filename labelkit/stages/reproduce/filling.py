@@ -9,8 +9,10 @@ from pathlib import Path
 from labelkit.config.reproduce import ReproduceConfig
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.reproduce.stand_ins import IN_DATA_ROOT
 from labelkit.stages.reproduce.tables import PublishedTable, Row, dataset_places
+
+IN_DATA_ROOT = "{data_root}/"
+"""What a file in the folder of the data begins with, in a table."""
 
 
 def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
@@ -65,7 +67,6 @@ def missing_of(dataset: str, root: Path) -> str:
 
 def complete_command(
     config: ReproduceConfig,
-    table: PublishedTable,
     words: Sequence[str],
     named: Mapping[str, str],
     root: Path,
@@ -76,14 +77,8 @@ def complete_command(
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
     for place in dataset_places(words):
         filled[place] = named[words[place]]
-    if config.smoke:
-        given = {name: value for name, value in table.smoke.get("given", {}).items() if f"--{name}" in filled}
-        filled = with_options(filled, given)
     if filled[0] != "train":
-        short = table.smoke.get(" ".join(filled[:2]), table.smoke.get(filled[0], {}))
-        return with_options(filled, short) if config.smoke else filled
-    if config.smoke:
-        filled = with_options(filled, table.smoke.get("all", {}) | table.smoke.get(filled[1], {}))
+        return filled
     words_of_all = ["--data-root", str(root), "--device", config.device, "--seed", str(seed)]
     return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(here / "run")])]
 

@@ -21,9 +21,7 @@ from labelkit.reading import read_json
 from labelkit.stages.own_code import is_same_code
 from labelkit.stages.progress import current_progress
 from labelkit.stages.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of, with_options
-from labelkit.stages.reproduce.hours import reckon_hours
 from labelkit.stages.reproduce.processes import Commands
-from labelkit.stages.reproduce.stand_ins import make_files, stand_ins
 from labelkit.stages.reproduce.tables import PublishedTable, Row, available_tables, read_table
 from labelkit.stages.reproduce.written import written_tables
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -68,25 +66,19 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     """
     names = list(available_tables()) if config.all else [str(config.table)]
     tables = [(table, chosen_rows(table, config.row)) for table in map(read_table, names)]
-    if config.time:
-        return reckon_hours(config, tables)
     progress = current_progress()
     needs = {name for _, rows in tables for row in rows for name in needs_of(row)}
-    missing = (
-        {} if config.smoke else {name: fault for name in sorted(needs) if (fault := missing_of(name, config.data_root))}
-    )
+    missing = {name: fault for name in sorted(needs) if (fault := missing_of(name, config.data_root))}
     runnable = [row for _, rows in tables for row in rows if not missing.keys() & needs_of(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        raise DatasetError("reproduce", f"the data of no row are there: {first}", "Or try the rows with --smoke.")
+        raise DatasetError("reproduce", f"the data of no row are there: {first}", "See what is missing with --dry-run.")
     for fault in missing.values():
         progress.warning(f"rows left out: {fault}")
     shown, values = [], []
     faults: list[LabelkitError] = []
-    with (
-        Commands(short=config.smoke) as commands,
-        progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task,
-    ):
+    commands = Commands()
+    with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
         for table, rows in tables:
             folder = config.out / table.name
             outcomes = []
@@ -126,22 +118,18 @@ def _run_row(
     faults: list[LabelkitError],
 ) -> _Outcome:
     progress = current_progress()
-    root = config.out / "smoke-data" if config.smoke else config.data_root
+    root = config.data_root
     named = {name: name.format(data_root=root) for name in row.datasets}
-    if config.smoke and not config.dry_run:
-        named = stand_ins(row.datasets, root)
     outcome = _Outcome("planned" if config.dry_run else "done")
-    for seed in range(1 if config.smoke else config.seeds):
-        here = folder / ("smoke" if config.smoke else "") / _file_name(row.name) / f"seed-{seed}"
+    for seed in range(config.seeds):
+        here = folder / _file_name(row.name) / f"seed-{seed}"
         outputs: list[dict[str, Any]] = []
         try:
             for number, given in enumerate(row.commands, 1):
                 if not given:
                     outputs.append({})
                     continue
-                command = complete_command(config, table, given, named, root, here, seed)
-                if config.smoke and not config.dry_run:
-                    make_files(command, root)
+                command = complete_command(config, given, named, root, here, seed)
                 words = command
                 if config.num_workers is not None and command[0] in ("train", "embed"):
                     # it changes no number, so no record has it
@@ -206,15 +194,15 @@ def _file_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-.")
 
 
-def _numbers(table: PublishedTable, row: Row, outcome: _Outcome, *, smoke: bool) -> list[dict[str, Any]]:
-    """What was published and measured of each value of a row; a few steps measure nothing.
+def _numbers(table: PublishedTable, row: Row, outcome: _Outcome) -> list[dict[str, Any]]:
+    """What was published and measured of each value of a row.
 
     A row of which nothing was published, such as a point of a curve, shows what was measured alone.
     """
     numbers = []
     for name in row.published or table.values:
         published = row.published.get(name)
-        found = [] if smoke else [values[name] for values in outcome.measured]
+        found = [values[name] for values in outcome.measured]
         mean = statistics.mean(found) if found else None
         numbers.append(
             {
@@ -258,7 +246,7 @@ def _with_changes(rows: Sequence[Row], numbers: Sequence[list[dict[str, Any]]]) 
 def _record(
     config: ReproduceConfig, table: PublishedTable, rows: Sequence[Row], outcomes: Sequence[_Outcome]
 ) -> dict[str, Any]:
-    numbers = [_numbers(table, row, outcome, smoke=config.smoke) for row, outcome in zip(rows, outcomes, strict=True)]
+    numbers = [_numbers(table, row, outcome) for row, outcome in zip(rows, outcomes, strict=True)]
     return {
         "table": table.name,
         "source": table.source,
@@ -269,8 +257,7 @@ def _record(
         "versions": {"labelkit": __version__, "torch": version("torch")},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "unit": table.unit,
-        "smoke": config.smoke,
-        "seeds": 1 if config.smoke else config.seeds,
+        "seeds": config.seeds,
         "rows": [
             {
                 "name": row.name,
@@ -287,7 +274,7 @@ def _call(config: ReproduceConfig) -> str:
     """The command line that ran the rows, with what decides about their numbers."""
     which = ["--all"] if config.all else [str(config.table)]
     rows = [word for name in config.row or () for word in ("--row", name)]
-    how = ["--smoke"] if config.smoke else ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
+    how = ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
     return shlex.join(["labelkit", "reproduce", *which, *rows, *how])
 
 
@@ -306,7 +293,5 @@ def _shown(record: dict[str, Any]) -> Table:
         for value in row["values"]
     ]
     title = f"{record['table']}: {record['source']}, {record['place']}: {record['title']} ({record['unit']})"
-    if record["smoke"]:
-        title = f"a few steps on made-up images, nothing is measured: {title}"
     title += f". {record['note']}" if record["note"] else ""
     return Table(title, ["row", "value", *columns.values(), "state"], lines)

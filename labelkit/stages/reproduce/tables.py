@@ -58,7 +58,6 @@ class _File(BaseModel):
     note: str = ""
     values: dict[str, str] = Field(min_length=1)
     commands: list[str] = Field(min_length=1)
-    smoke: dict[str, dict[str, str]] = {}
     rows: list[_Row] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -122,8 +121,6 @@ class PublishedTable:
         units: of values with another one.
         note: what differs from the publication, if anything.
         values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
-        smoke: options for a few steps: of ``all`` trainings, of one by its method, and of another command by its first
-            word or, in place of these, its first two; ``given``: in place of those that any command has.
         rows: of the table.
     """
 
@@ -135,7 +132,6 @@ class PublishedTable:
     units: dict[str, Unit]
     note: str
     values: dict[str, str]
-    smoke: dict[str, dict[str, str]]
     rows: tuple[Row, ...]
 
     def of(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -200,7 +196,7 @@ def read_table(name: str) -> PublishedTable:
         raise ConfigError("reproduce", f"{path} is not a table: {fault}", "Compare it with presets/tables.") from error
     rows = tuple(_row(row, file) for row in file.rows)
     return PublishedTable(
-        path.stem, file.source, file.place, file.title, file.unit, file.units, file.note, file.values, file.smoke, rows
+        path.stem, file.source, file.place, file.title, file.unit, file.units, file.note, file.values, rows
     )
 
 

@@ -63,12 +63,9 @@ def _headings(names: Sequence[str], published: Sequence[str]) -> list[str]:
 
 def _caption(record: Mapping[str, Any]) -> str:
     seeds = record["seeds"]
-    said = (
+    return (
         f"{record['source']}, {record['place']}: {record['title']} ({record['unit']}, {seeds} seed{'s' * (seeds > 1)})"
     )
-    if record["smoke"]:
-        return f"{said}. A few steps on made-up images: nothing was measured"
-    return said
 
 
 def _markdown(record: Mapping[str, Any], names: Sequence[str], published: Sequence[str]) -> str:

@@ -17,7 +17,6 @@ from labelkit.stages.result import SimpleResult, Table
 from labelkit.stages.start.given import OwnTables
 from labelkit.stages.start.since import CHANGED, Since, compare_answers
 from labelkit.stages.start.since import COLUMNS as CHANGED_COLUMNS
-from labelkit.stages.train.verdict import heads_verdict
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
@@ -159,8 +158,6 @@ def _sentences(
         said.append(_next_sentence(told["suggest"], following))
     if "novel photos" in told:
         said += _novel_sentence(told["novel photos"], made[0].parent)
-    if "answer" in told:
-        said += _training_sentence(rows)
     said.append(_findings_sentence(told, made[0].parent))
     if "labels to check" in told and told["labels to check"]["doubtful_labels"]:
         said.append(_check_sentence(told["labels to check"], made[0].parent))
@@ -231,23 +228,6 @@ def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
         f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours {first}. "
         + _LABEL_THEM
     ]
-
-
-def _training_sentence(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
-    """Say whether a head on the store was better than these answers where both were measured; nothing if nowhere."""
-    names, places = np.unique([row[1] for row in rows], return_inverse=True)
-    labels = np.where([row[2] == "given" for row in rows], places, -1).astype(np.int64)
-    verdict = heads_verdict(labels, len(names))
-    if not verdict.cases:
-        return []
-    found = verdict.to_json()
-    measured = (
-        f"in {found['gained']} of {found['cases']} measured cases with about as many labels, a trained head was better "
-        "than what works without training, by more than chance"
-    )
-    if verdict.advice == "stop here":
-        return [f"Label rather than train: {measured}."]
-    return [f"Training a head may help: {measured} (`labelkit train simgcd --dry-run` says more)."]
 
 
 def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> str:

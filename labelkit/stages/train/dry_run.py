@@ -1,4 +1,4 @@
-"""What ``train --dry-run`` tells: the plan, the time by a few real steps, whether training helps. It writes nothing."""
+"""What ``train --dry-run`` tells: the plan, the time by a few real steps, what features score. It writes nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ from labelkit.engine.method import count_parameters
 from labelkit.engine.trainer import Trainer
 from labelkit.percent import percent
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.train.frozen_score import frozen_score
-from labelkit.stages.train.initialize import without_weights
+from labelkit.stages.train.frozen_score import frozen_score, starts_from_weights
 from labelkit.stages.train.reuse import plan_reuse, stand_in
-from labelkit.stages.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
-from labelkit.stages.train.verdict import Verdict, starts_from_weights, training_verdict
+from labelkit.stages.train.setup import make_trainer, open_runtime, run_folder, set_up
 
 _STEPS = 4
 
@@ -25,15 +23,10 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     """Build everything, time a few steps on real batches, write nothing."""
     runtime = open_runtime(config)
     before = runtime.peak_memory()
-    asked = config
-    if config.stand_ins:  # features of noise and of random weights are all alike, which guards would refuse
-        config = without_weights(config).model_copy(update={"guard": "none"})
     setup = set_up(method_name, config, runtime, fresh=True)
     trainer = make_trainer(setup, _until(config, 1), runtime, None)
-    score, search = None, {}
-    if not config.stand_ins:  # noise tells nothing of what training gains
-        search = trainer.score_start() if starts_from_weights(config) else {}
-        score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
+    search = trainer.score_start() if starts_from_weights(config) else {}
+    score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
         trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
@@ -42,7 +35,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     parameters, trained = count_parameters(setup.method)
     values: dict[str, object] = {
         "method": method_name,
-        "config": asked.to_yaml_dict(),
+        "config": config.to_yaml_dict(),
         "run": run_folder(config),
         "samples": setup.prepared.counts(),
         "skipped": len(setup.bank.bad),
@@ -68,11 +61,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     if search:
         values["search_before_training"] = search
         rows.append(["search before training", _told_search(search)])
-    if not config.stand_ins:
-        verdict = _verdict(method_name, config, setup)
-        values["verdict"] = verdict.to_json()
-        rows.append(["will training help?", verdict.describe()])
-    return SimpleResult(values, (), _shown(asked, rows))
+    return SimpleResult(values, (), _shown(config, rows))
 
 
 def _until(config: RunConfig, step: int) -> RunConfig:
@@ -94,20 +83,14 @@ def _timed(trainer: Trainer, config: RunConfig, runtime: Runtime) -> tuple[float
     return first, seconds / max(1, reached - 1)
 
 
-def _verdict(method_name: str, config: RunConfig, setup: RunSetup) -> Verdict:
-    known = setup.method.data
-    num_classes = max(known.num_known_classes or known.num_old_classes, setup.method.headline().num_outputs)
-    return training_verdict(method_name, config, setup.prepared.labels, num_classes, num_row_views=known.num_row_views)
-
-
 def _told_search(search: dict[str, float]) -> str:
     told = {f"R@{name.removeprefix('recall_at_')}": value for name, value in search.items() if name != "map_at_r"}
     told["MAP@R"] = search["map_at_r"]
     return ", ".join(f"{name} {percent(value)}" for name, value in told.items()) + " (held-out images)"
 
 
-def _shown(asked: RunConfig, rows: list[list[str]]) -> tuple[Table, ...]:
-    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in asked.to_yaml_dict().items()]
+def _shown(config: RunConfig, rows: list[list[str]]) -> tuple[Table, ...]:
+    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     plan: list[list[Cell]] = [list(row) for row in rows]
     return (
         Table("configuration", ["option", "value"], options),

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.config.train import RunConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import FullPass, Method
 from labelkit.engine.trainer import Trainer
@@ -91,3 +92,8 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
     found = binomtest(round(share * count), count).proportion_ci(method="wilson")
     return float(found.low), float(found.high)
+
+
+def starts_from_weights(config: RunConfig) -> bool:
+    """Whether the features that training starts from mean something: rows of a store, or a network with weights."""
+    return any(getattr(config, name, None) for name in ("index", "pretrained", "weights", "init_from"))

@@ -21,7 +21,6 @@ from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.joined import join_datasets
 from labelkit.data.label_split import LabelSplit
-from labelkit.data.made_up import made_up_dataset
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
@@ -32,7 +31,7 @@ from labelkit.data.subsets import (
     long_tail_split,
     words_of_file,
 )
-from labelkit.errors import ConfigError, DatasetAbsent, DatasetError, DatasetIncomplete
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import listing_with_labels
 from labelkit.stages.read.row_data import RowData
@@ -167,12 +166,7 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
             raise ConfigError("--label-column", "names a column, and a store has none", "Give --labels FILE too.")
         dataset = stored.listing()
     else:
-        try:
-            dataset = list_dataset(config)
-        except (DatasetAbsent, DatasetIncomplete):
-            if not (isinstance(config, RunConfig) and config.stand_ins):
-                raise
-            dataset = made_up_dataset(DATASETS[config.dataset])
+        dataset = list_dataset(config)
     dataset = _with_labels_option(config, dataset)
     if config.holdout_classes is not None:
         with _asked_by("--holdout-classes"):

@@ -29,11 +29,11 @@ from labelkit.stages.read.networks import trained_labels_of
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.stages.several import check_same_on_all
 from labelkit.stages.train.dry_run import plan_training
+from labelkit.stages.train.frozen_score import starts_from_weights
 from labelkit.stages.train.own_modules import warn_of_unused
 from labelkit.stages.train.prepare import PreparedData, info_record
 from labelkit.stages.train.reuse import keep_views, plan_reuse
 from labelkit.stages.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
-from labelkit.stages.train.verdict import starts_from_weights
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import label_keys
 

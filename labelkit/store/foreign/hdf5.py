@@ -1,29 +1,24 @@
-"""Read arrays from a foreign HDF5 file: only in a process of its own, ``python -m labelkit.store.foreign.hdf5``.
+"""Read arrays from a foreign HDF5 file.
 
-This process never opens such a file with HDF5. The child looks at the datasets that were asked for and at the links
-that lead to them, at nothing else, and refuses what ``labelkit.store.hdf5.structure`` refuses. It writes plain bytes
-to its standard output: the values one after the other, then JSON that says what lies where, then its length in 8
-bytes. Strings of variable length are read here and nowhere else in labelkit.
+Only the datasets that were asked for and the links that lead to them are looked at, and what
+``labelkit.store.hdf5.structure`` refuses is refused. Strings of variable length are read here and nowhere else in
+labelkit.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import math
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import ConfigError, Damaged, NotAStore, Refused, resource_error
-from labelkit.sandbox import confine
+from labelkit.errors import Damaged, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.foreign.arrays import (
     USUAL_NAMES,
@@ -35,22 +30,17 @@ from labelkit.store.foreign.arrays import (
     choose_arrays,
     plain_column,
 )
-from labelkit.store.foreign.check import limit, verdict_of
-from labelkit.store.hdf5.structure import SIGNATURE, UntrustedFile
-from labelkit.store.opening import open_regular, raise_verdict, run_in_child
+from labelkit.store.hdf5.structure import SIGNATURE, UntrustedFile, one_line
+from labelkit.store.opening import open_regular
 from labelkit.store.schema import name_bytes, name_text
 
-_SECONDS = 10.0
-# Unpacking is slower than looking, and it writes: 16 MB/s is a slow disk.
-_SECONDS_PER_BYTE = 60.0 / (1 << 30)
 _TEXT_ROWS = 1024
-_LENGTH_BYTES = 8
 _OBSERVATIONS, _CODES, _NAMES = "obs", "/codes", "/categories"
 _REMEDY = "Write the arrays anew, as plain datasets of one file."
 
 
 def read_hdf5(path: Path, wanted: Mapping[str, str | None], spool: IO[bytes]) -> ForeignRows:
-    """Read the arrays of a foreign HDF5 file; the embeddings lie in ``spool`` and are mapped there.
+    """Read the arrays of a foreign HDF5 file; the embeddings are copied into ``spool`` and mapped there.
 
     Args:
         path: the file.
@@ -62,54 +52,33 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None], spool: IO[bytes]) ->
         ConfigError: a dataset that was named is not there.
         Refused: it holds what is never read; see ``labelkit.store.schema``.
         Damaged: HDF5 cannot read it.
-        ResourceError: the disk is full, ...
+        OSError: the disk of ``spool`` is full.
     """
     where = str(path)
     with open_regular(path) as handle:
-        size = os.fstat(handle.fileno()).st_size
-        if handle.read(len(SIGNATURE)) != SIGNATURE:
-            raise NotAStore(where, "not an HDF5 file" if size else "is empty", "Check the name and its suffix.")
-        keys = json.dumps({role: None if key is None else key.strip("/") for role, key in wanted.items()})
-        seconds = _SECONDS + size * _SECONDS_PER_BYTE
-        said = run_in_child(handle, where, "labelkit.store.foreign.hdf5", [keys], seconds, output=spool)
-    answer = json.loads(said.splitlines()[-1])
-    if answer["error"] == "ConfigError":
-        raise ConfigError(answer["where"], f"{where} {answer['problem']}", answer["remedy"])
-    if answer["error"] == "OSError":
-        raise resource_error(OSError(answer["errno"], answer["problem"]), where)
-    raise_verdict(said.splitlines()[-1], where)
-    return _collect(spool, where)
-
-
-def _collect(spool: IO[bytes], where: str) -> ForeignRows:
-    size = os.fstat(spool.fileno()).st_size
-    spool.seek(size - _LENGTH_BYTES)
-    length = int.from_bytes(spool.read(_LENGTH_BYTES), "little")
-    spool.seek(size - _LENGTH_BYTES - length)
-    index = json.loads(spool.read(length))
-    left_out: list[str] = index.pop("left_out")
-    columns: dict[str, Column] = {}
-    for role, entry in index.items():
-        if role == "embeddings":
-            continue
-        spool.seek(entry["offset"])
-        raw = spool.read(entry["length"])
-        if entry["kind"] == "number":
-            columns[role] = np.frombuffer(raw, "<i8")
-        else:
-            columns[role] = [name_text(text) for text in raw.split(b"\0")[:-1]]
-    rows = index["embeddings"]
-    embeddings = np.memmap(spool, rows["dtype"], "r", rows["offset"], tuple(rows["shape"]))
-    found = {role: "/" + entry["key"] for role, entry in index.items()}
-    return ForeignRows(embeddings, columns, f"{where}:{found['embeddings']} row %d", found=found, left_out=left_out)
+        start = handle.read(len(SIGNATURE))
+        if start != SIGNATURE:
+            raise NotAStore(where, "not an HDF5 file" if start else "is empty", "Check the name and its suffix.")
+        try:
+            with _ForeignFile(handle, where) as file:
+                named = {role: None if key is None else key.strip("/") for role, key in wanted.items()}
+                return _read(file, named, spool)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise Damaged(where, f"HDF5 cannot read it ({one_line(error)})", WHOLE) from error
 
 
 class _ForeignFile(UntrustedFile):
     """A foreign file: what is not asked for is not looked at."""
 
-    def __init__(self, handle: BinaryIO) -> None:
-        super().__init__(handle, "")
+    def __enter__(self) -> Self:
         self._file = self._open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(Exception):
+            self._file.close()
 
     def _may_filter(self, path: str) -> bool:
         return True
@@ -194,47 +163,37 @@ class _ForeignFile(UntrustedFile):
                 yield raw
 
 
-def _copy(handle: BinaryIO, wanted: Mapping[str, str | None], output: IO[bytes]) -> None:
-    file = _ForeignFile(handle)
+def _read(file: _ForeignFile, wanted: Mapping[str, str | None], spool: IO[bytes]) -> ForeignRows:
     members = file.members()
     if members.get(_OBSERVATIONS) is False:
         del members[_OBSERVATIONS]
         members |= file.members(_OBSERVATIONS)
     given = {role: key for role, key in wanted.items() if key is not None}
     shapes = _shapes(file, [name for name, is_dataset in members.items() if is_dataset or "/" in name], given)
-    chosen = choose_arrays("", shapes, wanted)
-    index: dict[str, Any] = {"left_out": [name for name in members if name not in chosen.values()]}
+    chosen = choose_arrays(file.where, shapes, wanted)
+    left_out = [name for name in members if name not in chosen.values()]
     labels = chosen.get("labels", "")
     if labels + _CODES in file.datasets:
         chosen |= {"labels": labels + _CODES, "class_names": labels + _NAMES}
-    # Embeddings first, at the start of the output, where a map of them is aligned.
+    columns: dict[str, Column] = {}
     for role, name in chosen.items():
-        info, offset = file.datasets[name], output.tell()
-        entry: dict[str, Any] = {"key": name, "offset": offset}
+        info = file.datasets[name]
         if role == "embeddings":
             check_table(file.place(name), info.shape, info.dtype)
             for block in file.blocks(name):
-                output.write(np.ascontiguousarray(block).data)
-            entry |= {"dtype": info.dtype.str, "shape": list(info.shape)}
+                spool.write(np.ascontiguousarray(block).data)
+            spool.flush()
         elif info.dtype.kind in "SO" and len(info.shape) == 1:
-            for raw in file.texts(name):
-                output.write(raw + b"\0")
-            entry["kind"] = "text"
+            columns[role] = [name_text(raw) for raw in file.texts(name)]
         else:
             if len(info.shape) != 1 or info.dtype.kind not in "iubf":
                 file._refuse(name, f"type {info.dtype} of shape {info.shape} where integers or texts are expected")
-            for block in file.blocks(name):
-                column = plain_column(block, file.place(name))
-                if isinstance(column, list):
-                    output.write(b"".join(name_bytes(text) + b"\0" for text in column))
-                else:
-                    output.write(np.ascontiguousarray(column, dtype="<i8").data)
-            entry["kind"] = "text" if info.dtype.kind == "f" else "number"
-        entry["length"] = output.tell() - offset
-        index[role] = entry
-    text = json.dumps(index).encode()
-    output.write(text + len(text).to_bytes(_LENGTH_BYTES, "little"))
-    output.flush()
+            values = np.concatenate([*file.blocks(name), np.empty(0, info.dtype)])
+            columns[role] = plain_column(values, file.place(name))
+    info = file.datasets[chosen["embeddings"]]
+    rows = np.memmap(spool, info.dtype, "r", 0, info.shape)
+    found = {role: f"/{name}" for role, name in chosen.items()}
+    return ForeignRows(rows, columns, f"{file.where}:{found['embeddings']} row %d", found=found, left_out=left_out)
 
 
 def _shapes(file: _ForeignFile, names: list[str], given: Mapping[str, str]) -> dict[str, ArrayShape]:
@@ -255,38 +214,3 @@ def _shapes(file: _ForeignFile, names: list[str], given: Mapping[str, str]) -> d
     return {
         name: ArrayShape(info.shape, "text" if info.dtype.kind in "SO" else "number") for name, info in infos.items()
     }
-
-
-def main() -> None:
-    """Copy the arrays of the file on standard input to standard output; the verdict goes to standard error."""
-    wanted, seconds, size = json.loads(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    limit(seconds, size)
-    confine()
-    source = os.fdopen(0, "rb", buffering=0, closefd=False)
-    output = os.fdopen(1, "wb", closefd=False)
-
-    def check() -> None:
-        try:
-            _copy(source, wanted, output)
-        except (RuntimeError, KeyError, ValueError, TypeError, OverflowError) as error:
-            raise Damaged("", f"HDF5 cannot read it ({' '.join(str(error).split())[:300]})", WHOLE) from error
-
-    try:
-        verdict = verdict_of(check)
-    except ConfigError as error:
-        found = {"where": error.where, "problem": error.problem.strip(), "remedy": error.remedy}
-        verdict = json.dumps({"error": "ConfigError", **found})
-    except OSError as error:
-        # HDF5's own have no number, or one that says little; those of our writing are about the disk.
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            verdict = json.dumps({"error": "OSError", "errno": error.errno, "problem": os.strerror(error.errno)})
-        else:
-            problem = f"HDF5 cannot read it ({' '.join(str(error).split())[:300]})"
-            verdict = json.dumps({"error": "Damaged", "where": "", "problem": problem, "remedy": WHOLE})
-    sys.stderr.write("\n" + verdict + "\n")
-    sys.stderr.flush()
-    os._exit(0)  # nothing of a damaged file is to be closed in an orderly way
-
-
-if __name__ == "__main__":
-    main()

@@ -187,18 +187,6 @@ class CheckedFile(UntrustedFile):
         dataset.read(h5py.h5s.create_simple(block.shape), space, block, dataset.get_type())
         return block
 
-    def read_chunked(self) -> None:
-        """Read every dataset that is in chunks once: that is where damaged files hang.
-
-        Raises:
-            Damaged: HDF5 cannot read one.
-        """
-        for path, info in self.datasets.items():
-            if info.offset is None and info.nbytes and not self.is_sharded(path):
-                with self._translated(path):
-                    for _ in self._blocks(path):
-                        pass
-
     def verified_blocks(self, path: str, faults: list[Damaged] | None = None) -> Iterator[Array]:
         """Yield a dataset in pieces of whole rows, each compared with its digest; a scalar in one piece.
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.miniature_sets import write_cub
 from labelkit.data.named.benchmark_classes import BenchmarkClasses, benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import gcd_split
 from labelkit.errors import DatasetError
+from tests.miniature_sets import write_cub
 
 NAMES = [name for name, spec in DATASETS.items() if spec.num_classes]
 SSB = ("cub", "scars", "aircraft")

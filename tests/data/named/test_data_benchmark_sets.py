@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.miniature_sets import (
+from labelkit.data.named.aircraft import load_aircraft
+from labelkit.data.named.cars import load_cars
+from labelkit.data.named.cub import load_cub
+from labelkit.data.named.herbarium import load_herbarium
+from labelkit.data.named.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
+from labelkit.data.named.layouts import Count
+from labelkit.data.registry import load_dataset
+from labelkit.data.splits import gcd_split
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from tests.miniature_sets import (
     CAR_CLASSES,
     CUB_CLASSES,
     VARIANTS,
@@ -23,15 +32,6 @@ from labelkit.data.miniature_sets import (
     write_herbarium,
     write_imagenet,
 )
-from labelkit.data.named.aircraft import load_aircraft
-from labelkit.data.named.cars import load_cars
-from labelkit.data.named.cub import load_cub
-from labelkit.data.named.herbarium import load_herbarium
-from labelkit.data.named.imagenet import IMAGENET_1K, IMAGENET_100, load_imagenet
-from labelkit.data.named.layouts import Count
-from labelkit.data.registry import load_dataset
-from labelkit.data.splits import gcd_split
-from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
 

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.data.miniature_sets import (
+from labelkit.data.named.imagenet_lt import load_imagenet_lt
+from labelkit.data.named.layouts import Count
+from labelkit.data.named.tiny_imagenet import load_tiny_imagenet
+from labelkit.data.registry import load_dataset
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from scipy.io import savemat
+from tests.miniature_sets import (
     STL_CLASSES,
     put,
     write_imagenet,
@@ -17,12 +23,6 @@ from labelkit.data.miniature_sets import (
     write_svhn,
     write_tiny_imagenet,
 )
-from labelkit.data.named.imagenet_lt import load_imagenet_lt
-from labelkit.data.named.layouts import Count
-from labelkit.data.named.tiny_imagenet import load_tiny_imagenet
-from labelkit.data.registry import load_dataset
-from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
-from scipy.io import savemat
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
 

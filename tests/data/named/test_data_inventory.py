@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from labelkit.data.miniature_sets import write_cub, write_herbarium
 from labelkit.data.named.inventory import take_inventory
 from labelkit.data.named.layouts import Count
 from labelkit.data.registry import DATASETS
+from tests.miniature_sets import write_cub, write_herbarium
 
 MINI_CUB = replace(DATASETS["cub"], num_classes=3, num_images={"train": Count(6), "test": Count(3)})
 

@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.mask_files import read_pair
-from labelkit.data.miniature_sets import (
+from labelkit.data.named.coco_stuff import SUPERCATEGORIES
+from labelkit.data.named.inventory import take_inventory
+from labelkit.data.named.layouts import Count
+from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from tests.miniature_sets import (
     jpeg,
     mask_png,
     put,
@@ -21,11 +26,6 @@ from labelkit.data.miniature_sets import (
     write_davis,
     write_voc,
 )
-from labelkit.data.named.coco_stuff import SUPERCATEGORIES
-from labelkit.data.named.inventory import take_inventory
-from labelkit.data.named.layouts import Count
-from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 
 def load(name: str | Path, data_root: Path) -> ImageDataset:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from labelkit.algorithms.coco_tools import encode_outline, rasterize
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.miniature_sets import GRAY, put, write_coco, write_voc_objects
 from labelkit.data.object_images import ExamplePlan, read_example
 from labelkit.data.objects import Objects
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
+from tests.miniature_sets import GRAY, put, write_coco, write_voc_objects
 
 VAL = "coco/annotations/instances_val2017.json"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.miniature_sets import write_voc_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from tests.miniature_sets import write_voc_classes
 
 ROOT = "VOCdevkit/VOC2007"
 

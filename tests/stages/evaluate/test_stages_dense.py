@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.miniature_sets import write_davis
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.evaluate.patch_clusters import match_by_iou
@@ -16,6 +15,7 @@ from labelkit.stages.evaluate.segmentation_head import FrozenNetwork, HeadPlan
 from labelkit.stages.evaluate.segmentation_tuning import tune_network
 from labelkit.stages.evaluate.tracking import frame_size
 from PIL import Image
+from tests.miniature_sets import write_davis
 
 SIDE, PATCH = 16, 4
 COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 220, 60]], dtype=np.uint8)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data.miniature_sets import put, write_coco, write_voc_objects
 from labelkit.data.registry import load_dataset
 from labelkit.engine.devices import Runtime
 from labelkit.models.detector import DetectorSize
@@ -18,6 +17,7 @@ from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.evaluate.detection_training import DetectionPlan, depth_below, train_detector
 from labelkit.stages.pictures.boxes import BoxPicture, shown_boxes
 from PIL import Image
+from tests.miniature_sets import put, write_coco, write_voc_objects
 
 SMALL = (
     "--backbone", "vit_micro_p8_64", "--random-weights", "--image-size", 64, "--threads", 1,

@@ -12,7 +12,6 @@ import pytest
 import torch
 from labelkit.config.presence import EvaluatePresenceConfig
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.data.miniature_sets import write_voc_classes
 from labelkit.errors import DivergenceError
 from labelkit.models.backbones import Backbone
 from labelkit.models.inference import BackboneNetwork
@@ -21,6 +20,7 @@ from labelkit.models.vit import UnsupportedBackboneError
 from labelkit.stages.evaluate import presence
 from labelkit.stages.evaluate.presence import evaluate_presence, presence_loss
 from sklearn.metrics import average_precision_score
+from tests.miniature_sets import write_voc_classes
 
 NETWORK: dict[str, Any] = {"backbone": "convnet_demo", "random_weights": True, "image_size": 16}
 SHORT: dict[str, Any] = {"device": "cpu", "threads": 1, "steps": 40, "batch_size": 8, "lr": 0.05}

@@ -21,7 +21,6 @@ from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.label.label import label_images
 from labelkit.stages.report.build import write_report
 from labelkit.store.embeddings import open_store
-from labelkit.store.opening import trust
 from labelkit.store.results import read_result, results_folder
 from tests.copies import copy_store
 from tests.stages.browsing import NARROW, Opened, chromium
@@ -59,8 +58,7 @@ def report(made: Path) -> Path:
 def index(made: Path, tmp_path: Path) -> Path:
     """A copy of the store that a test may add results to."""
     copy = copy_store(made, tmp_path / "photos.h5")
-    for result in Path(shutil.copytree(results_folder(made), results_folder(copy))).glob("*.h5"):
-        trust(result)
+    shutil.copytree(results_folder(made), results_folder(copy))
     return copy
 
 

@@ -12,16 +12,15 @@ from labelkit.cli.main import main
 from labelkit.config.presets import available_presets
 from labelkit.config.reproduce import ReproduceConfig
 from labelkit.config.yaml_file import read_yaml
-from labelkit.data.miniature_sets import MINIATURES, make_miniature
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.prototypes.class_vectors import read_class_vectors
 from labelkit.methods.registry import METHODS
-from labelkit.models.backbones import build_backbone
 from labelkit.stages.reproduce import running
 from labelkit.stages.reproduce.filling import complete_command
 from labelkit.stages.reproduce.running import reproduce
 from labelkit.stages.reproduce.tables import PublishedTable, available_tables, left_out, read_table
+from tests.miniature_sets import MINIATURES, make_miniature
+from tests.short_tables import run_row, short_command
 
 TABLE = """
 source: softmax
@@ -30,9 +29,6 @@ title: digits
 values: {top 1: metrics.accuracy, top 5: metrics.top5_accuracy}
 commands:
   - train {method} --dataset {dataset} --epochs 1 {options}
-smoke:
-  all: {epochs: "2"}
-  softmax: {max-per-class: "4"}
 rows:
   - {name: "first", published: 50.0, method: softmax, dataset: digits, options: ""}
   - {name: "second row", published: {top 1: 60.0, top 5: 90.0}, method: dl2pa, dataset: cifar10, options: "--lr 1"}
@@ -71,25 +67,23 @@ def first_rows(table: PublishedTable) -> list[str]:
 
 @pytest.mark.parametrize("name", available_tables())
 def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = read_table(name)
-    for smoke in (False, True):
-        config = ReproduceConfig(table=name, smoke=smoke)
-        for row in table.rows:
-            if row.name not in first_rows(table):
-                continue
-            for words in filter(None, row.commands):
-                named = {name: name for name in row.datasets}
-                command = complete_command(config, table, words, named, tmp_path, tmp_path / "here", 0)
+    table, here = read_table(name), tmp_path / "here"
+    for row in table.rows:
+        if row.name not in first_rows(table):
+            continue
+        for words in filter(None, row.commands):
+            named = {name: name for name in row.datasets}
+            whole = complete_command(ReproduceConfig(table=name), words, named, tmp_path, here, 0)
+            for command in (whole, short_command(table, words, named, tmp_path, here)):
                 assert main(["config", *command]) == 0, capsys.readouterr().err
 
 
-def test_smoke_rows_make_no_more_clusters_than_there_are_images(tmp_path: Path) -> None:
+def test_short_rows_make_no_more_clusters_than_there_are_images(tmp_path: Path) -> None:
     images: dict[str, int] = {}
     for table in map(read_table, [*of_source("san"), *of_source("tac-ccl")]):
-        config = ReproduceConfig(table=table.name, smoke=True)
         for row in table.rows:
             named = {name: name for name in row.datasets}
-            words = complete_command(config, table, row.commands[0], named, tmp_path, tmp_path / "here", 0)
+            words = short_command(table, row.commands[0], named, tmp_path, tmp_path / "here")
             given = dict(pairwise(words))
             preset = read_yaml(available_presets(METHODS[words[1]].config)[given["--preset"]])
             for name in set(row.datasets) - images.keys():
@@ -213,8 +207,6 @@ values: {top 1: "#2.metrics.accuracy"}
 commands:
   - "{train}"
   - embed {model} --seed {seed}
-smoke:
-  given: {backbone: small}
 rows:
   - {name: "before", train: "", model: "--backbone large --weights {data_root}/w.pth"}
   - {name: "other", train: "train softmax --dataset digits", model: "--checkpoint {here}/run"}
@@ -262,17 +254,6 @@ def test_a_command_that_a_row_leaves_out_is_not_run(bars: Path, tmp_path: Path) 
 def test_a_row_takes_the_one_along_that_it_is_compared_with(bars: Path, tmp_path: Path) -> None:
     result = reproduce(ReproduceConfig(table=str(bars), row=("after",), data_root=tmp_path, out=tmp_path / "out"))
     assert [row["name"] for row in result.to_json()["tables"][0]["rows"]] == ["before", "after"]
-
-
-def test_smoke_puts_options_in_place_of_those_that_a_command_has(bars: Path, tmp_path: Path) -> None:
-    found = read_table(str(bars))
-    config = ReproduceConfig(table=str(bars), smoke=True)
-    first, last = (
-        complete_command(config, found, row.commands[1], {}, tmp_path, tmp_path / "here", 0)
-        for row in (found.rows[0], found.rows[2])
-    )
-    assert first == ["embed", "--weights", f"{tmp_path}/w.pth", "--seed", "0", "--backbone", "small"]
-    assert last == ["embed", "--checkpoint", f"{tmp_path}/here/run", "--seed", "0"]
 
 
 def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
@@ -325,7 +306,7 @@ def test_values_come_from_the_command_that_they_name(
 ) -> None:
     commands = Commands(monkeypatch)
     second = "  - evaluate knn --index {here}/rows.h5 --seed 5\n"
-    text = TABLE.replace("smoke:\n", second + "smoke:\n").replace(
+    text = TABLE.replace("rows:\n", second + "rows:\n").replace(
         "top 1: metrics.accuracy", "top 1: '#1.metrics.accuracy'"
     )
     table.write_text(text.replace("published: 50.0, ", ""))
@@ -366,24 +347,6 @@ def test_a_row_reads_a_folder_beside_the_data(table: Path, tmp_path: Path, monke
     assert commands.run[0][2:4] == ["--dataset", str(tmp_path / "mine")]
 
 
-@pytest.mark.parametrize("place", ["{data_root}/mine", "{folder}/mine"])
-def test_smoke_leaves_a_folder_of_ones_own_alone(
-    place: str, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = Commands(monkeypatch)
-    (tmp_path / "mine").mkdir()
-    own = place.replace("{folder}", str(tmp_path))
-    table.write_text(TABLE.replace("dataset: digits", f'dataset: "{own}"'))
-    words = {"table": str(table), "row": ("first",), "smoke": True, "data_root": tmp_path, "out": tmp_path / "out"}
-
-    reproduce(ReproduceConfig(**words))
-
-    images = tmp_path / "out/smoke-data/own-mine"
-    assert commands.run[0][2:4] == ["--dataset", str(images)]
-    assert len(load_dataset(str(images), data_root=tmp_path).class_names) == 20
-    assert list((tmp_path / "mine").iterdir()) == []
-
-
 def test_a_record_says_how_it_was_made_and_what_differs(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -402,70 +365,6 @@ def test_a_record_says_how_it_was_made_and_what_differs(
     assert record["command"] == f"labelkit reproduce {table} --row first --seeds 2 --data-root some"
     assert record["versions"].keys() == {"labelkit", "torch"}
     assert record["machine"]["cores"] >= 1
-
-
-def test_a_smoke_row_shortens_its_other_commands_and_gives_them_its_images(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = Commands(monkeypatch)
-    second = "  - embed --dataset {dataset} --batch-size 99 --seed 0\n"
-    text = TABLE.replace("smoke:\n", second + 'smoke:\n  embed: {batch-size: "2"}\n').replace("cifar10", "imagenet_1k")
-    table.write_text(text)
-
-    reproduce(ReproduceConfig(table=str(table), row=("second",), smoke=True, out=tmp_path / "out"))
-
-    images = str(tmp_path / "out/smoke-data/imagenet_1k")
-    assert commands.run[0][commands.run[0].index("--dataset") + 1] == images
-    assert commands.run[1][:7] == ["embed", "--dataset", images, "--seed", "0", "--batch-size", "2"]
-
-
-def test_smoke_puts_a_miniature_in_place_of_each_set_and_makes_up_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = Commands(monkeypatch)
-    made = tmp_path / "two.yaml"
-    made.write_text(
-        """
-source: cotap
-place: Table 0
-title: two sets
-values: {all: metrics.accuracy}
-commands:
-  - train cotap --dataset imagenet_1k --scene-dataset coco_stuff_27 --weights {data_root}/weights/some.pth --seed 1
-  - evaluate segmentation --checkpoint {here}/run --dataset voc_2012 --lr 3e-3 --seed {seed}
-  - evaluate tracking --checkpoint {here}/run --dataset davis_2017 --seed {seed}
-smoke:
-  all: {backbone: "vit_nano_p8_32"}
-  evaluate: {max-films: "1"}
-  evaluate segmentation: {lr: "1"}
-rows: [{name: one}]
-"""
-    )
-
-    reproduce(ReproduceConfig(table=str(made), smoke=True, out=tmp_path / "out"))
-
-    monkeypatch.undo()
-    images, weights = str(tmp_path / "out/smoke-data/imagenet_1k"), tmp_path / "out/smoke-data/weights/some.pth"
-    train, segment, track = commands.run
-    assert train[2:8] == ["--dataset", images, "--scene-dataset", "coco_stuff_27", "--weights", str(weights)]
-    assert segment[4:] == ["--dataset", "voc_2012", "--seed", "0", "--lr", "1", "--json"]
-    assert track[4:] == ["--dataset", "davis_2017", "--seed", "0", "--max-films", "1", "--json"]
-    for name in ("coco_stuff_27", "voc_2012", "davis_2017"):
-        assert load_dataset(name, data_root=tmp_path / "out/smoke-data").masks is not None
-    assert not build_backbone("vit_nano_p8_32", weights=weights).load_report.missing
-
-
-def test_a_smoke_row_gets_made_up_word_vectors_of_its_classes(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Commands(monkeypatch)
-    table.write_text(TABLE.replace("--lr 1", "--class-vectors {data_root}/class-vectors/cifar10.txt"))
-
-    reproduce(ReproduceConfig(table=str(table), row=("second",), smoke=True, out=tmp_path / "out"))
-
-    root = tmp_path / "out/smoke-data"
-    names = load_dataset("cifar10", data_root=root).class_names
-    assert read_class_vectors(root / "class-vectors/cifar10.txt", names).shape == (10, 200)
 
 
 @pytest.mark.parametrize(
@@ -526,18 +425,6 @@ def test_a_row_that_fails_does_not_stop_the_others(
     assert "2 of 2 rows failed" in str(result.fault)
 
 
-def test_smoke_runs_short_on_made_up_images(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = Commands(monkeypatch)
-
-    reproduce(ReproduceConfig(table=str(table), smoke=True, out=tmp_path / "out"))
-
-    first, second = (" ".join(words) for words in commands.run)
-    assert "--dataset digits --epochs 2 --max-per-class 4" in first
-    assert "--dataset cifar10 --lr 1 --epochs 2 --data-root" in second
-    assert "--epochs 1" not in first
-    assert (tmp_path / "out/smoke-data/cifar-10-batches-bin").is_dir()
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -590,9 +477,10 @@ SOURCES = sorted({read_table(name).source for name in available_tables()})
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_row_of_every_table_runs_for_a_few_steps(source: str, tmp_path: Path) -> None:
     failed = []
-    for name in of_source(source):
-        result = reproduce(ReproduceConfig(table=name, smoke=True, device="cpu", out=tmp_path)).to_json()
-        rows = result["tables"][0]["rows"]
-        assert len(rows) == len(read_table(name).rows)
-        failed += [f"{name}, {row['name']}: {row['reason']}" for row in rows if row["state"] != "done"]
+    for table in map(read_table, of_source(source)):
+        for row in table.rows:
+            try:
+                assert run_row(table, row, tmp_path).keys() == table.values.keys()
+            except AssertionError as error:
+                failed.append(f"{table.name}, {row.name}: {error}")
     assert failed == []

@@ -21,7 +21,6 @@ from labelkit.stages.start import given as given_module
 from labelkit.stages.start import record as records
 from labelkit.stages.start import run as run_module
 from labelkit.stages.start.run import start
-from labelkit.stages.train.verdict import MeasuredGain
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from labelkit.store.run_folder import locked
@@ -859,29 +858,6 @@ def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> 
     said = " ".join(told["sentences"])  # type: ignore[arg-type]
     assert "No class has two labels yet" in said
     assert "others look more like them than like any labeled photo. Fill in" in said
-
-
-@pytest.mark.parametrize(
-    ("gains", "said"),
-    [((-0.1, -0.1, 0.2), "Label rather than train: in 1 of 3 "), ((0.2, 0.2), "Training a head may help: in 2 of 2 ")],
-)
-def test_measured_cases_say_whether_to_train(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gains: tuple[float, ...], said: str
-) -> None:
-    cases = [case(gain) for gain in gains]
-    monkeypatch.setattr("labelkit.stages.train.verdict.measured_gains", lambda: cases)
-    known = write_labels(tmp_path / "known.csv", [0, 1, 2, 3, 4, 5])
-
-    told = run(photos, labels=known, num_classes=3)
-
-    assert said in " ".join(told["sentences"])  # type: ignore[arg-type]
-
-
-def case(gain: float) -> MeasuredGain:
-    about = {"data": "photos", "row": "row", "score": "accuracy", "source": "file.json"}
-    return MeasuredGain(
-        "rows", "gcd", share=1.0, labels_per_class=2, before=0.5, after=0.5 + gain, spread=0.01, **about
-    )
 
 
 @pytest.mark.parametrize(

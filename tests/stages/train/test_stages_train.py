@@ -194,39 +194,6 @@ def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stand_ins_let_a_training_be_planned_before_its_data_and_weights_are_here(
-    labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["train", "supervised", "--dataset", "stl10", "--num-labels", 500, "--backbone", "resnet20_cifar"]
-    words += [
-        "--batch-size",
-        8,
-        "--image-size",
-        32,
-        "--steps",
-        7000,
-        "--weights",
-        "nowhere.pth",
-        "--eval-split",
-        "none",
-    ]
-
-    assert labelkit(*words, "--stand-ins").code == 2
-    assert labelkit(*words, "--dry-run").code == 3
-    answer = labelkit(*words, "--dry-run", "--stand-ins", "--json")
-
-    assert answer.code == 0, answer.err
-    assert "stl10 is not here: 13,000 made-up images stand for it" in answer.err
-    plan = answer.json
-    assert plan["samples"] == {"images": 5000, "labeled": 500, "unlabeled": 4500, "old_classes": 10, "new_classes": 0}
-    assert plan["steps"] == 7000
-    assert plan["config"]["weights"] == "nowhere.pth"
-    assert "verdict" not in plan
-    assert "before_training" not in plan
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_dry_run_shows_every_option_to_people(train: Any, tmp_path: Path) -> None:
     answer = train("--dry-run", "--out", tmp_path / "run")
     assert "images, " in next(line for line in answer.out.splitlines() if line.startswith("samples "))

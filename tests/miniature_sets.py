@@ -1,7 +1,6 @@
 """The named data sets in their official layouts, with a few tiny images.
 
-What tests read instead of gigabytes, and ``labelkit reproduce --smoke`` instead of the data of a table. Images are flat
-colors or a few columns: nothing can be learned from them.
+What tests read instead of gigabytes. Images are flat colors or a few columns: nothing can be learned from them.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from PIL import Image
-
-from labelkit.data.matlab import write_matlab
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.voc import CLASSES as VOC_CLASSES
+from PIL import Image
+from scipy.io import savemat
 
 
 def jpeg(value: int = 0) -> bytes:
@@ -67,7 +65,7 @@ def write_annotations(path: Path, rows: Sequence[tuple[str, int]], *, labels: bo
     for i, (file, label) in enumerate(rows):
         table[i] = (39, label, file) if labels else (39, file)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_matlab(path, {"annotations": table})
+    savemat(path, {"annotations": table})
 
 
 def write_cars(
@@ -82,7 +80,7 @@ def write_cars(
     test = [(f"{i + 1:05d}.jpg", i + 1) for i in range(count)]
     write_annotations(root / "devkit/cars_train_annos.mat", train)
     write_annotations(root / test_labels, test)
-    write_matlab(root / "devkit/cars_meta.mat", {"class_names": np.array([classes], dtype=object)})
+    savemat(root / "devkit/cars_meta.mat", {"class_names": np.array([classes], dtype=object)})
     for folder, rows in (("cars_train", train), ("cars_test", test)):
         for file, label in rows:
             put(root / folder / file, jpeg(60 * label % 256))
@@ -135,9 +133,7 @@ def write_svhn(root: Path, *, train: int = 6, test: int = 4) -> None:
         pixels = np.stack([np.full((32, 32, 3), 10 * i % 256, np.uint8) for i in range(count)], axis=3)
         pixels[0] = 255
         root.mkdir(parents=True, exist_ok=True)
-        write_matlab(
-            root / f"{split}_32x32.mat", {"X": pixels, "y": (10 - np.arange(count) % 10)[:, None].astype(np.uint8)}
-        )
+        savemat(root / f"{split}_32x32.mat", {"X": pixels, "y": (10 - np.arange(count) % 10)[:, None].astype(np.uint8)})
 
 
 STL_CLASSES = ("airplane", "bird", "car")
