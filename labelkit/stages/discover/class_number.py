@@ -43,6 +43,8 @@ _SHOWN_NAMES = 5
 MOST_TRIED = 1000
 #: How often some classes are said to have no label although all have one.
 RISK = 0.05
+#: Up to here it is open: a few labels of each class cannot tell by chance alone, so the belief has to say it too.
+UNCLEAR_RISK = 0.2
 # Above this spread of the logarithms, counts of dense groups disagree.
 _UNCLEAR = 0.8
 
@@ -201,6 +203,13 @@ def _given(config: DiscoverCategoriesConfig, number: int, labels: NDArray[np.int
     return Judgement(choice, (number, number), len(labels), ("the number of classes was given",), False, False)
 
 
+def _no_others(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], chance: float) -> Judgement:
+    """Take the classes with labels for all."""
+    number = len(np.unique(labels[labels >= 0]))
+    said = f"the {number} classes with labels seem to be all there are; if there are others, pass --new-classes some"
+    return replace(_given(config, number, labels), notes=(said,), chance_all_labeled=chance)
+
+
 def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64]) -> Judgement:
     """Choose by the share of the classes with labels, and by dense groups."""
     classes = np.unique(labels[labels >= 0])
@@ -224,13 +233,8 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
             chance = chance_all_classes_labeled(
                 rows, labels[used], generator=keyed_generator(config.seed, "classes without a label")
             )
-        if chance > RISK:
-            given = _given(config, len(classes), labels)
-            said = (
-                f"the {len(classes)} classes with labels seem to be all there are; if there are others, pass "
-                "--new-classes some"
-            )
-            return replace(given, notes=(said,), chance_all_labeled=chance)
+        if chance > UNCLEAR_RISK:
+            return _no_others(config, labels, chance)
     different = len(np.unique(rows, axis=0))
     most = min(different, most_classes(len(rows)), most_clusters(labels >= 0, labels[labels >= 0]))
     low, high = _bounds(config, labels, len(used), most, share=3)
@@ -245,6 +249,8 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
         )
     if (labels >= 0).all():
         return Judgement(choice, (low, high), len(used), (), False, False)
+    if chance is not None and chance > RISK and choice.low <= len(classes):
+        return _no_others(config, labels, chance)
     notes = []
     if chance is not None:
         notes.append("some classes seem to have no label; if all have one, pass --new-classes none")

@@ -16,6 +16,7 @@ from labelkit.cli.main import main
 from labelkit.config.base import StageConfig
 from labelkit.config.start import StartConfig
 from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.reading import sha256_file
 from labelkit.stages.result import SimpleResult, StageResult
 from labelkit.stages.start import given as given_module
 from labelkit.stages.start import record as records
@@ -490,7 +491,10 @@ def test_photos_that_are_as_they_were_are_not_read_for_their_labels(
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     run(photos, labels=known, num_classes=3)
 
-    monkeypatch.setattr(given_module, "sha256_file", lambda path: pytest.fail(f"{path} is read"))
+    def of_tables_alone(path: Path) -> str:
+        return sha256_file(path) if path.suffix == ".csv" else pytest.fail(f"{path} is read")
+
+    monkeypatch.setattr(given_module, "sha256_file", of_tables_alone)
 
     assert run(photos, labels=known, num_classes=3)["described_now"] == 0
 
