@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.unlabeled_classes import _largest_missed, _parents, chance_all_classes_labeled
+from labelkit.algorithms.unlabeled_classes import _missed, _parents, label_coverage
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, linkage
 
@@ -31,7 +31,7 @@ def chances(labeled_classes: int) -> list[float]:
     for seed in range(10):
         rows, truth = blobs(seed)
         labels = some_labels(truth, labeled_classes, 4, seed)
-        found.append(chance_all_classes_labeled(rows, labels, generator=np.random.default_rng(seed)))
+        found.append(label_coverage(rows, labels, generator=np.random.default_rng(seed)).chance)
     return found
 
 
@@ -53,7 +53,8 @@ def test_largest_missed_branches_are_those_of_every_cut_of_the_tree() -> None:
     largest = [branch for branch in free if not any(branch < other for other in free)]
     expected = sum(sorted((len(branch) for branch in largest), reverse=True)[:5])
 
-    assert _largest_missed(*_parents(tree, n), labeled) == expected
+    parents, sizes = _parents(tree, n)
+    assert sizes[_missed(parents, sizes, labeled)].sum() == expected
 
 
 def test_labels_of_one_class_are_refused() -> None:
@@ -62,4 +63,17 @@ def test_labels_of_one_class_are_refused() -> None:
     labels[:3] = 0
 
     with pytest.raises(ValueError, match="two classes"):
-        chance_all_classes_labeled(rows, labels, generator=np.random.default_rng(0))
+        label_coverage(rows, labels, generator=np.random.default_rng(0))
+
+
+def test_a_class_that_is_missed_is_as_far_away_as_classes_are_from_each_other() -> None:
+    random = np.random.default_rng(0)
+    truth = np.repeat(np.arange(3), 10)
+    rows = np.eye(3)[truth] + 0.05 * random.standard_normal((30, 3))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    missed = label_coverage(rows, some_labels(truth, 2, 2, 0), generator=np.random.default_rng(0))
+    all_reached = label_coverage(rows, some_labels(truth, 3, 2, 0), generator=np.random.default_rng(0))
+
+    assert 0.9 <= missed.separation <= 1.1
+    assert all_reached.separation < 0.5

@@ -27,7 +27,7 @@ from labelkit.algorithms.class_number import (
 from labelkit.algorithms.class_number_belief import MOST_ROWS, believe_num_classes, density_spread
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.unlabeled_classes import chance_all_classes_labeled
+from labelkit.algorithms.unlabeled_classes import label_coverage
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -43,8 +43,10 @@ _SHOWN_NAMES = 5
 MOST_TRIED = 1000
 #: How often some classes are said to have no label although all have one.
 RISK = 0.05
-#: Up to here it is open: a few labels of each class cannot tell by chance alone, so the belief has to say it too.
-UNCLEAR_RISK = 0.2
+#: Up to here it is open, since two or three labels of a class cannot tell by chance alone: there are others if what is
+#: missed lies as far from all classes as these from each other, and the belief allows no number as small as theirs.
+UNCLEAR_RISK = 0.35
+SEPARATE = 0.95
 # Above this spread of the logarithms, counts of dense groups disagree.
 _UNCLEAR = 0.8
 
@@ -230,10 +232,11 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
     chance = None
     if config.new_classes == "auto" and config.min_classes is None and len(classes) > 1 and (labels < 0).any():
         with current_progress().task("are all classes labeled?", total=None):
-            chance = chance_all_classes_labeled(
+            coverage = label_coverage(
                 rows, labels[used], generator=keyed_generator(config.seed, "classes without a label")
             )
-        if chance > UNCLEAR_RISK:
+        chance = coverage.chance
+        if chance > (UNCLEAR_RISK if coverage.separation >= SEPARATE else RISK):
             return _no_others(config, labels, chance)
     different = len(np.unique(rows, axis=0))
     most = min(different, most_classes(len(rows)), most_clusters(labels >= 0, labels[labels >= 0]))
