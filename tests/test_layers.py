@@ -18,9 +18,9 @@ FILES = {
 }
 
 DOORS = {
-    # Of foreign files, a process of its own reads more than a store may hold.
+    # Of foreign files, more is read than a store may hold.
     "h5py": {"store/hdf5", "store/foreign/hdf5.py"},
-    "faiss": {"algorithms/neighbors.py", "algorithms/indexes.py"},
+    "faiss": {"algorithms/neighbors.py", "algorithms/indexes.py", "algorithms/clustering.py"},
     "timm": {"models/vit.py", "models/backbones.py", "models/published.py"},
     "accelerate": {"engine/devices.py"},
     "matplotlib": {"stages/pictures/plots.py"},

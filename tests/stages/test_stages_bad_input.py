@@ -167,7 +167,7 @@ CASES = {
     "no images, query": Case(empty_folder, "retrieve --index {index} --query {bad}", 3, ("{bad}: no images",)),
     "no such data set": Case(nothing, TRAIN + " --dataset digitz", 3, ("digitz", "Did you mean digits")),
     "no such split": Case(
-        nothing, TRAIN + " --dataset {photos} --split test", 2, ("--split", "has no split 'test'", "Choose one, or all")
+        nothing, TRAIN + " --dataset {photos} --split test", 2, ("--split", "no split 'test'", "Splits of this set")
     ),
     "CSV row with a missing file": Case(
         csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "path,label")
@@ -334,7 +334,7 @@ CASES = {
         ("{bad}: shorter than it says, it was cut off", "Restore the file"),
     ),
     "store with a changed byte": Case(
-        store(lambda data: data[:-5000] + bytes([data[-5000] ^ 1]) + data[-4999:]),
+        store(lambda data: data[:4100] + bytes([data[4100] ^ 1]) + data[4101:]),  # embeddings begin at 4096
         "retrieve --index {bad} " + QUERY,
         3,
         ("{bad}", "differ", "Restore the file"),

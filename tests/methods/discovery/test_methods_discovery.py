@@ -58,7 +58,8 @@ def test_flipclass_without_its_update_is_simgcd_on_its_views(make: Make, off: di
 def test_no_alignment_is_a_step_of_size_zero(make: Make) -> None:
     none, zero = make("flipclass", align_mode="none"), make("flipclass", gamma_update=0.0)
     batch = next(none.batches())
-    assert torch.equal(none.method(batch).loss, zero.method(batch).loss)
+    # two ways to compute attention, equal up to rounding
+    torch.testing.assert_close(none.method(batch).loss, zero.method(batch).loss, rtol=1e-6, atol=0)
 
 
 def test_the_update_changes_the_loss_in_its_own_way_in_every_space(make: Make) -> None:
