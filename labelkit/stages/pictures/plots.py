@@ -476,5 +476,5 @@ def _draw_numbers(axes: Axes, curve: CriterionCurve | ClassNumberChoice) -> None
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="number of classes", ylabel="labels that are right", title=f"{curve.best} classes")
+    axes.set(xlabel="number of classes", ylabel="share of labels that are right", title=f"{curve.best} classes")
     axes.legend(loc="lower left", fontsize="small")
