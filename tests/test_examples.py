@@ -536,13 +536,12 @@ def test_suggested_labels_print_and_keep_their_scores(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_intervals_of_the_number_of_classes_hold_and_others_are_set_beside_them(tmp_path: Path) -> None:
+def test_intervals_of_the_number_of_classes_hold_and_the_published_search_is_set_beside_them(tmp_path: Path) -> None:
     environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
-    for script, more in (("class_number_rivals.py", []), ("class_number_cases.py", ["--rivals", "rivals.json"])):
-        out = "cases.json" if more else "rivals.json"
-        command = [sys.executable, str(ROOT / "examples" / script), "--report", "digits", *more, "--out", out]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+    script = str(ROOT / "examples" / "class_number_cases.py")
+    command = [sys.executable, script, "--report", "digits", "--out", "cases.json"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
     record = json.loads((tmp_path / "cases.json").read_text())
     lines = {(line["share"], line["name"]): line["report"] for line in record["summary"]}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         risk_coverage,
         softmax,
     )
-    from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, choose_num_classes, class_numbers
+    from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, class_numbers
     from labelkit.algorithms.clustering import (
         Clustering,
         SemiSupervisedClustering,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         semi_supervised_kmeans,
         spherical_kmeans,
     )
-    from labelkit.algorithms.clustering_path import Partition, kmeans_path
     from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
     from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
         uniformity,
         uniformity_gradient,
     )
-    from labelkit.algorithms.silhouette import pairwise_distances, silhouette_score, simplified_silhouette_score
     from labelkit.algorithms.sinkhorn import (
         LinearScores,
         SinkhornResult,
@@ -80,7 +78,6 @@ __all__ = [
     "NamedProbability",
     "Reliability",
     "RiskCoverage",
-    "Partition",
     "SemiSupervisedClustering",
     "Spread",
     "SinkhornResult",
@@ -94,7 +91,6 @@ __all__ = [
     "cluster_sizes",
     "carry_map",
     "conformal_threshold",
-    "choose_num_classes",
     "class_numbers",
     "contingency",
     "discover_confident",
@@ -105,7 +101,6 @@ __all__ = [
     "group_means",
     "group_scores",
     "kmeans",
-    "kmeans_path",
     "knn",
     "knn_votes",
     "leave_one_out_agreement",
@@ -121,15 +116,12 @@ __all__ = [
     "nearest_centroids",
     "order_prior",
     "pair_agreement",
-    "pairwise_distances",
     "prior_energy",
     "reliability",
     "risk_coverage",
     "rms_cosine_bound",
     "semi_supervised_kmeans",
     "softmax",
-    "silhouette_score",
-    "simplified_silhouette_score",
     "solve",
     "spherical_kmeans",
     "spread_prototypes",
@@ -173,7 +165,6 @@ __getattr__ = names_of(
         "class_number": (
             "ClassNumberChoice",
             "CriterionCurve",
-            "choose_num_classes",
             "class_numbers",
         ),
         "clustering": (
@@ -183,10 +174,6 @@ __getattr__ = names_of(
             "nearest_centroids",
             "semi_supervised_kmeans",
             "spherical_kmeans",
-        ),
-        "clustering_path": (
-            "Partition",
-            "kmeans_path",
         ),
         "critical_samples": (
             "CriticalDiscovery",
@@ -225,11 +212,6 @@ __getattr__ = names_of(
             "spread_prototypes",
             "uniformity",
             "uniformity_gradient",
-        ),
-        "silhouette": (
-            "pairwise_distances",
-            "silhouette_score",
-            "simplified_silhouette_score",
         ),
         "sinkhorn": (
             "LinearScores",

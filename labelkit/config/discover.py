@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -38,12 +39,14 @@ class DiscoverCategoriesConfig(
     """``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
+    # these acted with criteria that are gone, and these are refused
+    retired_fields: ClassVar[frozenset[str]] = frozenset({"search", "num_draws"})
+    constants: ClassVar[Mapping[str, object]] = {"max_rows": 3000}
 
-    criterion: Literal["auto", "all", "label-free", "labeled", "heldout", "silhouette", "stability"] = Field(
+    criterion: Literal["auto", "published"] = Field(
         "auto",
         description="How to judge a number of classes. auto: by the share of the images that look like classes with "
-        "labels, and by dense groups. The others try every number by k-means: labeled and heldout need labels, "
-        "silhouette and stability do not; label-free: the last two; all: all that the labels allow.",
+        "labels, and by dense groups; published: by the labels that k-means of all rows gets right, as in GCD.",
     )
     num_classes: int | None = Field(
         None, ge=1, description="Classes to make, if their number is known; default: it is estimated."
@@ -64,25 +67,13 @@ class DiscoverCategoriesConfig(
     max_classes: int | None = Field(
         None,
         ge=2,
-        description="Most classes tried; default: 1,000 or a third of the rows, whichever is less. With k-means it is "
-        "a tenth, and the range grows, up to 1,000 or half of the rows, while its end fits best.",
-    )
-    search: Literal["path", "brent", "grid"] = Field(
-        "path",
-        description="path: k-means of every number, each started from its neighbor, on random halves of the rows; "
-        "brent, grid: the published search of --criterion labeled, on all rows, over few numbers or every one.",
-    )
-    num_draws: int = Field(
-        8, ge=3, description="Random halves of the rows (and of the labels) that are drawn; not with auto."
-    )
-    max_rows: int = Field(
-        10_000,
-        ge=20,
-        description="Most rows used to choose the number, drawn at random; with auto at most 3,000. All rows get a "
-        "class.",
+        description="Most classes tried; default: 1,000 or a third of the rows, whichever is less. With published it "
+        "is a tenth, and the range grows, up to 1,000, while its end fits best.",
     )
     num_inits: int = Field(
-        10, ge=1, description="Starts of the k-means of --grouping k-means; the lowest inertia wins."
+        10,
+        ge=1,
+        description="Starts of k-means, with --grouping k-means or --criterion published; the lowest inertia wins.",
     )
     seed: int = Field(0, ge=0, description="Seed of draws and starts.")
     plot: Path | None = Field(
@@ -90,12 +81,6 @@ class DiscoverCategoriesConfig(
         description="Also draw the curves, and with --levels the tree, to this PNG.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
-
-    @model_validator(mode="after")
-    def _published_search_has_one_criterion(self) -> DiscoverCategoriesConfig:
-        if self.search != "path" and self.criterion != "labeled":
-            raise ValueError(f"--search {self.search} is the published search of --criterion labeled; pass that too")
-        return self
 
     @model_validator(mode="after")
     def _the_number_is_given_once(self) -> DiscoverCategoriesConfig:

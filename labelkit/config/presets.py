@@ -139,7 +139,9 @@ def collect(
         file_values = {
             key: value
             for key, value in file_values.items()
-            if key not in retired and (key not in config_class.constants or value != config_class.constants[key])
+            if key not in retired
+            # numbers of a file are still text here
+            and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
         }
     if dataset is None:
         dataset = _dataset_of(config_class, overrides, file_values)

@@ -256,7 +256,7 @@ def grouping_scores_bytes(num_rows: int, num_classes: int) -> int:
 
 
 def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num_inits: int) -> int:
-    """What choosing a number of classes takes: a sample and its halves, exact silhouettes; then all rows by k-means.
+    """What choosing a number of classes takes: a sample and all pairs of it, or all rows; then all by k-means.
 
     Args:
         num_rows: that get a class.
@@ -265,8 +265,8 @@ def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num
         num_classes: most that are tried.
         num_inits: starts of the k-means that assigns.
     """
-    exact = 4 * 4 * min(used, 4000) ** 2
-    choosing = 10 * 4 * used * dim + 40 * used * num_classes + exact
+    pairs = 4 * 4 * min(used, 4000) ** 2
+    choosing = 10 * 4 * used * dim + 40 * used * num_classes + pairs
     return max(choosing, kmeans_bytes(num_rows, dim, num_classes, num_inits)) + 60 * num_rows
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.algorithms.class_number import class_numbers
 from labelkit.algorithms.matching import match_clusters
 from labelkit.algorithms.over_clustering import bounded_integer_search, estimate_num_classes
 from numpy.typing import NDArray
@@ -122,3 +124,24 @@ def test_bad_input_is_refused(changes: dict[str, Any], message: str, rng: np.ran
     arguments: dict[str, Any] = {"x": rows, "labels": labels, "labeled_mask": mask, "k_min": 3, "k_max": 8}
     with pytest.raises(ValueError, match=message):
         estimate_num_classes(**(arguments | changes))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(2, 2, [2]), (2, 5, [2, 3, 4, 5]), (150, 250, list(range(150, 251))), (99, 100, [99, 100])],
+)
+def test_short_ranges_are_looked_at_wholly(low: int, high: int, expected: list[int]) -> None:
+    assert class_numbers(low, high) == expected
+
+
+def test_numbers_above_a_hundred_come_in_steps_of_two_percent() -> None:
+    numbers = class_numbers(2, 1000)
+    assert numbers[:99] == list(range(2, 101))
+    assert numbers[99:102] == [102, 104, 106]
+    assert numbers[-1] == 1000
+    assert all(later - earlier <= max(1, 0.02 * earlier) for earlier, later in pairwise(numbers))
+
+
+def test_no_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="low=5, high=4"):
+        class_numbers(5, 4)

@@ -354,7 +354,7 @@ CASES = {
     ),
     "store without labels, categories": Case(
         unlabeled_store,
-        "discover categories --index {bad} --criterion labeled",
+        "discover categories --index {bad} --criterion published",
         3,
         ("{bad}", "has no labels that may be used"),
     ),

@@ -106,7 +106,7 @@ QUICK = {
     "retrieve --query-rows 3,4 --result hits": "small.h5.results/hits.h5",
     "evaluate knn --result votes": "small.h5.results/votes.h5",
     "evaluate linear --gallery all --epochs 2 --result line": "small.h5.results/line.h5",
-    "discover categories --max-classes 22 --num-draws 3": "small.h5.results/categories.h5",
+    "discover categories --max-classes 22": "small.h5.results/categories.h5",
     "suggest -n 3 --out next.csv": "next.csv",
 }
 

@@ -69,7 +69,7 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
     lines["categories"] = categories
     lines["categories-given"] = [*categories, "--num-classes", "25", "--levels", "2", "--result", "given"]
     few = ["--num-inits", "2", "--max-classes", "30", "--result", "by-k-means"]
-    lines["categories-k-means"] = [*categories, "--grouping", "k-means", "--criterion", "silhouette", *few]
+    lines["categories-k-means"] = [*categories, "--grouping", "k-means", *few]
     suggest = ["suggest", "--index", index, "--overwrite", "--json", "-n", "9", "--out"]
     lines["suggest"] = [*suggest, str(folder / "next.csv"), "--result", "k-means"]
     for strategy in SUGGESTED:
@@ -137,7 +137,7 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
             "images": [[["retrieve", *index, "--query", str(folders[1])]]] * 2,
             "balance": [[[*lines["sinkhorn"], "--exact-balance"]]] * 2,
             "grouping": [[["discover", "answer", *index, "--num-clusters", "25"]]] * 2,
-            "search": [[[*lines["categories"], "--criterion", "labeled", "--search", "grid"]]] * 2,
+            "search": [[[*lines["categories"], "--criterion", "published"]]] * 2,
             "commands": [[lines["sinkhorn"]], [lines["retrieve"]]],
             "train": [[[*train, "--seed", "1"]], [[*train, "--seed", "2"]]],
             "embed": [[[*embed, "--image-size", "8"]], [[*embed, "--image-size", "16"]]],
@@ -279,7 +279,7 @@ def test_a_command_that_works_alone_is_refused(forked_slowly: dict[str, list[Don
         ("index", "--search: hnsw is an index, which several"),
         ("balance", "--exact-balance: balances all rows at once, which several processes do not share"),
         ("grouping", "--num-clusters: makes groups first, which several processes do not share"),
-        ("search", "--search: grid clusters all rows at once, which several processes do not share"),
+        ("search", "--criterion: published clusters all rows at once, which several processes do not share"),
         ("images", "is to be embedded first, which several processes do not share. Embed it, and give the store"),
     ],
 )

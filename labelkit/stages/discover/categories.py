@@ -31,10 +31,7 @@ from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, check_new_result, read_result, write_result
 
-_PARAMETERS = (
-    *("criterion", "search", "num_draws", "max_rows", "num_inits", "seed", "split"),
-    *("grouping", "min_size", "levels"),
-)
+_PARAMETERS = ("criterion", "num_inits", "seed", "split", "grouping", "min_size", "levels")
 # Blocks of logits, in both precisions.
 _BLOCK_BYTES = 48 << 20
 
@@ -72,9 +69,9 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         ConfigError: bounds that leave no choice, more classes than rows, nowhere to draw, or several processes and a
             search over all rows.
     """
-    if config.search != "path":
+    if config.criterion == "published":
         remedy = "Leave it out, or start without torchrun."
-        refuse_several("--search", f"{config.search} clusters all rows at once", remedy)
+        refuse_several("--criterion", "published clusters all rows at once", remedy)
     store = open_rest(config.index, skip_damaged=config.skip_damaged)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
@@ -86,7 +83,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     earlier = read_earlier(config, config.result or "categories")
     features = _features(config, store, rows)
     started = time.monotonic()
-    judgement = judge_class_number(config, given.where, given.class_names, features, labels)
+    judgement = judge_class_number(config, given.where, features, labels)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
@@ -177,19 +174,17 @@ def _assign(
 
 
 def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> StoredRows:
-    used = min(len(rows), config.max_rows) if config.search == "path" else len(rows)
-    if config.criterion == "auto":
-        used = min(used, MOST_ROWS)
+    published = config.criterion == "published"
+    used = len(rows) if published else min(len(rows), MOST_ROWS)
     most = config.max_classes or min(MOST_TRIED, max(2, used // 2))
-    whole = 0 if config.search == "path" else 3 * 4 * len(rows) * store.dim
+    whole = 3 * 4 * len(rows) * store.dim if published else 0
     beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
     if config.grouping == "tree":
         beside = max(beside, tree_bytes(len(rows), store.dim, most))
         held = largest_part(len(rows), current_processes())
     else:
         held = kmeans_held(len(rows))
-    remedy = "lower --max-rows or --max-classes"
-    what = "choosing the number of classes"
+    remedy, what = "lower --max-classes", "choosing the number of classes"
     return Memory.of(config).rows(store, rows, beside=beside, what=what, unit=True, remedy=remedy, held=held)
 
 

@@ -1,29 +1,13 @@
-"""Judge how many classes the rows of a store fall into: bounds, rows to use, criteria, and what to say of them."""
+"""Judge how many classes the rows of a store fall into: bounds, rows to use, and what to say of the evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.class_number import (
-    CRITERIA,
-    EXACT_SILHOUETTE_ROWS,
-    LABEL_FREE,
-    ClassNumberChoice,
-    Criterion,
-    TooFewDifferentRowsError,
-    choose_num_classes,
-    class_numbers,
-    combine_criteria,
-    count_paths,
-    make_curve,
-    most_classes,
-    share_error,
-)
+from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, class_numbers
 from labelkit.algorithms.class_number_belief import MOST_ROWS, believe_num_classes, density_spread
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
@@ -38,7 +22,6 @@ from labelkit.stages.result import Cell, Table
 
 # Labeled rows used of each class with labels, even where few rows are drawn.
 _LABELS_KEPT = 10
-_SHOWN_NAMES = 5
 # The range is widened up to here where its end fits best.
 MOST_TRIED = 1000
 #: How often some classes are said to have no label although all have one.
@@ -129,21 +112,19 @@ class Judgement:
 def judge_class_number(
     config: DiscoverCategoriesConfig,
     where: str,
-    class_names: Sequence[str],
     features: StoredRows,
     labels: NDArray[np.int64],
 ) -> Judgement:
     """Choose the number of classes.
 
     Args:
-        config: criteria, bounds, draws.
+        config: criterion and bounds.
         where: file that the labels are from, for messages.
-        class_names: of the labels.
         features: (n, d) as they are to be clustered.
         labels: (n,) classes that may be used, -1 where there is none.
 
     Raises:
-        DatasetError: no labels for a criterion that needs them, or rows that repeat too much.
+        DatasetError: no labels for a criterion that needs them, or rows that tell nothing.
         ConfigError: bounds that leave no choice.
     """
     if config.num_classes is not None:
@@ -155,39 +136,34 @@ def judge_class_number(
         return _given(config, len(np.unique(labels[labels >= 0])) + new, labels)
     if config.criterion == "auto":
         return _by_belief(config, features, labels)
-    classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
+    return _by_published_search(config, where, features[:], labels)
+
+
+def _by_published_search(
+    config: DiscoverCategoriesConfig, where: str, features: NDArray[np.float32], labels: NDArray[np.int64]
+) -> Judgement:
+    """Choose by GCD's search, over more numbers while the most that were tried fit best."""
+    classes = np.unique(labels[labels >= 0])
+    if not len(classes):
+        raise DatasetError(
+            where,
+            "has no labels that may be used, and --criterion published needs some",
+            "Embed a data set with labels, or leave --criterion out.",
+        )
+    most = min(len(labels), most_clusters(labels >= 0, labels[labels >= 0]))
+    low, high = _bounds(config, labels, len(labels), most)
     notes: list[str] = []
-    if config.search == "path":
-        used = _rows_to_use(config, labels, classes, config.max_rows)
-        if len(used) < len(features):
-            notes.append(
-                f"the number was chosen from {len(used)} of {len(features)} rows, drawn at random (--max-rows)"
-            )
-        _, sizes = np.unique(labels[used][labels[used] >= 0], return_counts=True)
-        most = most_classes(len(used))
-    else:
-        used, most = np.arange(len(features), dtype=np.int64), len(features)
-    criteria = _criteria(config, where, sizes)
-    most = min(most, most_clusters(labels >= 0, labels[labels >= 0]))
-    low, high = _bounds(config, labels, len(used), most)
-    if config.search == "path":
-        notes += _notes_of_labels(config, criteria, [class_names[label] for label in classes[sizes == 1]], sizes)
     while True:
-        if config.search == "path":
-            choice = _by_path(config, where, features[used], labels[used], criteria, (low, high))
-        else:
-            choice = _published(config, features[:], labels, low, high)
+        choice = _published(config, features, labels, low, high)
         further = min(2 * high, most, MOST_TRIED)
         if config.max_classes is not None or choice.best < high or further <= high:
             break
         notes.append(f"{high} classes, the most that were tried, fitted best; so up to {further} were tried")
         high = further
-    if config.search == "path":
-        notes += _notes_of_choice(choice, criteria, (low, high), len(used), sizes)
     at_least = at_most = False
     if (labels < 0).any():  # else the classes are known
         at_least, at_most = _open_ends(config, choice, (low, high), max(2, len(classes)))
-    judgement = Judgement(choice, (low, high), len(used), tuple(notes), at_least, at_most)
+    judgement = Judgement(choice, (low, high), len(labels), tuple(notes), at_least, at_most)
     if not (at_least or at_most):
         return judgement
     return replace(judgement, notes=(*notes, _note_of_end(config, judgement)))
@@ -215,7 +191,7 @@ def _no_others(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], chan
 def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64]) -> Judgement:
     """Choose by the share of the classes with labels, and by dense groups."""
     classes = np.unique(labels[labels >= 0])
-    used = _rows_to_use(config, labels, classes, min(config.max_rows, MOST_ROWS))
+    used = _rows_to_use(config, labels, classes)
     rows = np.asarray(features[used])
     if (labels < 0).any() and (rows == rows[0]).all():
         raise DatasetError(
@@ -239,7 +215,7 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
         if chance > (UNCLEAR_RISK if coverage.separation >= SEPARATE else RISK):
             return _no_others(config, labels, chance)
     different = len(np.unique(rows, axis=0))
-    most = min(different, most_classes(len(rows)), most_clusters(labels >= 0, labels[labels >= 0]))
+    most = min(different, len(rows) // 2 - 1, most_clusters(labels >= 0, labels[labels >= 0]))
     low, high = _bounds(config, labels, len(used), most, share=3)
     with current_progress().task("number of classes", total=None):
         choice = believe_num_classes(
@@ -275,39 +251,6 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
     at_most = choice.best == low and low > max(2, len(classes)) and low < high
     judgement = Judgement(choice, (low, high), len(used), tuple(notes), at_least, at_most, chance)
     return replace(judgement, notes=(*notes, _note_of_end(config, judgement))) if at_least or at_most else judgement
-
-
-def _by_path(
-    config: DiscoverCategoriesConfig,
-    where: str,
-    features: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    criteria: Sequence[Criterion],
-    searched: tuple[int, int],
-) -> ClassNumberChoice:
-    """Try the numbers of a range by all criteria.
-
-    Raises:
-        DatasetError: rows that repeat too much.
-    """
-    low, high = searched
-    total = count_paths(criteria, config.num_draws)
-    with current_progress().task("number of classes", total=total) as task:
-        try:
-            return choose_num_classes(
-                features,
-                class_numbers(low, high),
-                criteria,
-                labels=labels,
-                labeled_mask=labels >= 0,
-                seed=config.seed,
-                num_draws=config.num_draws,
-                progress=lambda: task.advance(1),
-            )
-        except TooFewDifferentRowsError as error:
-            raise DatasetError(
-                where, f"rows repeat: {error}", f"Embed other images, or pass --min-classes below {low}."
-            ) from error
 
 
 def _open_ends(
@@ -347,87 +290,25 @@ def _note_of_end(config: DiscoverCategoriesConfig, judgement: Judgement) -> str:
     )
 
 
-def _notes_of_labels(
-    config: DiscoverCategoriesConfig, criteria: Sequence[Criterion], single: list[str], sizes: NDArray[np.int64]
-) -> list[str]:
-    """Say what labels are too few for; ``single`` are names of classes with one labeled row."""
-    if "heldout" in criteria and single:
-        some = ", ".join(single[:_SHOWN_NAMES]) + (", ..." if len(single) > _SHOWN_NAMES else "")
-        return [f"heldout: {len(single)} of {len(sizes)} classes have one labeled row and none to hold out: {some}"]
-    if config.criterion == "all" and len(sizes) and "heldout" not in criteria:
-        return ["heldout is left out: no class has two labeled rows"]
-    return []
-
-
-def _notes_of_choice(
-    choice: ClassNumberChoice,
-    criteria: Sequence[Criterion],
-    searched: tuple[int, int],
-    num_rows: int,
-    sizes: NDArray[np.int64],
-) -> list[str]:
-    """Say what limits the choice; ``sizes`` are the labeled rows of each class."""
-    notes, (low, high) = [], searched
-    if choice.best > 100 and len(class_numbers(low, high)) <= high - low:
-        notes.append(
-            f"to save time, only every number up to 100 was tried, and beyond it steps of 2 %: {choice.best} is exact "
-            f"to {choice.best // 50}"
-        )
-    if choice.numbers[-1] < high:
-        notes.append(f"numbers above {choice.numbers[-1]} were not tried: half of the rows has no more different ones")
-    for curve in choice.criteria:
-        if not curve.tells:
-            notes.append(f"{curve.name} finds no number better than chance, so it allows every one")
-        elif curve.name == "silhouette":
-            strata = [num_rows] if set(criteria) <= set(LABEL_FREE) else [num_rows - int(sizes.sum()), *sizes.tolist()]
-            if sum((size + 1) // 2 for size in strata) > EXACT_SILHOUETTE_ROWS:
-                notes.append(
-                    "silhouette is simplified: it takes distances to the means of groups, not between all images, "
-                    f"since half of the rows are more than {EXACT_SILHOUETTE_ROWS:,}"
-                )
-    return notes
-
-
-def _criteria(config: DiscoverCategoriesConfig, where: str, sizes: NDArray[np.int64]) -> Sequence[Criterion]:
-    """Return the criteria to use; ``sizes`` are the labeled rows of each class."""
-    if config.criterion == "label-free" or (config.criterion == "all" and not len(sizes)):
-        return LABEL_FREE
-    if config.criterion == "all":
-        return tuple(name for name in CRITERIA if name != "heldout" or sizes.max() > 1)
-    if config.criterion in ("labeled", "heldout") and not len(sizes):
-        raise DatasetError(
-            where,
-            f"has no labels that may be used, and --criterion {config.criterion} needs some",
-            "Embed a data set with labels, or pass --criterion label-free.",
-        )
-    if config.criterion == "heldout" and sizes.max() < 2:
-        raise DatasetError(
-            where,
-            "no class has two labeled rows, so that no label can be held out",
-            "Label more images, or pass --criterion all.",
-        )
-    return tuple(name for name in CRITERIA if name == config.criterion)
-
-
 def _rows_to_use(
-    config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64], most: int
+    config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Draw at most ``most`` rows, with some labeled ones of each class."""
-    if len(labels) <= most:
+    """Draw so many rows that all pairs of them can be compared, with some labeled ones of each class."""
+    if len(labels) <= MOST_ROWS:
         return np.arange(len(labels), dtype=np.int64)
-    kept = min(_LABELS_KEPT, most // max(1, 2 * len(classes)))
+    kept = min(_LABELS_KEPT, MOST_ROWS // max(1, 2 * len(classes)))
     if kept < 2:
         raise ConfigError(
-            "--max-rows",
-            f"{most} rows are too few for {len(classes)} classes with labels",
-            f"Choose at least {4 * len(classes)}.",
+            "--criterion",
+            f"{MOST_ROWS} rows, which auto draws, are too few for {len(classes)} classes with labels",
+            "Pass --criterion published or --num-classes.",
         )
     order = keyed_generator(config.seed, "class number").permutation(len(labels))
     first = [order[labels[order] == label][:kept] for label in classes]
     chosen = np.zeros(len(labels), dtype=bool)
     chosen[np.concatenate([*first, np.empty(0, dtype=np.int64)])] = True
     others = order[~chosen[order]]
-    chosen[others[: most - int(chosen.sum())]] = True
+    chosen[others[: MOST_ROWS - int(chosen.sum())]] = True
     return np.flatnonzero(chosen)
 
 
@@ -451,14 +332,18 @@ def _bounds(
             str(config.index),
             f"{num_rows} rows are too few to tell {least} classes or more",
             "Embed more images"
-            + (", or pass --criterion labeled --search grid, which uses all rows at once." if num_old else "."),
+            + (
+                ", or pass --criterion published, which uses all rows at once."
+                if config.criterion == "auto" and num_old
+                else "."
+            ),
         )
     if not low <= high <= most:
         at_fault = "--min-classes" if low > most else "--max-classes"
         raise ConfigError(
             at_fault,
             f"cannot search from {low} to {high} classes among {num_rows} rows, {int((labels >= 0).sum())} of them "
-            "labeled" + (", by halves of them" if config.search == "path" else ""),
+            "labeled",
             f"Choose it between {least if low > most else low} and {most}.",
         )
     return low, high
@@ -469,7 +354,6 @@ def _published(
 ) -> ClassNumberChoice:
     """Run GCD's search; the error of an accuracy is that of a share of the labeled rows."""
     labeled = labels >= 0
-    search: Literal["brent", "grid"] = "brent" if config.search == "brent" else "grid"
     with current_progress().task("number of classes", total=None) as task:
         found = estimate_num_classes(
             features,
@@ -479,10 +363,15 @@ def _published(
             k_max=high,
             seed=config.seed,
             num_inits=config.num_inits,
-            search=search,
             progress=lambda number, score: task.advance(1, classes=number, score=round(score, 4)),
         )
     numbers, scores = zip(*sorted(found.curve), strict=True)
-    accuracy = np.array(scores)
-    errors = share_error(accuracy, int(labeled.sum()))
-    return combine_criteria([make_curve("labeled", numbers, accuracy[None], errors)])
+    # as if one label more were right and one more wrong: a share of 1 among few has an error too
+    count = int(labeled.sum())
+    moved = (np.array(scores) * count + 1) / (count + 2)
+    errors = np.sqrt(moved * (1 - moved) / (count + 2))
+    top = max(scores)
+    near = [number for number, score in found.curve if score >= top - errors[numbers.index(found.best)]]
+    curve = CriterionCurve("published", numbers, scores, tuple(errors.tolist()), found.best, min(near), max(near))
+    shares = tuple(score / top for score in scores)
+    return ClassNumberChoice(curve.best, curve.low, curve.high, numbers, shares, (curve,))

@@ -94,7 +94,7 @@ class DrawnTree:
 
 
 def write_class_number_plot(path: Path, choice: ClassNumberChoice, tree: DrawnTree | None = None) -> Path:
-    """Draw the curve of each criterion, its best number and what it cannot tell from it; then all together.
+    """Draw the curve of each criterion, its best number and what it cannot tell from it; then of several all together.
 
     Args:
         path: PNG to write; an existing file is replaced.
@@ -105,7 +105,7 @@ def write_class_number_plot(path: Path, choice: ClassNumberChoice, tree: DrawnTr
         ResourceError: it cannot be written.
     """
     believed = bool(choice.criteria) and choice.criteria[-1].name == _BELIEVED
-    curves = choice.criteria if len(choice.criteria) > 1 or not believed else ()
+    curves = choice.criteria if len(choice.criteria) > 1 else ()
     panels = len(curves) + 1 if choice.criteria else 0
     leaves = 0 if tree is None or not len(tree.unions) else len(tree.names)
     columns = min(panels, 1 if leaves else 3)
@@ -116,11 +116,10 @@ def write_class_number_plot(path: Path, choice: ClassNumberChoice, tree: DrawnTr
         max(1, lines), columns + bool(leaves), width_ratios=[1] * columns + [_TREE] * bool(leaves)
     )
     for place, curve in enumerate(curves):
-        axes = figure.add_subplot(grid[place // columns, place % columns])
-        _draw_belief(axes, curve.name, curve) if believed else _draw_criterion(axes, curve)
+        _draw_belief(figure.add_subplot(grid[place // columns, place % columns]), curve.name, curve)
     if panels:
         axes = figure.add_subplot(grid[(panels - 1) // columns, (panels - 1) % columns])
-        _draw_belief(axes, "all together", choice) if believed else _draw_choice(axes, choice)
+        _draw_belief(axes, "all together", choice) if believed else _draw_numbers(axes, choice.criteria[0])
     if tree is not None and leaves:
         _draw_tree(figure.add_subplot(grid[:, -1]), tree)
     return write_figure(path, figure)
@@ -425,26 +424,12 @@ def _draw_risk_coverage(axes: Axes, risk: RiskCoverage) -> None:
     axes.legend(loc="upper left", fontsize="small")
 
 
-def _draw_criterion(axes: Axes, curve: CriterionCurve) -> None:
-    low = [score - error for score, error in zip(curve.scores, curve.errors, strict=True)]
-    high = [score + error for score, error in zip(curve.scores, curve.errors, strict=True)]
-    axes.fill_between(curve.numbers, low, high, alpha=0.2, linewidth=0, label="± one standard error")
-    _draw_numbers(axes, curve.name, curve.numbers, curve.scores, curve.best, curve.low, curve.high)
-
-
 def _draw_belief(axes: Axes, title: str, curve: CriterionCurve | ClassNumberChoice) -> None:
-    _draw_numbers(
-        axes, f"{title}: {curve.best} classes", curve.numbers, curve.scores, curve.best, curve.low, curve.high
-    )
-    axes.set_ylabel("how likely (1 = the most)")
+    _draw_numbers(axes, curve)
+    axes.set(ylabel="how likely (1 = the most)", title=f"{title}: {curve.best} classes")
     band, line = axes.get_legend_handles_labels()[0]
     texts = [f"{curve.low} to {curve.high}: nine of ten cases", f"best: {curve.best}"]
     axes.legend([band, line], texts, loc="lower center", fontsize="small")
-
-
-def _draw_choice(axes: Axes, choice: ClassNumberChoice) -> None:
-    _draw_numbers(axes, "all together", choice.numbers, choice.scores, choice.best, choice.low, choice.high)
-    axes.set_ylabel("mean share of the best score")
 
 
 def _draw_tree(axes: Axes, tree: DrawnTree) -> None:
@@ -482,16 +467,14 @@ def _leaf_order(unions: NDArray[np.int64], count: int) -> list[int]:
     return inside[-1]
 
 
-def _draw_numbers(
-    axes: Axes, title: str, numbers: tuple[int, ...], scores: tuple[float, ...], best: int, low: int, high: int
-) -> None:
-    axes.plot(numbers, scores, marker="." if len(numbers) <= 60 else "", linewidth=1.5)
-    axes.axvspan(low, high, color="0.85", zorder=0, label=f"{low} to {high}")
-    axes.axvline(best, color="0.3", linestyle="--", linewidth=1, label=f"best: {best}")
-    if numbers[-1] > _LINEAR_RANGE * numbers[0]:
+def _draw_numbers(axes: Axes, curve: CriterionCurve | ClassNumberChoice) -> None:
+    axes.plot(curve.numbers, curve.scores, marker="." if len(curve.numbers) <= 60 else "", linewidth=1.5)
+    axes.axvspan(curve.low, curve.high, color="0.85", zorder=0, label=f"{curve.low} to {curve.high}")
+    axes.axvline(curve.best, color="0.3", linestyle="--", linewidth=1, label=f"best: {curve.best}")
+    if curve.numbers[-1] > _LINEAR_RANGE * curve.numbers[0]:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="number of classes", ylabel="score", title=title)
+    axes.set(xlabel="number of classes", ylabel="share of labels that are right", title=f"{curve.best} classes")
     axes.legend(loc="lower left", fontsize="small")

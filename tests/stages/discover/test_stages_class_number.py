@@ -8,15 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.class_number import CRITERIA, LABEL_FREE, choose_num_classes
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.discover.categories import discover_categories
-from labelkit.stages.pictures.plots import write_class_number_plot
 from labelkit.stages.progress import SilentProgress, use_progress
-from labelkit.stages.read.given_labels import labels_to_use
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import read_result
 from PIL import Image as Picture
 
 NUM_BLOBS, PER_BLOB = 5, 20
@@ -61,8 +57,6 @@ class Listener(SilentProgress):
 
 
 def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
-    """By k-means of every number; the default is tested in test_stages_class_number_belief.py."""
-    options = {"criterion": "all", **options}
     return discover_categories(DiscoverCategoriesConfig(index=store.path, overwrite=True, **options)).to_json()
 
 
@@ -87,28 +81,6 @@ def test_a_network_that_saw_the_labels_is_said_where_the_number_is_not_given(
     assert any("likely more classes" in text for text in listener.said) == (saw and given is None)
 
 
-def test_choice_interval_and_curves_are_those_of_all_criteria(blobs: EmbeddingStore) -> None:
-    result = categories(blobs, max_classes=9)
-
-    labels = labels_to_use(None, blobs, np.arange(100)).labels
-    expected = choose_num_classes(
-        unit(np.asarray(blobs.embeddings)), range(3, 10), CRITERIA, labels=labels, labeled_mask=labels >= 0
-    )
-    assert result["num_classes"] == expected.best == NUM_BLOBS
-    assert result["interval"] == [expected.low, expected.high]
-    assert result["searched"] == [3, 9]
-    assert result["rows_used"] == 100
-    assert result["curve"] == [list(entry) for entry in zip(expected.numbers, expected.scores, strict=True)]
-    assert [entry["name"] for entry in result["criteria"]] == list(CRITERIA)
-    for entry, curve in zip(result["criteria"], expected.criteria, strict=True):
-        assert (entry["best"], entry["interval"]) == (curve.best, [curve.low, curve.high])
-        assert entry["curve"] == [list(row) for row in zip(curve.numbers, curve.scores, curve.errors, strict=True)]
-        assert entry["best_of_draws"] == list(curve.best_of_draws)
-    kept = read_result(blobs, "categories").params
-    assert kept["num_classes"] == NUM_BLOBS
-    assert kept["criteria"] == result["criteria"]
-
-
 def test_rows_of_old_classes_keep_their_names_and_the_others_are_new(blobs: EmbeddingStore) -> None:
     result = categories(blobs, max_classes=9)
 
@@ -118,106 +90,36 @@ def test_rows_of_old_classes_keep_their_names_and_the_others_are_new(blobs: Embe
     assert [(row["new"], row["images"]) for row in result["classes"][3:]] == [(True, 20)] * 2
 
 
-@pytest.mark.parametrize("criterion", ["all", "label-free", "silhouette", "stability"])
-def test_a_store_without_labels_is_judged_by_how_its_rows_lie(unlabeled: EmbeddingStore, criterion: Any) -> None:
-    result = categories(unlabeled, criterion=criterion)
-
-    names = LABEL_FREE if criterion in ("all", "label-free") else (criterion,)
-    assert [entry["name"] for entry in result["criteria"]] == list(names)
-    assert result["num_classes"] == NUM_BLOBS
-    ids = read_result(unlabeled, "categories").arrays["pseudo_labels"]
-    assert [len(set(ids[start : start + PER_BLOB])) for start in range(0, 100, PER_BLOB)] == [1] * NUM_BLOBS
-    assert [row["name"] for row in result["classes"]] == [f"new-{number}" for number in range(1, 6)]
-
-
-def test_label_free_criteria_do_not_look_at_labels(blobs: EmbeddingStore, make_store: Any) -> None:
-    other = make_store(
-        blob_rows(),
-        name="other.h5",
-        labels=[i % 3 for i in range(100)],
-        labeled=[int(i < 60 and i % 2 == 0) for i in range(100)],
-        old_classes=[1, 1, 1],
-    )
-    one, two = (categories(store, criterion="label-free", max_classes=9) for store in (blobs, other))
-    assert one["criteria"] == two["criteria"]
-
-
-@pytest.mark.parametrize("criterion", ["labeled", "heldout"])
-def test_labels_that_are_needed_and_missing_are_missed(unlabeled: EmbeddingStore, criterion: Any) -> None:
+@pytest.mark.parametrize("options", [{}, {"criterion": "published"}, {"num_classes": 6}])
+def test_labels_are_missed_only_where_they_are_needed(unlabeled: EmbeddingStore, options: dict[str, Any]) -> None:
+    if options != {"criterion": "published"}:
+        assert categories(unlabeled, **options)["num_classes"] >= 4
+        return
     with pytest.raises(DatasetError, match="has no labels that may be used") as caught:
-        categories(unlabeled, criterion=criterion)
+        categories(unlabeled, **options)
 
-    assert "--criterion label-free" in caught.value.remedy
-
-
-def test_a_class_with_one_labeled_row_is_said_to_have_none_to_hold_out(make_store: Any) -> None:
-    store = make_store(
-        blob_rows(),
-        labels=[i // PER_BLOB for i in range(100)],
-        labeled=[int(i < 40 and i % 2 == 0) for i in range(99)] + [1],
-        old_classes=[1, 1, 0, 0, 1],
-    )
-    listener = Listener()
-    with use_progress(listener):
-        result = categories(store, max_classes=8)
-
-    note = "heldout: 1 of 3 classes have one labeled row and none to hold out: class-4"
-    assert note in result["notes"]
-    assert note in listener.said
-    assert [entry["name"] for entry in result["criteria"]] == list(CRITERIA)
-    assert result["num_classes"] == NUM_BLOBS
-    assert [row["name"] for row in result["classes"][:3]] == ["class-0", "class-1", "class-4"]
+    assert "leave --criterion out" in caught.value.remedy
 
 
-def test_classes_with_one_labeled_row_each_leave_heldout_out(make_store: Any) -> None:
-    store = make_store(
-        blob_rows(),
-        labels=[i // PER_BLOB for i in range(100)],
-        labeled=[int(i in (3, 25)) for i in range(100)],
-        old_classes=[1, 1, 0, 0, 0],
-    )
-    result = categories(store, max_classes=8)
-
-    assert [entry["name"] for entry in result["criteria"]] == ["labeled", "silhouette", "stability"]
-    assert "heldout is left out: no class has two labeled rows" in result["notes"]
-    assert result["num_classes"] == NUM_BLOBS
-    with pytest.raises(DatasetError, match="no class has two labeled rows"):
-        categories(store, criterion="heldout")
-
-
-def test_fewer_rows_are_used_when_told_and_all_get_a_class(make_store: Any) -> None:
-    store = make_store(
-        np.repeat(blob_rows(), 3, axis=0) + np.random.default_rng(0).normal(0, 0.1, (300, NUM_BLOBS)),
-        labels=[i // 60 for i in range(300)],
-        labeled=[int(i in (0, 1, 2)) for i in range(300)],
-        old_classes=[1, 0, 0, 0, 0],
-    )
-    result = categories(store, max_rows=90, max_classes=9)
-
-    assert result["rows_used"] == 90
-    assert result["num_classes"] == NUM_BLOBS
-    assert "the number was chosen from 90 of 300 rows, drawn at random (--max-rows)" in result["notes"]
-    assert (read_result(store, "categories").arrays["pseudo_labels"] >= 0).all()
-    # three labeled rows in 300 are kept, though 90 rows would hold one of them on average
-    assert [entry["name"] for entry in result["criteria"]] == list(CRITERIA)
-
-
-def test_too_few_rows_for_the_labeled_classes_are_refused(make_store: Any) -> None:
+def test_too_few_rows_for_the_labeled_classes_are_refused(make_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelkit.stages.discover.class_number.MOST_ROWS", 20)
     store = make_store(
         blob_rows(12), labels=[i // PER_BLOB for i in range(240)], labeled=[1] * 240, old_classes=[1] * 12
     )
-    with pytest.raises(ConfigError, match="20 rows are too few for 12 classes with labels") as caught:
-        categories(store, max_rows=20)
+    with pytest.raises(
+        ConfigError, match="20 rows, which auto draws, are too few for 12 classes with labels"
+    ) as caught:
+        categories(store)
 
-    assert caught.value.remedy == "Choose at least 48."
+    assert caught.value.remedy == "Pass --criterion published or --num-classes."
 
 
 def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
     return result["num_classes"], result["is_lower_bound"], result["is_upper_bound"]
 
 
-def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, unlabeled: EmbeddingStore) -> None:
-    words = ("discover", "categories", "--index", unlabeled.path, "--max-classes", "4", "--criterion", "all")
+def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, blobs: EmbeddingStore) -> None:
+    words = ("discover", "categories", "--index", blobs.path, "--max-classes", "4")
     answer = labelkit(*words, "--json")
 
     assert answer.code == 0
@@ -237,7 +139,7 @@ def test_a_choice_at_the_labeled_classes_is_a_lower_bound(make_store: Any) -> No
     labeled = [int(row < 100 and row % 2 == 0) for row in range(200)]
     store = make_store(rows, labels=labels, labeled=labeled, old_classes=[1] * 5 + [0] * 5)
 
-    result = categories(store)
+    result = categories(store, criterion="published")
 
     assert bound(result) == (5, True, False)
     assert any(
@@ -245,77 +147,63 @@ def test_a_choice_at_the_labeled_classes_is_a_lower_bound(make_store: Any) -> No
     )
 
 
-def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(unlabeled: EmbeddingStore) -> None:
-    result = categories(unlabeled, min_classes=6, max_classes=9)
+def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(blobs: EmbeddingStore) -> None:
+    result = categories(blobs, min_classes=7, max_classes=9)
 
-    assert bound(result) == (6, False, True)
-    assert "at most 6 classes: the fewest that --min-classes allowed fit best; lower it" in result["notes"]
+    assert bound(result) == (7, False, True)
+    assert "at most 7 classes: the fewest that --min-classes allowed fit best; lower it" in result["notes"]
 
 
-def test_the_range_grows_while_its_end_fits_best(make_store: Any) -> None:
-    # a tenth of the rows are 6 classes, and there are 10 blobs of 6 rows
+def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> None:
+    # a tenth of the rows are 6 classes, and 6 of 10 blobs of 6 rows have labels
     generator = np.random.default_rng(1)
     groups = np.repeat(np.arange(10), 6)
-    store = make_store(9 * np.eye(10)[groups] + generator.normal(0, 0.5, (60, 10)))
+    store = make_store(
+        9 * np.eye(10)[groups] + generator.normal(0, 0.5, (60, 10)),
+        labels=groups.tolist(),
+        labeled=[int(row < 36 and row % 6 > 0) for row in range(60)],
+        old_classes=[1] * 6 + [0] * 4,
+    )
 
-    result = categories(store)
+    result = categories(store, criterion="published")
 
-    assert bound(result) == (10, False, False)
-    assert result["searched"] == [2, 12]
     assert "6 classes, the most that were tried, fitted best; so up to 12 were tried" in result["notes"]
-
-
-def test_a_choice_within_the_range_is_an_answer(unlabeled: EmbeddingStore) -> None:
-    result = categories(unlabeled)
-
-    assert bound(result) == (NUM_BLOBS, False, False)
-    # nothing limits it, so nothing is noted
-    assert result["notes"] == []
-
-
-def test_rows_that_repeat_end_the_range_or_are_refused(make_store: Any) -> None:
-    store = make_store(np.repeat(np.eye(4), 10, axis=0))
-    result = categories(store, max_classes=8)
-
-    assert result["num_classes"] == 4
-    assert [number for number, _ in result["curve"]] == [2, 3, 4]
-    assert "numbers above 4 were not tried: half of the rows has no more different ones" in result["notes"]
-    with pytest.raises(DatasetError, match="fewer than 6 different ones") as caught:
-        categories(store, min_classes=6, max_classes=8)
-    assert "--min-classes" in caught.value.remedy
-
-
-def test_published_search_goes_with_one_criterion(labelkit: Any, blobs: EmbeddingStore) -> None:
-    answer = labelkit("discover", "categories", "--index", blobs.path, "--search", "brent")
-
-    assert answer.code == 2
-    assert "--criterion labeled" in answer.err
+    assert result["searched"] == [6, 12]
 
 
 # ---- the number and the plot are for others
 
 
-def test_the_number_can_be_passed_on(labelkit: Any, unlabeled: EmbeddingStore) -> None:
-    words = ("discover", "categories", "--index", unlabeled.path, "--criterion", "all")
-    assert labelkit(*words, "--json").json["num_classes"] == NUM_BLOBS
-    table = labelkit(*words).out
-    assert [line.split()[:4] for line in table.splitlines() if line.startswith("silhouette")] == [
-        ["silhouette", "5", "5", "5"]
-    ]
-    assert "all together" in table
+def test_the_number_can_be_passed_on(labelkit: Any, blobs: EmbeddingStore) -> None:
+    words = ("discover", "categories", "--index", blobs.path, "--criterion", "published", "--max-classes", "9")
+    found = labelkit(*words, "--json").json
+    lines = [line.split()[:4] for line in labelkit(*words).out.splitlines()]
+    assert ["published", str(found["num_classes"]), *map(str, found["interval"])] in lines
 
 
-def test_the_curves_are_drawn(labelkit: Any, blobs: EmbeddingStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("criterion", "panels"), [("auto", 3), ("published", 1)])
+def test_the_curves_are_drawn(
+    labelkit: Any, blobs: EmbeddingStore, tmp_path: Path, criterion: str, panels: int
+) -> None:
     drawn = tmp_path / "curve.png"
-    words = ("discover", "categories", "--index", blobs.path, "--max-classes", "8", "--plot", drawn)
-    words = (*words, "--criterion", "all")
-
+    words = (
+        "discover",
+        "categories",
+        "--index",
+        blobs.path,
+        "--max-classes",
+        "8",
+        "--plot",
+        drawn,
+        "--criterion",
+        criterion,
+    )
     answer = labelkit(*words, "-q")
     assert answer.out.split() == [str(blobs.path) + ".results/categories.h5", str(drawn)]
     with Picture.open(drawn) as picture:
         assert picture.format == "PNG"
-        # four criteria and all together: three wide, two high
-        assert picture.width == pytest.approx(1.5 * picture.height * 5.2 / 4.4, rel=0.01)
+        # share, density and all together side by side; the published search has one curve
+        assert picture.width == pytest.approx(panels * picture.height * 5.2 / 4.4, rel=0.01)
     before = drawn.read_bytes()
     assert labelkit(*words, "--overwrite", "--json").json["plot"] == str(drawn)
     assert drawn.read_bytes() == before
@@ -329,14 +217,22 @@ def test_nothing_is_computed_when_the_plot_has_no_place(labelkit: Any, blobs: Em
     assert not Path(f"{blobs.path}.results").exists()
 
 
-def test_wide_ranges_are_drawn_too(tmp_path: Path, rng: np.random.Generator) -> None:
-    choice = choose_num_classes(rng.standard_normal((200, 3)), range(2, 60), ["silhouette"], num_draws=3)
-
-    with Picture.open(write_class_number_plot(tmp_path / "wide.png", choice)) as picture:
-        assert picture.width > picture.height
-
-
 # ---- bad input, as the command line meets it
+
+
+def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
+    labelkit: Any, blobs: EmbeddingStore, tmp_path: Path
+) -> None:
+    old = tmp_path / "old.yaml"
+    words = ("discover", "categories", "--index", blobs.path, "--config", old, "--max-classes", "8", "-q")
+    old.write_text("criterion: auto\nsearch: path\nnum_draws: 8\nmax_rows: 3000\n")
+    assert labelkit(*words).code == 0
+    old.write_text("criterion: labeled\nsearch: brent\nnum_draws: 8\n")
+    answer = labelkit(*words, "--overwrite")
+    assert (answer.code, answer.err.strip()) == (
+        2,
+        f"error: {old}: criterion: must be one of auto, published (value labeled)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -347,7 +243,7 @@ def test_wide_ranges_are_drawn_too(tmp_path: Path, rng: np.random.Generator) -> 
         (("--min-classes", "8", "--max-classes", "7"), 2, "cannot search from 8 to 7 classes"),
         (("--max-classes", "50"), 2, "Choose it between 3 and 49"),
         (("--criterion", "gap"), 2, "--criterion"),
-        (("--num-draws", "2"), 2, "--num-draws"),
+        (("--criterion", "silhouette"), 2, "--criterion"),
     ],
 )
 def test_bounds_and_options_that_cannot_be_are_refused(
@@ -375,7 +271,7 @@ def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[
 
     assert answer.code == 3
     assert "4 rows are too few to tell 2 classes or more" in answer.err
-    assert ("--search grid" in answer.err) == (labeled is not None)
+    assert ("--criterion published" in answer.err) == (labeled is not None)
 
 
 def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, spoil: Any) -> None:

@@ -99,8 +99,9 @@ def test_one_class_with_all_labels_is_refused(make_store: Any) -> None:
         categories(store)
 
 
-def test_a_sample_gives_the_same_number(stored: EmbeddingStore) -> None:
-    result = categories(stored, max_rows=200)
+def test_a_sample_gives_the_same_number(stored: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelkit.stages.discover.class_number.MOST_ROWS", 200)
+    result = categories(stored)
     assert result["rows_used"] == 200
     assert "the number was chosen from 200 of 360 rows, drawn at random" in result["notes"]
     assert abs(result["num_classes"] - 12) <= 2

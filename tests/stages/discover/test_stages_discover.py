@@ -32,7 +32,7 @@ def test_published_search_gives_the_published_estimate(blobs: EmbeddingStore) ->
     )
 
     result: dict[str, Any] = discover_categories(
-        DiscoverCategoriesConfig(index=blobs.path, criterion="labeled", search="brent", min_classes=4, max_classes=6)
+        DiscoverCategoriesConfig(index=blobs.path, criterion="published", min_classes=4, max_classes=6)
     ).to_json()
 
     assert result["num_classes"] == expected.best
@@ -65,24 +65,16 @@ def test_classes_of_far_blobs_are_found_and_named(blobs: EmbeddingStore) -> None
     assert stored.params["num_classes"] == 4
 
 
-def test_every_number_in_a_grid_is_tried(blobs: EmbeddingStore) -> None:
-    config = DiscoverCategoriesConfig(index=blobs.path, criterion="labeled", search="grid", max_classes=14, num_inits=1)
-
-    curve: Any = discover_categories(config).to_json()["curve"]
-
-    assert [k for k, _ in curve] == list(range(2, 15))
-
-
 @pytest.mark.parametrize(
     ("options", "where"),
     [
         ({"min_classes": 1}, "--min-classes"),
-        ({"max_classes": 20}, "--max-classes"),  # halves of 40 rows, and one to compare with
+        ({"max_classes": 20}, "--max-classes"),  # half of 40 rows less one
         ({"min_classes": 20, "max_classes": 20}, "--min-classes"),
         ({"min_classes": 8, "max_classes": 4}, "--max-classes"),
-        ({"search": "grid", "criterion": "labeled", "max_classes": 41}, "--max-classes"),
+        ({"criterion": "published", "max_classes": 41}, "--max-classes"),
         # 2 with labels + 30 unlabeled rows
-        ({"search": "grid", "criterion": "labeled", "min_classes": 33, "max_classes": 34}, "--min-classes"),
+        ({"criterion": "published", "min_classes": 33, "max_classes": 34}, "--min-classes"),
     ],
 )
 def test_bounds_that_leave_no_choice_are_refused(blobs: EmbeddingStore, options: dict[str, Any], where: str) -> None:
