@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from labelkit.algorithms.sinkhorn import SinkhornResult, solve
 from numpy.typing import NDArray
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 from threadpoolctl import threadpool_limits
+
+from benchmarks.measure import Row, Wanted, compare, seconds, with_check
 
 SEEDS = {"features": 0}
 NUM_ROWS, NUM_CLUSTERS, DIM = 50_000, 1_000, 64
@@ -185,7 +186,7 @@ FROM_FILE = """
 import json, os, sys, time
 import numpy as np, torch
 from labelkit.algorithms.row_blocks import StoredRows
-from tests.benchmarks import bench_sinkhorn as bench
+from benchmarks import bench_sinkhorn as bench
 from labelkit.algorithms.sinkhorn import solve
 
 torch.set_num_threads(min(2, os.cpu_count() or 1))

@@ -35,8 +35,9 @@ from labelkit.engine.trainer import Trainer
 from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.methods.registry import METHODS
 from labelkit.stages.train.prepare import PreparedData, prepare_data
-from tests.benchmarks.measure import Row, Wanted, compare, with_check
 from torchvision.transforms import v2
+
+from benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1

@@ -28,7 +28,8 @@ from labelkit.metrics.retrieval import score_retrieval
 from labelkit.stages.embed.images import embed_images
 from numpy.typing import NDArray
 from PIL import Image
-from tests.benchmarks.measure import Row, Wanted, compare, seconds
+
+from benchmarks.measure import Row, Wanted, compare, seconds
 
 SEEDS = {"rows": 0, "weights": 0}
 NUM_ROWS, DIM, PER_CLASS = int(os.environ.get("LABELKIT_BENCH_RETRIEVAL_ROWS", "60502")), 512, 5
@@ -55,7 +56,7 @@ print(code, 1024 * int(peak.split()[1]))
 PEER = """
 import json, sys, time
 import numpy as np, torch
-from tests.benchmarks import bench_retrieval as bench
+from benchmarks import bench_retrieval as bench
 
 side, n, dim, per_class = sys.argv[1], *(int(word) for word in sys.argv[2:5])
 torch.set_num_threads(int(sys.argv[5]))

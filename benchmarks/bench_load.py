@@ -27,7 +27,8 @@ from labelkit.store.embeddings import ModelIdentity
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
-from tests.benchmarks.measure import Row, own_cache
+
+from benchmarks.measure import Row, own_cache
 
 SEEDS = {"rows": 0, "images": 0}
 DIM, CLASSES = 128, 100

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from labelkit.stages.commands import all_commands
-from tests.benchmarks.measure import Row, Wanted, compare
+
+from benchmarks.measure import Row, Wanted, compare
 
 REPETITIONS = 5
 IMPORTS = (sys.executable, "-c", "import typer, rich")

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import torch
 from labelkit.losses.cotap import cotap_loss
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 from torch import Tensor
+
+from benchmarks.measure import Row, Wanted, compare, seconds, with_check
 
 SEED = 0
 SEEDS = {"scores": SEED}

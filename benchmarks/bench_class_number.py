@@ -20,8 +20,9 @@ from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import read_result
 from labelkit.store.writing import EmbeddingRun
 from sklearn.cluster import MiniBatchKMeans
-from tests.benchmarks.bench_load import measure
-from tests.benchmarks.measure import Row, own_cache
+
+from benchmarks.bench_load import measure
+from benchmarks.measure import Row, own_cache
 
 SEEDS = {"rows": 0, "draws": 0}
 PART_ROWS = 1 << 15

@@ -1,6 +1,6 @@
 """Compare k-means with faiss's as faiss starts it, and time semi-supervised k-means against the algorithm by itself.
 
-Run: ``python -m tests.benchmarks.bench_clustering``. Both sides of a row get the same rows, all of them, and one
+Run: ``python -m benchmarks.bench_clustering``. Both sides of a row get the same rows, all of them, and one
 thread; each draws its own starts, as many, and iterates as it does by default. The inertia of both is computed here in
 float64 from the centroids that they return, and a row is missed where ours is higher: ours is faiss, started by
 k-means++, so that its price is time. Faiss has no k-means with labels: the peer of that form is the same algorithm from
@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from numpy.typing import NDArray
-from tests.benchmarks.measure import Row, Wanted, compare, seconds
 from threadpoolctl import threadpool_limits
+
+from benchmarks.measure import Row, Wanted, compare, seconds
 
 Floats = NDArray[np.float32]
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import labelkit
 import numpy as np
 from labelkit.store.embeddings import open_store
-from tests.benchmarks.measure import Row, Wanted, compare, with_check
+
+from benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = {"rows": 0}
 ROWS, DIM, CENTERS, SHARDS = 100_000, 128, 100, 16

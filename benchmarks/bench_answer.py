@@ -15,7 +15,8 @@ from labelkit.stages.discover.classify import RowJudge
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from sklearn.linear_model import LogisticRegression
-from tests.benchmarks.measure import Row, Wanted, compare, with_check
+
+from benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = [0]
 ROWS, DIM, CLASSES, PER_CLASS, FOLDS = 3068, 1280, 81, 5, 5
