@@ -80,10 +80,10 @@ sbom: $(READY)
 THREADS ?= 1
 bench: $(READY)
 	$(BIN)/python -m pip install --quiet -e ".[bench]"
-	$(BIN)/python -m tests.benchmarks --threads $(THREADS) --json build/bench-$(THREADS).json
+	$(BIN)/python -m benchmarks --threads $(THREADS) --json build/bench-$(THREADS).json
 
 bench-quick: $(READY)
-	$(BIN)/python -m tests.benchmarks --threads $(THREADS) --quick
+	$(BIN)/python -m benchmarks --threads $(THREADS) --quick
 
 clean:
 	rm -rf $(VENV) $(LOWEST) build demo .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.benchmarks.measure import Row, Side, Wanted, compare_several, fault
-from tests.benchmarks.profile_table import profiled, table
+from benchmarks.measure import Row, Side, Wanted, compare_several, fault
+from benchmarks.profile_table import profiled, table
 
 SOUND = Row(name="ours / peer", ours_s=1.0, peer_s=2.0, ratio=2.0, wanted=">= 1", ok=True)
 

@@ -921,11 +921,11 @@ TOPICS = (
         "`examples/tables`. Other images, smaller networks and short trainings: what can be compared is the order of "
         "the rows, and only where they differ by more than the spread of the seeds.",
     ),
-    _Topic("large-stores", "Large stores", "load", "tests/benchmarks/bench_load.py", _load),
+    _Topic("large-stores", "Large stores", "load", "benchmarks/bench_load.py", _load),
     _Topic("processes", "Several processes", "processes_*", "examples/processes_growth.py", _shared),
     _Topic("index-growth", "An index that grows", "index_growth*", "examples/index_growth.py", _index_growth),
-    _Topic("speed", "Speed against named peers", "bench bench_*", "tests/benchmarks/__main__.py", _speed),
-    _Topic("photo-speed", "Speed on photographs", "photo_speed", "tests/benchmarks/bench_photos.py", _speed),
+    _Topic("speed", "Speed against named peers", "bench bench_*", "benchmarks/__main__.py", _speed),
+    _Topic("photo-speed", "Speed on photographs", "photo_speed", "benchmarks/bench_photos.py", _speed),
     _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),
     _Topic(
         "gpu",

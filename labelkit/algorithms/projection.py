@@ -154,7 +154,7 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
     """Place rows in a plane so that neighbors stay neighbors (t-SNE); distances between groups mean little.
 
     Source: L. van der Maaten, "Accelerating t-SNE using Tree-Based Algorithms". Departure: fewer and longer steps.
-    ``python -m tests.benchmarks --only report`` compares speed and quality with scikit-learn's own
+    ``python -m benchmarks --only report`` compares speed and quality with scikit-learn's own
     settings.
 
     Args:

@@ -239,8 +239,9 @@ def test_zero_clusters_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "error: --num-clusters: must be >= 1 (value 0)\n"
 
 
-@pytest.mark.parametrize("words", STAGE_COMMANDS, ids=" ".join)
-def test_config_works_for_every_stage_command(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+# With all commands: the examples of help, in test_examples.py.
+@pytest.mark.parametrize("words", [("train", "flipclass"), ("cluster", "k-means"), ("embed",)], ids=" ".join)
+def test_config_shows_every_value_and_its_origin(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
     assert main(["config", *words, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["command"] == f"labelkit {' '.join(words)}"

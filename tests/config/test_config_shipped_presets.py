@@ -23,38 +23,39 @@ from labelkit.config.presets import (
 from labelkit.config.yaml_file import read_yaml
 from labelkit.stages.reproduce.tables import FOLDER as TABLES
 
-PRESETS = [
-    pytest.param(config_class, path, id=f"{path.parent.name}/{name}")
-    for config_class in CONFIG_CLASSES
-    for name, path in available_presets(config_class).items()
-]
+PRESETS = [(config_class, path) for config_class in CONFIG_CLASSES for path in available_presets(config_class).values()]
 
 
-@pytest.mark.parametrize(("config_class", "path"), PRESETS)
-def test_a_preset_has_no_faults(config_class: type[StageConfig], path: Path) -> None:
-    assert collect(config_class, preset=path.stem).faults == ()
-
-
-@pytest.mark.parametrize(("config_class", "path"), PRESETS)
-def test_a_preset_changes_something(config_class: type[StageConfig], path: Path) -> None:
-    assert read_yaml(path)
-
-
-@pytest.mark.parametrize(("config_class", "path"), PRESETS)
-def test_the_command_in_the_first_line_uses_the_preset(
-    config_class: type[StageConfig], path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = shlex.split(preset_command(path))[1:]
-    assert tuple(words[: len(config_class.command)]) == config_class.command
-    assert main(["config", *words]) == 0
-    assert f"presets/{path.parent.name}/{path.name}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("config_class", "path"), PRESETS)
-def test_lines_of_a_preset_are_its_options_and_values(config_class: type[StageConfig], path: Path) -> None:
+def faults_of(config_class: type[StageConfig], path: Path) -> list[str]:
+    found = collect(config_class, preset=path.stem)
+    values = read_yaml(path)
     lines = preset_lines(path)
-    assert {line.option: yaml.safe_load(line.value) for line in lines} == yaml.safe_load(path.read_text())
-    assert "#" not in "".join(line.value for line in lines)
+    words = shlex.split(preset_command(path))[1:]
+    rules = {
+        "has faults": found.faults == (),
+        "changes nothing": bool(values),
+        "sets what it does not say": {key for key, origin in found.origins.items() if "presets/" in origin}
+        == set(values),
+        "has lines that are not its options and values": {line.option: yaml.safe_load(line.value) for line in lines}
+        == yaml.safe_load(path.read_text())
+        and "#" not in "".join(line.value for line in lines),
+        "names another command in its first line": tuple(words[: len(config_class.command)]) == config_class.command,
+    }
+    return [f"{path.parent.name}/{path.name} {fault}" for fault, kept in rules.items() if not kept]
+
+
+def test_a_preset_is_valid_changes_something_and_is_told_line_by_line() -> None:
+    assert [fault for preset in PRESETS for fault in faults_of(*preset)] == []
+
+
+@pytest.mark.slow
+def test_the_command_in_the_first_line_uses_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    unused = []
+    for _, path in PRESETS:
+        code, shown = main(["config", *shlex.split(preset_command(path))[1:]]), capsys.readouterr().out
+        if code != 0 or f"presets/{path.parent.name}/{path.name}" not in shown:
+            unused.append(path)
+    assert unused == []
 
 
 def test_a_line_says_where_its_value_comes_from_and_the_comment_what_its_marks_mean() -> None:

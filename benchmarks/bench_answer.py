@@ -5,9 +5,8 @@ Processor time, with as many threads as the machine gives: threads that wait for
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from labelkit.algorithms.calibration import fit_temperatures, softmax
@@ -15,7 +14,8 @@ from labelkit.stages.discover.classify import RowJudge
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from sklearn.linear_model import LogisticRegression
-from tests.benchmarks.measure import Row, Wanted, compare, with_check
+
+from benchmarks.measure import Row, Wanted, compare, processor_seconds, with_check
 
 SEEDS = [0]
 ROWS, DIM, CLASSES, PER_CLASS, FOLDS = 3068, 1280, 81, 5, 5
@@ -29,17 +29,6 @@ def rows() -> Iterator[Row]:
 
 
 quick_rows = rows
-
-
-def processor(work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that does the work and returns the processor time of all threads."""
-
-    def timed() -> float:
-        begin = time.process_time()
-        work()
-        return time.process_time() - begin
-
-    return timed
 
 
 def regression_row() -> Row:
@@ -67,7 +56,7 @@ def regression_row() -> Row:
             named["peer"] = [fit.predict_proba(moved).argmax(axis=1) for fit in fits]
 
     name = f"classifiers of {FOLDS} folds, {ROWS:,} x {DIM:,}, {CLASSES} classes / scikit-learn's, processor time"
-    row = compare(name, processor(ours), processor(peer), wanted=Wanted(">=", 2), repetitions=3)
+    row = compare(name, processor_seconds(ours), processor_seconds(peer), wanted=Wanted(">=", 2), repetitions=3)
     agree = np.mean([(a == b).mean() for a, b in zip(named["ours"], named["peer"], strict=True)])
     return with_check(row, "names for 99.9 % of rows", bool(agree >= 0.999))
 
@@ -96,5 +85,5 @@ def temperature_row() -> Row:
         ]
 
     name = f"temperatures of {SCORED:,} answers among {GROUPS} groups / scipy's searches, processor time"
-    row = compare(name, processor(ours), processor(peer), wanted=Wanted(""), repetitions=3)
+    row = compare(name, processor_seconds(ours), processor_seconds(peer), wanted=Wanted(""), repetitions=3)
     return with_check(row, "temperatures", bool(np.allclose(found["ours"], found["peer"], rtol=1e-3)))

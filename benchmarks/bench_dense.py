@@ -12,7 +12,8 @@ from labelkit.config.presets import resolve
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.losses.cotap import cotap_loss
 from labelkit.methods.dense.cotap import CoTAP
-from tests.benchmarks.measure import Row, Wanted, compare
+
+from benchmarks.measure import Row, Wanted, compare
 
 SEED = 0
 SEEDS = {"seed": SEED}

@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from labelkit.store.embeddings import ModelIdentity
-from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.writing import EmbeddingRun
+from numpy.typing import NDArray
 from PIL import Image
-from tests.benchmarks.measure import Row, own_cache
+
+from benchmarks import made_stores
+from benchmarks.measure import Row, own_cache
 
 SEEDS = {"rows": 0, "images": 0}
 DIM, CLASSES = 128, 100
@@ -40,12 +40,11 @@ LEAST_CPU_S, LEAST_BYTES = 0.25, 50 << 20
 FEW = f"--num-clusters {CLASSES} --num-inits 1 --max-iterations 3 --overwrite"
 CHILD = """
 import json, sys, time
-from pathlib import Path
+from benchmarks.measure import memory
 from labelkit.cli.main import main
 begin = time.perf_counter()
 code = main(sys.argv[1:])
-(line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-print("\\n" + json.dumps([code, time.perf_counter() - begin, time.process_time(), int(line.split()[1]) * 1024]))
+print("\\n" + json.dumps([code, time.perf_counter() - begin, time.process_time(), memory("VmHWM")]))
 """
 COMMANDS = {
     f"cluster k-means {FEW}": SIZES,
@@ -82,34 +81,13 @@ def write_store(out: Path, rows: int) -> None:
     labels = np.arange(rows) % CLASSES
     centers = generator.standard_normal((CLASSES, DIM), dtype=np.float32)
     old = np.arange(CLASSES) < CLASSES // 2
-    plan = EmbeddingPlan(
-        sample_ids=[f"{row:07}.png" for row in range(rows)],
-        model=ModelIdentity("random rows", "0" * 64, "", "generated", "features", "mean", {}, {}),
-        dim=DIM,
-        batch_size=1024,
-        part_rows=1 << 17,
-        normalized=False,
-        metric="cosine",
-        created_by="labelkit benchmark",
-        labels=labels,
-        labeled=(np.arange(rows) // CLASSES < max(2, rows // CLASSES // 20)) & old[labels],
-        class_names=[f"class{label:03}" for label in range(CLASSES)],
-        old_classes=old,
-    )
-    run = EmbeddingRun.open(out, plan)
-    for part in run.pending_parts():
-        start, stop = run.part_range(part)
-        number = stop - start
-        run.write_part(
-            part,
-            embeddings=centers[labels[start:stop]] + 1.2 * generator.standard_normal((number, DIM), dtype=np.float32),
-            sha256=generator.integers(0, 256, (number, 32), dtype=np.uint8),
-            file_sizes=np.full(number, 100),
-            image_sizes=np.full((number, 2), 8),
-            extras={},
-            skipped=[],
-        )
-    run.publish(max_bad=0.0)
+
+    def rows_of(start: int, stop: int) -> NDArray[np.float32]:
+        noise = generator.standard_normal((stop - start, DIM), dtype=np.float32)
+        return np.asarray(centers[labels[start:stop]] + 1.2 * noise)
+
+    labeled = (np.arange(rows) // CLASSES < max(2, rows // CLASSES // 20)) & old[labels]
+    made_stores.write_store(out, labels, DIM, rows_of, normalized=False, labeled=labeled, old_classes=old)
 
 
 def write_images(folder: Path, number: int) -> None:

@@ -22,10 +22,11 @@ from labelkit.config.embed import EmbedConfig
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.read.networks import embedding_network
 from PIL import Image
-from tests.benchmarks.measure import Row, Side, Wanted, compare, compare_several, own_cache, seconds, with_check
+
+from benchmarks.measure import Row, Side, Wanted, compare, compare_several, own_cache, seconds, with_check
 
 SEEDS = {"weights": 0, "noise": 0}
-PHOTOS = Path(__file__).parents[2] / "examples" / "photos"
+PHOTOS = Path(__file__).parents[1] / "examples" / "photos"
 REPETITIONS, COLD_REPETITIONS = 3, 3
 TRAINED, TRAINING_STEPS = "resnet18", 1
 VIT = "vit_small_patch16_224"
@@ -46,7 +47,7 @@ with torch.inference_mode():
 def side(name: str, **options: Any) -> Iterator[Callable[[], float]]:
     """A process that works whenever the function is called, which returns its seconds."""
     text = json.dumps({**options, "torch_threads": torch.get_num_threads()})
-    command = [sys.executable, "-m", "tests.benchmarks.photo_sides", name, text]
+    command = [sys.executable, "-m", "benchmarks.photo_sides", name, text]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -17,8 +17,9 @@ from labelkit.stages.embed.images import embed_images
 from labelkit.stages.read.networks import embedding_network
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches
-from tests.benchmarks.bench_embed import BATCH_SIZE, write_images
-from tests.benchmarks.measure import Row, Wanted, compare, own_cache, seconds, with_check
+
+from benchmarks.bench_embed import BATCH_SIZE, write_images
+from benchmarks.measure import Row, Wanted, compare, own_cache, seconds, with_check
 
 SEEDS = {"weights": 0, "patches": 0}
 BLOCK_ROWS, NUM_BLOCKS, DIM, K = 65_536, 4, 384, 10

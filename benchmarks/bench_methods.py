@@ -26,7 +26,8 @@ from labelkit.engine.run_dir import RunDir
 from labelkit.engine.trainer import Trainer
 from labelkit.methods.registry import METHODS
 from labelkit.stages.train.prepare import prepare_data
-from tests.benchmarks.measure import Row, Wanted, compare, with_check
+
+from benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = {"seed": 0}
 # Steps of a turn, of which one is logged: twice as often as by default.

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import torch
 from labelkit.losses.cotap import cotap_loss
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 from torch import Tensor
+
+from benchmarks.measure import Row, Wanted, compare, seconds, with_check
 
 SEED = 0
 SEEDS = {"scores": SEED}
@@ -22,19 +23,17 @@ LARGE = 38_416  # pairs of patches of two images of 14 x 14 patches
 MEMORY = """
 import json, sys, torch
 from pathlib import Path
+from benchmarks.measure import memory
 from labelkit.losses.cotap import cotap_loss
 torch.set_num_threads(1)
-def status(name):
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return 1024 * int(line.split()[1])
 def once(n):
     scores = torch.rand(1, n, requires_grad=True)
     cotap_loss(scores, torch.rand(1, n), implementation="fast").sum().backward()
 once(1000)
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-before = status("VmRSS")
+before = memory("VmRSS")
 once(int(sys.argv[1]))
-print(json.dumps(status("VmHWM") - before))
+print(json.dumps(memory("VmHWM") - before))
 """
 
 

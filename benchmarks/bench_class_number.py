@@ -15,16 +15,16 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.algorithms.class_number import class_numbers
-from labelkit.store.embeddings import ModelIdentity, open_store
-from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
-from labelkit.store.writing import EmbeddingRun
+from numpy.typing import NDArray
 from sklearn.cluster import MiniBatchKMeans
-from tests.benchmarks.bench_load import measure
-from tests.benchmarks.measure import Row, own_cache
+
+from benchmarks import made_stores
+from benchmarks.bench_load import measure
+from benchmarks.measure import Row, own_cache
 
 SEEDS = {"rows": 0, "draws": 0}
-PART_ROWS = 1 << 15
 # Numbers of classes that the peer makes; of many rows, the middle one, which stands for the mean of evenly spread ones.
 PEER_NUMBERS, MANY_ROWS = 3, 100_000
 
@@ -56,34 +56,16 @@ def write_store(path: Path, size: Size) -> None:
     labels = np.arange(size.rows) % size.classes
     old = np.arange(size.classes) < size.classes // 2
     centers = generator.standard_normal((size.classes, size.dim), dtype=np.float32)
-    plan = EmbeddingPlan(
-        sample_ids=[f"{row:07d}.png" for row in range(size.rows)],
-        model=ModelIdentity("made-up", "f" * 64, "", "made-up.safetensors", "features", "mean", {"size": 8}, {}),
-        dim=size.dim,
-        batch_size=1024,
-        part_rows=PART_ROWS,
-        normalized=True,
-        metric="cosine",
-        created_by="labelkit benchmark",
-        labels=labels,
-        labeled=old[labels] & (np.arange(size.rows) < size.rows // 2) & size.labeled,
-        class_names=[f"class-{label}" for label in range(size.classes)],
-        old_classes=old & size.labeled,
+
+    def rows_of(start: int, stop: int) -> NDArray[np.float32]:
+        noise = generator.standard_normal((stop - start, size.dim), dtype=np.float32)
+        rows = centers[labels[start:stop]] + 1.5 * noise
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+    labeled = old[labels] & (np.arange(size.rows) < size.rows // 2) & size.labeled
+    made_stores.write_store(
+        path, labels, size.dim, rows_of, normalized=True, labeled=labeled, old_classes=old & size.labeled
     )
-    run = EmbeddingRun.open(path, plan, overwrite=False)
-    for part in run.pending_parts():
-        start, stop = run.part_range(part)
-        rows = centers[labels[start:stop]] + 1.5 * generator.standard_normal((stop - start, size.dim), dtype=np.float32)
-        run.write_part(
-            part,
-            embeddings=rows / np.linalg.norm(rows, axis=1, keepdims=True),
-            sha256=generator.integers(0, 256, (stop - start, 32), dtype=np.uint8),
-            file_sizes=np.full(stop - start, 100),
-            image_sizes=np.full((stop - start, 2), 8),
-            extras={},
-            skipped=[],
-        )
-    run.publish()
 
 
 def rows() -> Iterator[Row]:

@@ -26,7 +26,8 @@ from labelkit.algorithms.indexes import (
 )
 from labelkit.algorithms.neighbors import ExactSearch
 from numpy.typing import NDArray
-from tests.benchmarks.measure import Row, Wanted, compare, seconds
+
+from benchmarks.measure import Row, Wanted, compare, seconds
 
 SEEDS = {"rows": 0}
 ROWS, DIM, CENTERS = int(os.environ.get("LABELKIT_BENCH_INDEX_ROWS", "100000")), 128, 1_000

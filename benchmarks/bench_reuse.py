@@ -21,7 +21,8 @@ from labelkit.engine.devices import Runtime
 from labelkit.methods.registry import METHODS
 from labelkit.stages.train.prepare import prepare_data
 from labelkit.stages.train.reuse import plan_reuse, stand_in
-from tests.benchmarks.measure import Row, Wanted, compare
+
+from benchmarks.measure import Row, Wanted, compare
 
 SEEDS = {"seed": 0}
 VIEWS, BATCH = 8, 32

@@ -21,8 +21,9 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.manifold import TSNE, trustworthiness
 from sklearn.neighbors import NearestNeighbors
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 from threadpoolctl import threadpool_limits
+
+from benchmarks.measure import Row, Wanted, compare, seconds, with_check
 
 SEEDS = [0]
 NEIGHBORS, TOLERANCE = 12, 0.01

@@ -28,7 +28,9 @@ from labelkit.metrics.retrieval import score_retrieval
 from labelkit.stages.embed.images import embed_images
 from numpy.typing import NDArray
 from PIL import Image
-from tests.benchmarks.measure import Row, Wanted, compare, seconds
+
+from benchmarks.made_stores import write_store
+from benchmarks.measure import Row, Wanted, compare, seconds
 
 SEEDS = {"rows": 0, "weights": 0}
 NUM_ROWS, DIM, PER_CLASS = int(os.environ.get("LABELKIT_BENCH_RETRIEVAL_ROWS", "60502")), 512, 5
@@ -46,29 +48,30 @@ COLD_REPETITIONS, WANTED_COLD = 3, 1.3
 
 MEMORY = """
 import sys
+from benchmarks.measure import memory
 from labelkit.cli.main import main
 code = main(sys.argv[1:])
-peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(code, 1024 * int(peak.split()[1]))
+print(code, memory("VmHWM"))
 """
 
 PEER = """
 import json, sys, time
 import numpy as np, torch
-from tests.benchmarks import bench_retrieval as bench
+from benchmarks import bench_retrieval as bench
+from benchmarks.measure import memory
 
 side, n, dim, per_class = sys.argv[1], *(int(word) for word in sys.argv[2:5])
 torch.set_num_threads(int(sys.argv[5]))
 rows, labels = bench.make_rows(n, dim, per_class, spread=2.0)
 score = {"ours": bench.scores_of_ours, "peer": bench.scores_of_peer}[side]
 score(rows[:400], labels[:400] // 100)  # imports
-before = bench.memory("VmRSS")
+before = memory("VmRSS")
 print("ready", flush=True)
 for _ in sys.stdin:
     begin = time.perf_counter()
     found = score(rows, labels)
     seconds = time.perf_counter() - begin
-    print(json.dumps({"seconds": seconds, "growth": bench.memory("VmHWM") - before, "scores": found}), flush=True)
+    print(json.dumps({"seconds": seconds, "growth": memory("VmHWM") - before, "scores": found}), flush=True)
 """
 
 COLD_PEER = """
@@ -108,12 +111,6 @@ def scores_of_peer(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> list
     calculator = AccuracyCalculator(include=names, k="max_bin_count", device=torch.device("cpu"))
     found = calculator.get_accuracy(torch.from_numpy(rows), torch.from_numpy(labels))
     return [float(found[name]) for name in names]
-
-
-def memory(name: str) -> int:
-    """Bytes of this process: ``VmRSS``, resident now; ``VmHWM``, its peak."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return 1024 * int(line.split()[1])
 
 
 def environment() -> dict[str, str]:
@@ -169,7 +166,8 @@ def memory_row() -> Row:
     """Peak memory of the whole command at full size."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.h5"
-        write_store(path, NUM_ROWS, DIM)
+        embeddings, labels = make_rows(NUM_ROWS, DIM, PER_CLASS)
+        write_store(path, labels, DIM, lambda start, stop: embeddings[start:stop], normalized=True)
         words = ("evaluate", "retrieval", "--index", str(path), "-k", "1,10,100", "--nmi-seeds", "0", "--no-at-r", "-q")
         done_process = subprocess.run(
             [sys.executable, "-c", MEMORY, *words, "--max-memory", str(WANTED_GIB)],
@@ -188,41 +186,6 @@ def memory_row() -> Row:
         wanted="<= 1",
         ok=peak <= WANTED_GIB * 2**30,
     )
-
-
-def write_store(path: Path, n: int, dim: int) -> None:
-    """Write the rows of ``make_rows`` as a store."""
-    from labelkit.store.embeddings import ModelIdentity
-    from labelkit.store.plans import EmbeddingPlan
-    from labelkit.store.writing import EmbeddingRun
-
-    embeddings, labels = make_rows(n, dim, PER_CLASS)
-    model = ModelIdentity("made-up", "f" * 64, "", "made-up.safetensors", "features", "mean", {"size": 8}, {})
-    plan = EmbeddingPlan(
-        sample_ids=[f"{row:06d}.png" for row in range(n)],
-        model=model,
-        dim=dim,
-        batch_size=n,
-        part_rows=n,
-        normalized=True,
-        metric="cosine",
-        created_by="labelkit benchmark",
-        extras={},
-        labels=labels,
-        class_names=[f"class-{label}" for label in range(int(labels[-1]) + 1)],
-    )
-    run = EmbeddingRun.open(path, plan, overwrite=False)
-    digests = np.zeros((n, 32), dtype=np.uint8)
-    digests[:, :4] = np.arange(n, dtype="<u4")[:, None].view(np.uint8)
-    run.write_part(
-        0,
-        embeddings=embeddings,
-        sha256=digests,
-        file_sizes=np.ones(n, dtype=np.uint64),
-        image_sizes=np.ones((n, 2), dtype=np.uint32),
-        extras={},
-    )
-    run.publish()
 
 
 def peer_rows() -> Iterator[Row]:

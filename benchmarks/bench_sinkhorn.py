@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from labelkit.algorithms.sinkhorn import SinkhornResult, solve
 from numpy.typing import NDArray
-from tests.benchmarks.measure import Row, Wanted, compare, seconds, with_check
 from threadpoolctl import threadpool_limits
+
+from benchmarks.measure import Row, Wanted, compare, seconds, with_check
 
 SEEDS = {"features": 0}
 NUM_ROWS, NUM_CLUSTERS, DIM = 50_000, 1_000, 64
@@ -33,7 +34,6 @@ WANTED_RATIO = 2.0
 SAME_LABELS = 0.999
 FILE_ROWS, FILE_CLUSTERS = int(os.environ.get("LABELKIT_BENCH_SINKHORN_ROWS", "60000")), 3_000
 FILE_MEMORY_BYTES = 4 << 30
-LOG_ROWS, LOG_CLUSTERS = 4_000, 200
 
 
 def make_scores(n: int, k: int, out: NDArray[Any]) -> None:
@@ -81,7 +81,6 @@ def rows() -> Iterator[Row]:
     try:
         with threadpool_limits(1):
             yield from against_peers()
-            yield from log_row()
         yield from file_rows()
     finally:
         torch.set_num_threads(threads)
@@ -135,14 +134,24 @@ def pot_row(
             ok=True,
         )
         return
+    import ot  # type: ignore[import-not-found] # an extra
+
     _, iterations, _ = published(double, TOL)
-    plan = pot(double, "sinkhorn", iterations)
+    weights = [np.full(number, 1 / number) for number in double.shape]
+
+    def peer() -> NDArray[np.float64]:
+        plan: NDArray[np.float64] = ot.sinkhorn(
+            *weights, -double, 1 / LAM, numItermax=iterations, stopThr=0, warn=False
+        )
+        return plan
+
+    plan = peer()
     # as POT leaves it, its columns are met, and its rows nearly
     error = float(np.abs(plan.sum(axis=1) - 1 / len(plan)).sum())
     measured = compare(
         f"{what} / POT ot.sinkhorn, {iterations} iterations",
         seconds(lambda: solve(scores, LAM, tol=TOL)),
-        seconds(lambda: pot(double, "sinkhorn", iterations).argmax(axis=1)),
+        seconds(lambda: peer().argmax(axis=1)),
         wanted=Wanted(">=", WANTED_RATIO),
         repetitions=1,
         warmups=0,
@@ -150,42 +159,13 @@ def pot_row(
     yield with_check(measured, *equal(found, plan.argmax(axis=1), error))
 
 
-def pot(values: NDArray[Any], method: str, count: int) -> NDArray[np.float64]:
-    """Plan of POT after so many iterations."""
-    import ot
-
-    weights = [np.full(number, 1 / number) for number in values.shape]
-    options = {"method": method, "numItermax": count, "stopThr": 0, "warn": False}
-    plan: NDArray[np.float64] = ot.sinkhorn(*weights, -values, 1 / LAM, **options)
-    return plan
-
-
-def log_row() -> Iterator[Row]:
-    """POT's logarithmic form takes minutes for all rows: both sides get fewer."""
-    if importlib.util.find_spec("ot") is None:
-        return
-    few = np.empty((LOG_ROWS, LOG_CLUSTERS), dtype=np.float32)
-    make_scores(LOG_ROWS, LOG_CLUSTERS, few)
-    double = few.astype(np.float64)
-    found = solve(few, LAM, tol=TOL, memory_bytes=0)
-    _, iterations, error = published(double, TOL)
-    measured = compare(
-        f"sinkhorn {LOG_ROWS:,} x {LOG_CLUSTERS:,}, log form, {found.num_iterations} passes / POT sinkhorn_log, "
-        f"{iterations} iterations",
-        seconds(lambda: solve(few, LAM, tol=TOL, memory_bytes=0)),
-        seconds(lambda: pot(double, "sinkhorn_log", iterations).argmax(axis=1)),
-        wanted=Wanted(">=", WANTED_RATIO),
-        repetitions=REPETITIONS,
-    )
-    yield with_check(measured, *equal(found, pot(double, "sinkhorn_log", iterations).argmax(axis=1), error))
-
-
 # The peak is that of the address space, from /proc: getrusage also counts the process that started this one.
 FROM_FILE = """
 import json, os, sys, time
 import numpy as np, torch
 from labelkit.algorithms.row_blocks import StoredRows
-from tests.benchmarks import bench_sinkhorn as bench
+from benchmarks import bench_sinkhorn as bench
+from benchmarks.measure import memory
 from labelkit.algorithms.sinkhorn import solve
 
 torch.set_num_threads(min(2, os.cpu_count() or 1))
@@ -193,21 +173,8 @@ scores = np.load(sys.argv[1], mmap_mode="r")
 begin = time.perf_counter()
 found = solve(StoredRows(scores, in_blocks=True), bench.LAM, tol=bench.TOL, memory_bytes=0)
 seconds = time.perf_counter() - begin
-print(json.dumps({"passes": found.num_iterations, "seconds": seconds, "rss": bench.memory("VmHWM")}))
+print(json.dumps({"passes": found.num_iterations, "seconds": seconds, "rss": memory("VmHWM")}))
 """
-
-
-def memory(name: str) -> int:
-    """Bytes of this process: ``VmRSS``, resident now; ``VmHWM``, its peak."""
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return 1024 * int(line.split()[1])
-
-
-def in_process(script: str, *words: str) -> dict[str, Any]:
-    """Run a script; return the object that it prints."""
-    done = subprocess.run([sys.executable, "-c", script, *words], check=True, capture_output=True, text=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def file_rows() -> Iterator[Row]:
@@ -220,7 +187,8 @@ def file_rows() -> Iterator[Row]:
         del scores
         size = path.stat().st_size
         read_s = read_from_disk(path)
-        found = in_process(FROM_FILE, str(path))
+        done = subprocess.run([sys.executable, "-c", FROM_FILE, path], check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout)
     pass_s = found["seconds"] / (found["passes"] + 2)
     what = f"sinkhorn {FILE_ROWS:,} x {FILE_CLUSTERS:,} from a map of {size / 1e9:.2f} GB"
     yield Row(

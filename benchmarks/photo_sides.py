@@ -1,6 +1,6 @@
 """One side of a row of ``bench_photos``, in a process of its own: what glibc is told to keep is told for good.
 
-    python -m tests.benchmarks.photo_sides SIDE JSON
+    python -m benchmarks.photo_sides SIDE JSON
 
 Does its work once for every line of standard input, and answers with the seconds that it took.
 """

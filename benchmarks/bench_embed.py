@@ -16,7 +16,8 @@ from labelkit.stages.embed.images import embed_images
 from labelkit.stages.read.networks import embedding_network
 from labelkit.store.embeddings import open_store
 from PIL import Image
-from tests.benchmarks.measure import Row, Wanted, compare, own_cache, seconds, with_check
+
+from benchmarks.measure import Row, Wanted, compare, own_cache, seconds, with_check
 
 SEEDS = {"images": 0, "weights": 0}
 NUM_IMAGES, NUM_CLASSES, SIDE = 512, 8, 32

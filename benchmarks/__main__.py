@@ -1,4 +1,4 @@
-"""Run every ``bench_*.py`` of this folder and print one table; ``python -m tests.benchmarks``.
+"""Run every ``bench_*.py`` of this folder and print one table; ``python -m benchmarks``.
 
 The exit code is 0 even where a ratio misses what is wanted: the table says so, and the machine may be to blame. It is 1
 where a row's figure cannot be: negative, not a number, or different fivefold between turns.
@@ -26,8 +26,9 @@ from typing import Any
 
 import psutil
 import torch
-from tests.benchmarks.measure import Row, fault
 from threadpoolctl import threadpool_info, threadpool_limits
+
+from benchmarks.measure import Row, fault
 
 NAMES = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
 GROWTH = "load"
@@ -40,7 +41,7 @@ NAME_WIDTH = 96
 
 def main() -> int:
     """Parse, run, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description="Speed against named peers.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed against named peers.")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--only", choices=NAMES, metavar="NAME", help=f"run one of: {', '.join(NAMES)}")
     part.add_argument("--quick", action="store_true", help="run what takes seconds")
@@ -51,9 +52,7 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     record: dict[str, Any] = {
-        "command": " ".join(
-            [*sizes(), shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks", *sys.argv[1:]])]
-        ),
+        "command": " ".join([*sizes(), shlex.join([Path(sys.executable).name, "-m", "benchmarks", *sys.argv[1:]])]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
         "machine": machine() | {"threads": options.threads},
@@ -66,7 +65,7 @@ def main() -> int:
     shown_alone: list[str] = []
     show(f"{'':{NAME_WIDTH}}  {'ours':>9}  {'peer':>9}  {'ratio':>6}  {'min - max':>13}  wanted")
     for name in chosen(options):
-        module = importlib.import_module(f"tests.benchmarks.bench_{name}")
+        module = importlib.import_module(f"benchmarks.bench_{name}")
         work = getattr(module, "quick_rows", None) if options.quick else module.rows
         if work is None:
             left_out.append(name)

@@ -35,7 +35,7 @@ def table(stats: pstats.Stats) -> str:
 
 def shown(file: str) -> str:
     """A file below the repository or the installed packages."""
-    for root in (*site.getsitepackages(), str(Path(__file__).parents[2]), str(Path(os.__file__).parent)):
+    for root in (*site.getsitepackages(), str(Path(__file__).parents[1]), str(Path(os.__file__).parent)):
         if file.startswith(root):
             return file[len(root) + 1 :]
     return Path(file).name

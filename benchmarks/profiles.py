@@ -1,6 +1,6 @@
 """Profile the paths of the bench that take longest, and write where each spends its time, as text.
 
-    python -m tests.benchmarks.profiles --out examples/results/profiles
+    python -m benchmarks.profiles --out examples/results/profiles
 
 A file for each path: functions by the time in themselves, of one thread, from ``cProfile``. Times are longer than
 without a profiler, above all of small functions: shares and counts are what to read.
@@ -18,15 +18,16 @@ from pathlib import Path
 
 import faiss
 import torch
-from tests.benchmarks import (
+from threadpoolctl import threadpool_limits
+
+from benchmarks import (
     bench_class_number,
     bench_index,
     bench_photos,
     bench_retrieval,
     photo_sides,
 )
-from tests.benchmarks.profile_table import profiled, table
-from threadpoolctl import threadpool_limits
+from benchmarks.profile_table import profiled, table
 
 PHOTOS, SCORED_ROWS = 120, 15_000
 TRAINING = ("train", "simgcd", "--dataset", "digits", "--epochs", "2", "--max-per-class", "40", "--device", "cpu", "-q")
@@ -90,7 +91,7 @@ def command(*words: str) -> Work:
 
 def main() -> None:
     """Profile each path."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.profiles", description="Where time is spent.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiles", description="Where time is spent.")
     names = [path.__name__ for path in PATHS]
     parser.add_argument("--only", choices=names, metavar="NAME", help=f"one of: {', '.join(names)}")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the texts go")
@@ -98,7 +99,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
-    called = shlex.join([Path(sys.executable).name, "-m", "tests.benchmarks.profiles", "--out", str(options.out)])
+    called = shlex.join([Path(sys.executable).name, "-m", "benchmarks.profiles", "--out", str(options.out)])
     for path in PATHS:
         if options.only not in (None, path.__name__):
             continue

@@ -19,7 +19,8 @@ import torch
 from labelkit.algorithms.assignment import Assignment, assign
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from tests.benchmarks.measure import Row, Wanted
+
+from benchmarks.measure import Row, Wanted
 
 SEEDS = {"data": 0, "network": 0}
 NUM_CLASSES = int(os.environ.get("LABELKIT_BENCH_CLASSES", "1000"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,9 @@ from labelkit.engine.trainer import Trainer
 from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.methods.registry import METHODS
 from labelkit.stages.train.prepare import PreparedData, prepare_data
-from tests.benchmarks.measure import Row, Wanted, compare, with_check
 from torchvision.transforms import v2
+
+from benchmarks.measure import Row, Wanted, compare, processor_seconds, with_check
 
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1
@@ -258,17 +259,8 @@ def against_torchvision(recipe: ClassificationRecipe) -> Row:
 
     return compare(
         f"views {recipe} of {VIEWS} photos, {VIEW_SIZE} px / torchvision v2",
-        _processor_seconds(ours),
-        _processor_seconds(lambda: torch.stack([transform(photo) for photo in photos])),
+        processor_seconds(ours),
+        processor_seconds(lambda: torch.stack([transform(photo) for photo in photos])),
         wanted=Wanted(">=", 1),
         repetitions=VIEW_REPETITIONS,
     )
-
-
-def _processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
-    def timed() -> float:
-        begin = time.process_time()
-        work()
-        return time.process_time() - begin
-
-    return timed

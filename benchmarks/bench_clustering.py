@@ -1,6 +1,6 @@
 """Compare k-means with faiss's as faiss starts it, and time semi-supervised k-means against the algorithm by itself.
 
-Run: ``python -m tests.benchmarks.bench_clustering``. Both sides of a row get the same rows, all of them, and one
+Both sides of a row get the same rows, all of them, and one
 thread; each draws its own starts, as many, and iterates as it does by default. The inertia of both is computed here in
 float64 from the centroids that they return, and a row is missed where ours is higher: ours is faiss, started by
 k-means++, so that its price is time. Faiss has no k-means with labels: the peer of that form is the same algorithm from
@@ -10,15 +10,14 @@ cluster of one row remains, as ours; these means come from faiss's k-means. Its 
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
 from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from numpy.typing import NDArray
-from tests.benchmarks.measure import Row, Wanted, compare, seconds
 from threadpoolctl import threadpool_limits
+
+from benchmarks.measure import Row, Wanted, compare, seconds
 
 Floats = NDArray[np.float32]
 
@@ -176,28 +175,24 @@ def beside_faiss(data: Floats, name: str, ours: Callable[[], Floats], theirs: Ca
     """Time both by turns; ``ours`` and ``theirs`` return centroids."""
     import faiss
 
-    def seconds(run: Callable[[], Floats]) -> tuple[float, Floats]:
-        begin = time.perf_counter()
-        centroids = run()
-        return time.perf_counter() - begin, centroids
-
+    found: dict[str, Floats] = {}
     with threadpool_limits(1):
         faiss.omp_set_num_threads(1)
-        pairs = [(seconds(ours), seconds(theirs)) for _ in range(turns)]
-        apart = inertia_of(data, pairs[0][0][1]) / inertia_of(data, pairs[0][1][1])
-    ratios = [peer[0] / mine[0] for mine, peer in pairs]
-    ratio = statistics.median(ratios)
-    return Row(
-        name=f"{name}: speed / faiss from random rows; inertia {apart:.4f} of it",
-        ours_s=statistics.median(pair[0][0] for pair in pairs),
-        peer_s=statistics.median(pair[1][0] for pair in pairs),
-        ratio=ratio,
-        wanted="inertia no higher",
-        ok=apart <= 1 + INERTIA_TOLERANCE,
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
-        repetitions=turns,
-    )
+        row = compare(
+            name,
+            seconds(lambda: found.update(ours=ours())),
+            seconds(lambda: found.update(theirs=theirs())),
+            wanted=Wanted(""),
+            repetitions=turns,
+            warmups=0,
+        )
+    apart = inertia_of(data, found["ours"]) / inertia_of(data, found["theirs"])
+    return {
+        **row,
+        "name": f"{name}: speed / faiss from random rows; inertia {apart:.4f} of it",
+        "wanted": "inertia no higher",
+        "ok": apart <= 1 + INERTIA_TOLERANCE,
+    }
 
 
 def faiss_rows(num_rows: int, dim: int, k: int, num_starts: int, turns: int) -> Iterator[Row]:
@@ -239,21 +234,3 @@ def rows() -> Iterator[Row]:
 def quick_rows() -> Iterator[Row]:
     """Yield those of few rows."""
     yield from faiss_rows(*SIZES[0])
-
-
-def main() -> int:
-    """Print the table; return 0 if every wanted ratio is met."""
-    print("name | ours | peer | ratio | wanted")  # noqa: T201 - a script's result
-    table = []
-    for row in rows():
-        table.append(row)
-        verdict = "" if row["ok"] else " (missed)"
-        print(  # noqa: T201 - a script's result
-            f"{row['name']} | {row['ours_s']:.2f} s | {row['peer_s']:.2f} s | {row['ratio']:.1f} | "
-            f"{row['wanted']}{verdict}"
-        )
-    return 0 if all(row["ok"] for row in table) else 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
