@@ -67,6 +67,11 @@ def check_the_name(path: Path) -> str:
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 
+def find_or_make_store(path: Path) -> str:
+    """Return what to do about a store that is not there."""
+    return f"{check_the_name(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
+
+
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
     """Return the content of a regular file.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from labelkit.config.base import StageConfig
 from labelkit.config.data import DataConfig
 from labelkit.errors import CheckpointError, NotAStore
-from labelkit.reading import check_the_name
+from labelkit.reading import find_or_make_store
 
 _TOLD_BY_THE_STAGE = ("datasets", "status")
 """Commands whose answer is what is there and what is not."""
@@ -28,7 +28,7 @@ def check_inputs(config: StageConfig) -> None:
         return
     index, checkpoint, dataset = (getattr(config, name, None) for name in ("index", "checkpoint", "dataset"))
     if isinstance(index, Path) and not index.exists():
-        raise NotAStore(str(index), "there is no such file", check_the_name(index))
+        raise NotAStore(str(index), "there is no such file", find_or_make_store(index))
     if isinstance(checkpoint, Path) and not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
     if isinstance(config, DataConfig) and not config.has_objects:

@@ -59,7 +59,6 @@ def open_regular(path: Path) -> BinaryIO:
     except (reading.NotRegularError, IsADirectoryError) as error:
         raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
-        made = f"A store is made by `labelkit embed --dataset DATA --out {path}`."
-        raise NotAStore(str(path), "there is no such file", f"{reading.check_the_name(path)} {made}") from error
+        raise NotAStore(str(path), "there is no such file", reading.find_or_make_store(path)) from error
     except OSError as error:
         raise resource_error(error, str(path)) from error
