@@ -44,7 +44,7 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
         (["--cap", "0.5"], 2, "must be >= 1"),
         (["--embed-with", "master", "--no-master"], 2, "needs the master"),
         (["--val-split", "test"], 2, "--eval-split judges by"),
-        (["--val-split", "dev"], 2, "dev"),
+        (["--val-split", "dev"], 2, "no split 'val'"),  # another word for it
         (["--consistency-weight", "nan"], 2, "finite"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
