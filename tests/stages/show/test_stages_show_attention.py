@@ -194,7 +194,7 @@ def test_an_unreadable_image_is_passed_over_when_drawn_and_told_when_chosen(
 def test_the_part_of_the_set_can_be_chosen(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     answer = labelkit("show", "attention", "--checkpoint", trained, "--split", "test", "--out", tmp_path / "a.png")
     assert answer.code == 2
-    assert "--split: photos has no split 'test'" in answer.err
+    assert "--split: no split 'test'" in answer.err
 
 
 BAD = {
