@@ -249,18 +249,18 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
     commands: Any = Trained()
     monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
     with pytest.raises(StoreError, match="exit code 1"):
-        running._run(commands, command, tmp_path, 0)
+        running._run(commands, command, command, tmp_path, 0)
     monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
-        running._run(commands, command, tmp_path, 0)
+        running._run(commands, command, command, tmp_path, 0)
     monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
-    assert running._run(commands, command, tmp_path, 0) == {"epochs": 1}
-    assert running._run(commands, command, tmp_path, 0) == {"epochs": 1}
+    assert running._run(commands, command, command, tmp_path, 0) == {"epochs": 1}
+    assert running._run(commands, command, command, tmp_path, 0) == {"epochs": 1}
     assert len(asked) == 2
 
     monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
-        running._run(commands, command, tmp_path, 0)
+        running._run(commands, command, command, tmp_path, 0)
 
 
 @pytest.mark.parametrize("words", [("train", "softmax", "--help"), ("list", "methods")])

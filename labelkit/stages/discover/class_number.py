@@ -181,11 +181,15 @@ def _given(config: DiscoverCategoriesConfig, number: int, labels: NDArray[np.int
     return Judgement(choice, (number, number), len(labels), ("the number of classes was given",), False, False)
 
 
-def _no_others(config: DiscoverCategoriesConfig, labels: NDArray[np.int64], chance: float) -> Judgement:
+def _no_others(
+    config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], chance: float
+) -> Judgement:
     """Take the classes with labels for all."""
     number = len(np.unique(labels[labels >= 0]))
     said = f"the {number} classes with labels seem to be all there are; if there are others, pass --new-classes some"
-    return replace(_given(config, number, labels), notes=(said,), chance_all_labeled=chance)
+    wrong = contradiction(lambda places: features[places], labels, config.seed)
+    notes = (said,) if wrong is None else (said, wrong)
+    return replace(_given(config, number, labels), notes=notes, chance_all_labeled=chance)
 
 
 def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64]) -> Judgement:
@@ -213,7 +217,7 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
             )
         chance = coverage.chance
         if chance > (UNCLEAR_RISK if coverage.separation >= SEPARATE else RISK):
-            return _no_others(config, labels, chance)
+            return _no_others(config, features, labels, chance)
     different = len(np.unique(rows, axis=0))
     most = min(different, len(rows) // 2 - 1, most_clusters(labels >= 0, labels[labels >= 0]))
     low, high = _bounds(config, labels, len(used), most, share=3)
@@ -229,7 +233,7 @@ def _by_belief(config: DiscoverCategoriesConfig, features: StoredRows, labels: N
     if (labels >= 0).all():
         return Judgement(choice, (low, high), len(used), (), False, False)
     if chance is not None and chance > RISK and choice.low <= len(classes):
-        return _no_others(config, labels, chance)
+        return _no_others(config, features, labels, chance)
     notes = []
     if chance is not None:
         notes.append("some classes seem to have no label; if all have one, pass --new-classes none")

@@ -141,7 +141,7 @@ def test_what_cannot_be_scored_is_refused(
 ) -> None:
     assert "Give either --checkpoint" in refuse(capsys, 2)
     assert "give either --checkpoint" in refuse(capsys, 2, "--checkpoint", run, "--index", index)
-    assert "no split 'dev'" in refuse(capsys, 2, "--index", index, "--split", "dev")
+    assert "no split 'val'" in refuse(capsys, 2, "--index", index, "--split", "dev")
     assert "train is trained on" in refuse(capsys, 2, "--checkpoint", run, "--split", "train")
     assert "does not exist" in refuse(capsys, 3, "--checkpoint", tmp_path / "gone")
     bare = tmp_path / "pixels.h5"
