@@ -337,9 +337,11 @@ class OwnTables:
         if path.name in (AWAY, GIVEN, *FILLED):
             current_progress().warning(f"{path} was changed while this call ran: it stays, and the next call reads it")
             return False
-        if now != self._written.get(path.name, now):
+        if now != self._written.get(path.name):
             other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
-            told = f"{path} was changed by hand and is kept as {other}; pass lines that you corrected with --labels"
+            told = (
+                f"{path} is not as a call wrote it and is kept as {other}; pass lines that you corrected with --labels"
+            )
             current_progress().warning(told)
         return True
 
