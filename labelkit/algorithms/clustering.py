@@ -1,7 +1,7 @@
 """k-means by faiss, plain and spherical, and a form of ours on faiss's nearest neighbors in which some rows are fixed.
 
 What faiss leaves to its caller:
-    - its own random start ends with up to 45 % more inertia at 200 clusters, so scikit-learn's k-means++ draws starts;
+    - its own random start ends with far more inertia where clusters are many, so scikit-learn's k-means++ draws starts;
     - it computes in float32 and gives up at 1e20, so it gets rows around their mean, divided by the largest number;
     - means and inertia of the result are computed again, from the rows as they are and in float64.
 

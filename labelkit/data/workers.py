@@ -261,10 +261,9 @@ def received(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
 
 def _lost(reason: str) -> ResourceError:
     room = ""
-    if Path("/dev/shm").is_dir():
-        room = (
-            f"; /dev/shm, through which they send images, has {shutil.disk_usage('/dev/shm').free / 2**20:.0f} MiB free"
-        )
+    if SHARED_MEMORY.is_dir():
+        free = shutil.disk_usage(SHARED_MEMORY).free / 2**20
+        room = f"; {SHARED_MEMORY}, through which they send images, has {free:.0f} MiB free"
     return ResourceError(
         "--num-workers",
         f"the processes that read images cannot go on: {reason}{room}",
