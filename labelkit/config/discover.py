@@ -83,12 +83,6 @@ class DiscoverCategoriesConfig(
     )
 
     @model_validator(mode="after")
-    def _the_number_is_given_once(self) -> DiscoverCategoriesConfig:
-        if self.num_classes is not None and self.new_classes not in ("auto", "some"):
-            raise ValueError("--num-classes counts all classes, --new-classes those without a label; leave one out")
-        return self
-
-    @model_validator(mode="after")
     def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
         if self.plot is not None and self.num_classes is not None and self.levels == 1:
             raise ValueError("--plot has nothing to draw with --num-classes alone; pass --levels too, or leave it out")

@@ -104,6 +104,12 @@ class NewClassesOption(StageConfig):
         "their number.",
     )
 
+    @model_validator(mode="after")
+    def _the_number_is_given_once(self) -> Self:
+        if getattr(self, "num_classes", None) is not None and self.new_classes != "auto":
+            raise ValueError("--num-classes counts all classes, --new-classes those without a label; leave one out")
+        return self
+
 
 class DatasetOptions(StageConfig):
     """A command that reads the images of a data set."""

@@ -24,7 +24,7 @@ from labelkit.stages.result import Cell, Table
 _LABELS_KEPT = 10
 # The range is widened up to here where its end fits best.
 MOST_TRIED = 1000
-#: How often some classes are said to have no label although all have one.
+#: Level of the test whether every class has a label.
 RISK = 0.05
 #: Up to here it is open, since two or three labels of a class cannot tell by chance alone: there are others if what is
 #: missed lies as far from all classes as these from each other, and the belief allows no number as small as theirs.
@@ -172,11 +172,12 @@ def _by_published_search(
 def _given(config: DiscoverCategoriesConfig, number: int, labels: NDArray[np.int64]) -> Judgement:
     """Take a number that is known."""
     least, most = len(np.unique(labels[labels >= 0])), most_clusters(labels >= 0, labels[labels >= 0])
+    option = "--num-classes" if config.num_classes is not None else "--new-classes"
     if number < least:
         raise ConfigError("--num-classes", f"{number} is fewer than the {least} classes with labels", "Raise it.")
     if number > most:
         problem = f"{number} classes, but {config.index} has {len(labels)} rows, {int((labels >= 0).sum())} labeled"
-        raise ConfigError("--num-classes", problem, f"Choose at most {most}.")
+        raise ConfigError(option, problem, f"Choose at most {most if option == '--num-classes' else most - least}.")
     choice = ClassNumberChoice(number, number, number, (number,), (1.0,), ())
     return Judgement(choice, (number, number), len(labels), ("the number of classes was given",), False, False)
 

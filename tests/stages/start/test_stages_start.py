@@ -132,6 +132,23 @@ def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None
     assert {row["confidence"] for row in rows.values()} == {""}
 
 
+def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos-labeled"
+    folder.mkdir()
+    (folder / "labels.csv").write_text("path,label\n000.png,mine\n")
+
+    run(photos, num_classes=3)
+
+    (kept,) = folder.glob("labels-edited-*.csv")
+    assert kept.read_text() == "path,label\n000.png,mine\n"
+    assert len(table(folder)) == 30
+
+
+def test_new_classes_and_the_number_of_all_are_not_told_both(photos: Path) -> None:
+    with pytest.raises(ValueError, match="leave one out"):
+        StartConfig(photos=photos, num_classes=3, new_classes="none")
+
+
 def test_second_call_finds_everything_done(photos: Path, tmp_path: Path) -> None:
     run(photos, num_classes=3)
     folder = tmp_path / "photos-labeled"
