@@ -124,6 +124,8 @@ def load_dataset(
         from labelkit.data.folders import without
 
         dataset = without(dataset, exclude)
+        if not any("excluded" in note for note in dataset.notes):
+            dataset = replace(dataset, notes=(*dataset.notes, f"--exclude {','.join(exclude)}: nothing is called so"))
     if max_pixels != MAX_PIXELS:
         dataset = replace(dataset, source=LimitedSource(dataset.source, max_pixels))
     return dataset
