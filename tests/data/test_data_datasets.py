@@ -368,7 +368,9 @@ def test_patterns_leave_out_images_and_folders_of_every_kind_of_set(tmp_path: Pa
     assert (listed.class_names, listed.labels.tolist()) == (("b",), [0])
     with pytest.raises(DatasetError, match="all 4 images are excluded"):
         load_dataset(str(table), data_root=tmp_path, exclude=("set",))
-    assert load_dataset(str(table), exclude=("dgo", "*.tif")).notes == ("--exclude dgo,*.tif: nothing is called so",)
+    assert load_dataset(str(table), data_root=tmp_path, exclude=("dgo",)).notes == (
+        "--exclude dgo: nothing is called so",
+    )
 
 
 def test_links_to_folders_are_followed_where_asked_and_never_in_a_circle(tmp_path: Path) -> None:
