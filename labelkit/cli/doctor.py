@@ -67,7 +67,7 @@ def _check_labelkit() -> _Check:
     """Look for the other package of this name: its files lie among ours, or in their place."""
     with suppress(PackageNotFoundError):
         other = distribution("labelkit")  # ours was called so before it was `labelkit-images`
-        if not any(entry.module == "labelkit.__main__" for entry in other.entry_points):
+        if not any(entry.module in ("labelkit.__main__", "labelkit_images") for entry in other.entry_points):
             found = (
                 f"{__version__}, and beside it another program, labelkit {other.version}: {other.metadata['Summary']}"
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from labelkit import __version__
+from labelkit import __version__, launch
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, build_app, main
 from labelkit.config.presets import available_presets
@@ -333,6 +333,26 @@ def test_doctor_names_the_other_package_that_is_called_labelkit(
     assert (first["name"], first["status"]) == ("labelkit", "failed")
     assert "another program, labelkit 7.5: build pipelines" in said.err
     assert "pip uninstall labelkit" in said.err
+
+
+def test_an_install_in_its_folder_starts_though_the_other_package_comes_first(own_cache: Path, tmp_path: Path) -> None:
+    launcher = Path(launch.__file__).read_text()
+    (tmp_path / "labelkit_images.py").write_text(launcher)
+    (tmp_path / "labelkit").mkdir()
+    (tmp_path / "labelkit" / "__init__.py").write_text("")
+    for name, version in (("labelkit", "7.5"), ("labelkit_images", __version__)):
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: a test\n")
+    root = Path(launch.__file__).parents[1]
+    (folder / "direct_url.json").write_text(json.dumps({"url": root.as_uri(), "dir_info": {"editable": True}}))
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['labelkit', 'doctor']; "
+    code += "from labelkit_images import run; run()"
+
+    ended = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+
+    assert ended.returncode == 5
+    assert "another program, labelkit 7.5: a test" in ended.stderr
 
 
 def test_doctor_fails_when_the_cache_is_not_writable(

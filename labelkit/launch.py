@@ -1,0 +1,35 @@
+"""The console script ``labelkit``, installed as a module of its own name: ``labelkit_images``.
+
+Another package on the index is called ``labelkit`` too. Where this one is installed from its folder
+(``pip install -e``), the other one would come first.
+"""
+
+import json
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import urlparse
+from urllib.request import url2pathname
+
+
+def run() -> None:
+    """Start labelkit, and no other package of this name."""
+    try:
+        from labelkit.__main__ import run as start
+    except ImportError:
+        folder = editable_folder()
+        if folder is None:
+            raise
+        for name in [name for name in sys.modules if name.partition(".")[0] == "labelkit"]:
+            del sys.modules[name]
+        sys.path.insert(0, folder)
+        from labelkit.__main__ import run as start
+    start()
+
+
+def editable_folder() -> str | None:
+    """Return the folder that an editable install points to; ``None``: it is no such install."""
+    try:
+        origin = json.loads(distribution("labelkit-images").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        return None
+    return url2pathname(urlparse(origin["url"]).path) if origin.get("dir_info", {}).get("editable") else None
