@@ -18,7 +18,8 @@ from labelkit.config.presets import (
     preset_folder_name,
     preset_lines,
 )
-from labelkit.data.registry import DATASETS, DatasetSpec
+from labelkit.data.named.layouts import DatasetSpec
+from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
 from labelkit.models.convnets import CONVNETS
 from labelkit.models.vit import SMALL_VITS
