@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.transforms.v2 import functional
 
 from labelkit.data.sending import send, send_all
 from labelkit.data.views.colors import rgb_to_gray
@@ -149,12 +148,16 @@ def _contrast(images: Tensor, amounts: Tensor) -> Tensor:
 
 
 def _sharpness(images: Tensor, amounts: Tensor) -> Tensor:
-    return _blend(functional.adjust_sharpness(images, 0.0), images, amounts)
+    from torchvision.transforms.v2.functional import adjust_sharpness  # takes a second to import
+
+    return _blend(adjust_sharpness(images, 0.0), images, amounts)
 
 
 def _autocontrast(images: Tensor, amounts: Tensor) -> Tensor:
+    from torchvision.transforms.v2.functional import autocontrast
+
     del amounts
-    stretched: Tensor = functional.autocontrast(images)
+    stretched: Tensor = autocontrast(images)
     return stretched
 
 
