@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 from labelkit.data.named.benchmark_classes import benchmark_classes
-from labelkit.data.named.voc import CLASSES as VOC_CLASSES
+from labelkit.data.named.masks import VOC_CLASSES
 from PIL import Image
 from scipy.io import savemat
 

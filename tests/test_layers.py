@@ -30,7 +30,7 @@ DOORS = {
     "click": set(),
     "pyarrow": {"stages/exchange/parquet.py", "data/parquet_images.py"},
     "pandas": {"store/frame.py"},
-    "scipy.io": {"data/matlab.py"},
+    "scipy.io": {"data/named/layouts.py"},
     "fsspec": {"data/remote.py"},
 }
 PLAIN_ARGUMENTS = ("losses", "models", "metrics", "store", "algorithms")

@@ -18,10 +18,10 @@ from labelkit.config.presets import (
     preset_folder_name,
     preset_lines,
 )
-from labelkit.data.registry import DATASETS, DatasetSpec
+from labelkit.data.named.layouts import DatasetSpec
+from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
 from labelkit.models.convnets import CONVNETS
-from labelkit.models.figures import NO_FIGURE
 from labelkit.models.vit import SMALL_VITS
 from labelkit.stages.backbones import CountedBackbone, count_backbone, used_backbones
 
@@ -167,17 +167,12 @@ def preset_value_pages() -> list[Page]:
 
 def _backbones() -> str:
     counted = [count_backbone(name) for name in used_backbones()]
-    columns = ["Name", "Image side (pixels)", "Features", "Parameters", "Multiply-adds (M)", "Published"]
+    columns = ["Name", "Image side (pixels)", "Features", "Parameters", "Multiply-adds (M)"]
     ours = {*SMALL_VITS, *CONVNETS}
     own, others = (
-        table(columns, [_backbone(one) for one in counted if (one.info.name in ours) is wanted], right=columns[1:5])
+        table(columns, [_backbone(one) for one in counted if (one.info.name in ours) is wanted], right=columns[1:])
         for wanted in (True, False)
     )
-    prepared = []
-    for one in counted:
-        if (given := one.preparation) is not None:
-            sizes = [f"{one.resize}, {one.info.image_size}", f"{given.resize}, {given.crop}"]
-            prepared.append([code(one.info.name), *sizes, text(given.source), text(given.why)])
     return page(
         "# Backbones",
         "`--backbone` takes a name of these tables or any name of timm, such as `vit_small_patch16_224.dino`; "
@@ -185,24 +180,18 @@ def _backbones() -> str:
         block('labelkit list backbones --pattern "vit_*dino*"\nlabelkit list backbones --counts', "sh"),
         "Parameters and multiply-adds are those of the network without a classifier, for one color image of this size. "
         "Convolutions and matrix products are counted, those of attention included. "
-        "`list backbones --counts` adds the published classifier and the differences that it names, and compares: "
-        "a published number is met to its last digit, or it says why not.",
+        "The tests of labelkit hold them against published numbers, to the last digit that is printed there.",
         "labelkit's own:",
         own,
         "Of timm, those that a preset or `--backbone auto` names:",
         others,
-        "How images are prepared (shorter side resized to, center crop) where the authors of weights say it:",
-        table(["Name", "Here", "Published", "Source", "Difference"], prepared),
     )
 
 
 def _backbone(one: CountedBackbone) -> list[str]:
     numbers = [one.info.image_size, one.info.feature_dim, one.counts.parameters]
-    published = [f"{', '.join(held.figure.printed().values())} ({held.figure.source})" for held in one.published] or [
-        f"none: {NO_FIGURE[one.info.name]}"
-    ]
     work = f"{one.counts.multiply_adds / 1e6:,.1f}"
-    return [code(one.info.name), *(f"{number:,}" for number in numbers), work, text("; ".join(published))]
+    return [code(one.info.name), *(f"{number:,}" for number in numbers), work]
 
 
 def _exit_codes() -> str:

@@ -51,7 +51,7 @@ def list_backbones(
         bool,
         typer.Option(
             "--counts",
-            help="Count parameters and multiply-adds, and show how images are prepared, beside published numbers. "
+            help="Count parameters and multiply-adds, and show how images are prepared. "
             "Without --pattern: labelkit's own, and those that a preset or `--backbone auto` names.",
         ),
     ] = False,

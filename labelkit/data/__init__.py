@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from labelkit.data.image_bank import ImageBank
     from labelkit.data.keyed_random import keyed_generator, keyed_torch_generator, keyed_uniform
     from labelkit.data.label_split import LabelSplit
-    from labelkit.data.registry import DATASETS, DatasetSpec, load_dataset
+    from labelkit.data.named.layouts import DatasetSpec
+    from labelkit.data.registry import DATASETS, load_dataset
     from labelkit.data.samplers import BalancedSampler, ClassBalancedSampler, Sampler, UniformSampler
     from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
     from labelkit.data.subsets import holdout_rows, long_tail_split
@@ -89,9 +90,9 @@ __getattr__ = names_of(
             "keyed_uniform",
         ),
         "label_split": ("LabelSplit",),
+        "named.layouts": ("DatasetSpec",),
         "registry": (
             "DATASETS",
-            "DatasetSpec",
             "load_dataset",
         ),
         "samplers": (

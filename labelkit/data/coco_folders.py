@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from labelkit.data.datasets import SPLIT_WORDS, ImageDataset
-from labelkit.data.named.layouts import Layout, Listed, list_files
+from labelkit.data.named.layouts import DatasetSpec, Listed, list_files
 from labelkit.data.objects import ListedObjects, Objects, find_outside, no_objects
 from labelkit.errors import DatasetError
 from labelkit.reading import read_json
@@ -40,7 +40,14 @@ def has_instances(root: Path) -> bool:
     return any((root / ANNOTATIONS).glob(_FILES))
 
 
-def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[str] = ()) -> ImageDataset:
+def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List the images of COCO 2017 with the boxes and outlines of their objects, see ``DatasetSpec.reader``."""
+    return load_coco_folder(
+        root, name=spec.name, files=[names[0] for names in spec.needs[:2]], remedy=spec.remedy(root.parent)
+    )
+
+
+def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), remedy: str = "") -> ImageDataset:
     """List the images of ``annotations/instances_<part>.json``, each file a split.
 
     The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split is called like it, without
@@ -48,8 +55,9 @@ def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[s
 
     Args:
         root: the folder.
-        layout: of a named set; default: any folder.
+        name: of the set; default: that of the folder.
         files: JSON files below the folder; default: all that are called so.
+        remedy: what to do about missing images; default: for any folder.
 
     Raises:
         DatasetError: a file is no such JSON, names no category, or has an annotation of an unknown image or category,
@@ -70,11 +78,11 @@ def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[s
     for file in read:
         folder = _folder(root, file)
         for image, about in file.images.items():
-            name = f"{folder}{about['file_name']}"
-            listed.append(Listed(name, -1, splits.index(_split(file.part))))
+            sample_id = f"{folder}{about['file_name']}"
+            listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
             size = about.get("height", 0), about.get("width", 0)
-            known[name] = _objects(file, image, number), size
-            outside = find_outside(known[name][0].boxes, size)
+            known[sample_id] = _objects(file, image, number), size
+            outside = find_outside(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
                 raise DatasetError(
@@ -85,15 +93,9 @@ def load_coco_folder(root: Path, layout: Layout | None = None, files: Sequence[s
                 )
     if not any(len(objects) for objects, _ in known.values()):
         raise DatasetError(str(first.path), "has no boxes", "Fetch the file of instances, not that of captions.")
-    own = Layout(root.resolve().name, (), ((f"{ANNOTATIONS}/",),), {}, "")
-    try:
-        dataset = list_files(layout or own, root, listed, class_names=(), split_names=splits, where=first.path)
-    except DatasetError as error:
-        if layout is not None:
-            raise
-        remedy = f"Put the images into {root}, or take them out of the annotations."
-        raise DatasetError(error.where, error.problem, remedy) from error
-    rows = [known[name] for name in dataset.sample_ids]
+    remedy = remedy or f"Put the images into {root}, or take them out of the annotations."
+    dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
+    rows = [known[sample_id] for sample_id in dataset.sample_ids]
     objects = ListedObjects(tuple(row for row, _ in rows), np.array([size for _, size in rows], np.int64), "coco")
     names = tuple(first.categories[category] for category in sorted(first.categories))
     return replace(dataset, objects=objects, object_classes=names)

@@ -11,7 +11,7 @@ import numpy as np
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.folders import split_of_name, splits_in_order, walk_images
 from labelkit.data.mask_files import IGNORE, FileMasks, table_of
-from labelkit.data.named.layouts import Layout, Listed, attach_masks, list_files, read_lines
+from labelkit.data.named.layouts import Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 
 CLASS_LIST: Final = "classes.txt"
@@ -40,10 +40,11 @@ def load_mask_folder(root: Path, *, follow_links: bool = False) -> ImageDataset:
         for name in walk_images(root / f"{prefix}images", follow_links=follow_links)
     ]
     name = root.resolve().name
-    layout = Layout(name, (), ((f"{parts[0][1]}images/",),), {}, "Put images and masks into")
-    dataset = list_files(layout, root, listed, class_names=(), split_names=split_names, where=root)
+    remedy = f"Put images and masks into {root}."
+    dataset = list_files(name, root, listed, split_names=split_names, remedy=remedy)
     meaning, classes = _classes(root)
-    dataset = attach_masks(layout, dataset, _mask_of, meaning or {i: i for i in range(IGNORE)}, classes)
+    remedy = "Add them, or take the images out."
+    dataset = attach_masks(dataset, _mask_of, meaning or {i: i for i in range(IGNORE)}, classes, remedy)
     if meaning:
         return dataset
     return _with_counted_classes(dataset)

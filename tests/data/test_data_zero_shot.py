@@ -86,10 +86,22 @@ def test_in_shop_has_query_and_gallery_of_the_same_items(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("file", "content", "problem"),
     [
-        ("Ebay_train.txt", "nothing\n", "does not begin with"),
-        ("Ebay_train.txt", "image_id class_id super_class_id path\n1 x 1 a.JPG\n", "line 2"),
-        ("Ebay_test.txt", "image_id class_id super_class_id path\n9 1 1 chair_final/111_0.JPG\n", "in both lists"),
-        ("Ebay_test.txt", "image_id class_id super_class_id path\n9 9 1 sofa_final/333_0.JPG\n", "no image of class 3"),
+        ("Ebay_train.txt", "nothing\n", "its lists are damaged"),
+        (
+            "Ebay_train.txt",
+            "image_id class_id super_class_id path\n1 x 1 a.JPG\n",
+            "its lists are damaged: invalid literal",
+        ),
+        (
+            "Ebay_test.txt",
+            "image_id class_id super_class_id path\n9 1 1 chair_final/111_0.JPG\n",
+            "names chair_final/111_0.JPG 2 times",
+        ),
+        (
+            "Ebay_test.txt",
+            "image_id class_id super_class_id path\n9 9 1 sofa_final/333_0.JPG\n",
+            "its lists are damaged: 2",
+        ),
     ],
 )
 def test_damaged_lists_of_online_products_are_refused(tmp_path: Path, file: str, content: str, problem: str) -> None:
@@ -105,8 +117,8 @@ def test_damaged_lists_of_online_products_are_refused(tmp_path: Path, file: str,
     ("change", "problem"),
     [
         (("6\n", "7\n"), "its first line says 7"),
-        (("6\n", "six\n"), "does not begin with"),
-        ((" gallery", " galery"), "is not an image"),
+        (("6\n", "six\n"), "its lists are damaged"),
+        ((" gallery", " galery"), "its lists are damaged"),
         (("id_00000001 query", "id_00000002 query"), "id_00000002 is in training and in query or gallery"),
     ],
 )

@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import constants
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError
 from labelkit.models.backbones import build_backbone, list_backbones
-from labelkit.models.weight_packages import WeightsPackage
+from labelkit.models.published import WeightsPackage
 from labelkit.models.weights import fingerprint
 from safetensors.torch import save_file
 

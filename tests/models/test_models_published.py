@@ -10,10 +10,9 @@ import timm
 import torch
 from huggingface_hub import constants
 from labelkit.errors import CheckpointMismatch, CheckpointRefused
-from labelkit.models import published, weight_packages
+from labelkit.models import published
 from labelkit.models.backbones import build_backbone
-from labelkit.models.published import best_at_hand, describe_published, embedding_size, recorded_weights
-from labelkit.models.weight_packages import PACKAGES
+from labelkit.models.published import PACKAGES, best_at_hand, describe_published, embedding_size, recorded_weights
 from safetensors.torch import save_file
 
 LITE0 = PACKAGES[0]
@@ -22,7 +21,7 @@ LITE0 = PACKAGES[0]
 @pytest.fixture
 def no_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without any weights; returns the folder of the hub's cache."""
-    monkeypatch.setattr(weight_packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(published, "find_spec", lambda name: None)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     return tmp_path
 

@@ -28,27 +28,14 @@ def test_names_are_ours_and_those_that_presets_tables_and_auto_take() -> None:
     assert "pixels" not in names
 
 
-def test_one_network_is_counted_at_the_size_that_is_embedded_and_held_against_print() -> None:
-    found: Any = count_backbones(["vit_base_patch14_dinov2.lvd142m", "resnet32_cifar", "wrn10_1"]).to_json()
-    first, second, third = found["backbones"]
+def test_one_network_is_counted_at_the_size_that_is_embedded() -> None:
+    found: Any = count_backbones(["vit_base_patch14_dinov2.lvd142m", "resnet32_cifar"]).to_json()
+    first, second = found["backbones"]
     assert (first["image_size"], first["resize"], first["features"]) == (224, 224, 768)
-    assert first["published_preparation"]["resize"] == 256
-    assert "resize to 224" in first["published_preparation"]["difference"]
     # 257 tokens: 12 blocks of 12 * 768^2 and two products of tokens, 256 patches of 3 * 14^2
     blocks = 12 * (257 * 12 * 768**2 + 2 * 257**2 * 768)
     assert first["multiply_adds"] == blocks + 256 * 3 * 14**2 * 768
-    assert second["published"][0] == {
-        "source": "He et al., CVPR 2016, Table 6",
-        "number": "parameters",
-        "published": "0.46 M",
-        "counted": 463_504 + 650,
-        "agrees": True,
-        "difference": "",
-    }
-    assert second["not_published"] == ""
-    assert second["published_preparation"] is None
-    assert third["published"] == []
-    assert third["not_published"].startswith("ours")
+    assert second["parameters"] == 463_504
 
 
 def test_dino_is_prepared_as_by_its_authors() -> None:
@@ -71,7 +58,6 @@ def test_the_command_shows_counts_names_or_json(labelkit: Labelkit) -> None:
     assert shown.code == 0
     row = next(line.split() for line in shown.out.splitlines() if line.startswith("alexnet_sela "))
     assert row[:5] == ["alexnet_sela", "58,284,096", "1,131.2", "224", "4,096"]
-    assert "Krizhevsky et al., NIPS 2012, Abstract" in shown.out
     quiet = labelkit("list", "backbones", "--counts", *pattern, "-q")
     assert quiet.out.split() == ["alexnet_sela", "alexnet_small_sela"]
     rows = labelkit("list", "backbones", "--counts", *pattern, "--json").json["backbones"]

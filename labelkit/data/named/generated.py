@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from labelkit.cache import cache_folder
 from labelkit.data.datasets import EncodedImage, ImageDataset, sorted_by_bytes
 from labelkit.data.named import scenes
+from labelkit.data.named.layouts import DatasetSpec
 from labelkit.reading import read_bytes
 
 SEED: Final = 0
@@ -52,6 +54,7 @@ DIGIT_SCENES: Final = GeneratedSet(
     "digit_scenes", scenes.DIGITS, _COUNTS, ("background", *(str(digit) for digit in range(10)))
 )
 SCENE_VIDEOS: Final = GeneratedSet("scene_videos", scenes.VIDEOS, {"train": 60, "val": 30}, ())
+_SETS: Final = {kind.name: kind for kind in (SCENE_OBJECTS, SCENES, DIGIT_SCENES, SCENE_VIDEOS)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,6 +119,11 @@ class GeneratedMasks:
     def select(self, rows: NDArray[np.int64]) -> GeneratedMasks:
         """Return the masks of ``rows``."""
         return GeneratedMasks(self.drawn, self.splits[rows], self.numbers[rows])
+
+
+def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
+    """List the generated set of a row of the table of named sets, see ``DatasetSpec.reader``."""
+    return load_generated(_SETS[spec.name])
 
 
 def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) -> ImageDataset:

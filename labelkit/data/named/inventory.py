@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from labelkit.data.named.layouts import compare_counts
-from labelkit.data.registry import DatasetSpec
+from labelkit.data.named.layouts import DatasetSpec, compare_counts
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 
 
@@ -42,7 +41,7 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     ``incomplete`` here.
     """
     try:
-        dataset = spec.load(data_root, False)
+        dataset = spec.load(data_root)
     except DatasetAbsent as absent:
         return Inventory("absent", None, {}, None, absent)
     except DatasetIncomplete as incomplete:

@@ -1,4 +1,4 @@
-"""Where a named data set lies, what of it is there, and what to do when something is not.
+"""A named data set: where it lies, what of it is there, and what to do when something is not.
 
 Nothing is decoded: folders are listed, and the lists that come with a set are read.
 """
@@ -8,15 +8,19 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Final, NamedTuple
+from posixpath import normpath
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelkit.data.datasets import FileSource, ImageDataset
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.mask_files import FileMasks, table_of
+from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.reading import read_bytes
 
@@ -48,29 +52,116 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The official places of one data set.
+class DatasetSpec:
+    """One row of the table of named data sets.
 
     Attributes:
         name: what ``--dataset`` says.
-        folders: names of its folder in the data root, the usual one first.
-        needs: what must be in that folder, each with its alternatives, the most telling one first; folders end
-            with ``/``.
-        archives: official archives, and the first names of the needs that each one gives.
-        fetch: how to get it, as the start of a sentence.
-        is_it: tells the set's folder from any other with the same needs.
+        summary: one line.
+        purpose: what it is used for here.
+        source_url: where it comes from.
+        license: its terms, as far as its authors state them.
+        reader: ``module:function`` below ``labelkit.data``, imported on first use: from the row and the set's folder
+            to the listing, which may fail with ``KeyError``, ``ValueError`` or ``IndexError`` where lists are damaged.
+        num_images: published number of images of each split, in the order of the splits.
+        num_classes: number of classes of images, 0 = images have no label.
+        num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
+        num_object_classes: number of classes of objects in boxes, 0 = it has no boxes.
+        folders: names of its folder in the data root, the usual one first; none: it is made here, not read.
+        files: what must be in that folder, the most telling one first; folders end with ``/``, alternatives stand
+            behind ``|``.
+        archives: official archives, and what of ``files`` each one gives.
+        fetch: how to get it, as the start of a sentence that ends with the data root; default: its archives from its
+            source.
+        made: how a set is made that is not read.
+        can_download: labelkit can fetch it.
+        fewest_class_folders: how many of its class folders must be in ``train/``, to tell it from any other folder.
     """
 
     name: str
-    folders: tuple[str, ...]
-    needs: tuple[tuple[str, ...], ...]
-    archives: Mapping[str, tuple[str, ...]]
-    fetch: str
-    is_it: Callable[[Path], bool] = lambda folder: True
+    summary: str
+    purpose: str
+    source_url: str
+    license: str
+    reader: str
+    num_images: Mapping[str, Count]
+    num_classes: int = 0
+    num_mask_classes: int = 0
+    num_object_classes: int = 0
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    archives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fetch: str = ""
+    made: str = ""
+    can_download: bool = False
+    fewest_class_folders: int = 0
+
+    @property
+    def needs(self) -> list[list[str]]:
+        """``files``, each with its alternatives."""
+        return [names.split("|") for names in self.files]
+
+    @property
+    def layout(self) -> str:
+        """What has to lie where, for people."""
+        if self.made:
+            return self.made
+        return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
+
+    @property
+    def default_old_classes(self) -> tuple[int, ...]:
+        """Classes that category discovery labels unless told otherwise, in published order."""
+        return benchmark_classes(self.name).old_classes
+
+    @property
+    def default_new_classes(self) -> tuple[int, ...]:
+        """The other classes, continuing that order."""
+        return benchmark_classes(self.name).new_classes
+
+    def load(self, data_root: Path, download: bool = False) -> ImageDataset:
+        """List the set.
+
+        Args:
+            data_root: where it lies.
+            download: fetch a set that is not there, if labelkit can.
+
+        Raises:
+            DatasetAbsent, DatasetIncomplete: it is not there, not unpacked, or lacks files that its lists name.
+            DatasetError: files are damaged, or lists contradict each other.
+        """
+        module, _, function = self.reader.partition(":")
+        read = getattr(import_module(f"labelkit.data.{module}"), function)
+        if self.made or self.can_download:
+            made: ImageDataset = read(self, data_root, download)
+            return made
+        root = find_root(self, data_root)
+        try:
+            listing: ImageDataset = read(self, root)
+        except (KeyError, ValueError, IndexError) as error:
+            raise DatasetError(str(root), f"its lists are damaged: {error}", self.remedy(data_root)) from error
+        return listing
+
+    def remedy(self, data_root: Path) -> str:
+        """Return how to get the set."""
+        if self.can_download:
+            return f"Pass --download, or unpack {' or '.join(self.archives)} into {data_root}."
+        fetch = self.fetch or f"Fetch {' and '.join(self.archives)} from {self.source_url} and unpack it into"
+        return f"{fetch} {data_root}; labelkit does not download this set."
 
     def lacks(self, folder: Path) -> list[str]:
         """Return the needs that are not in a folder, each by its first name."""
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
+
+    def is_it(self, folder: Path) -> bool:
+        """Tell the set's folder from any other with the same needs."""
+        if not self.fewest_class_folders:
+            return True
+        try:
+            with os.scandir(folder / "train") as entries:
+                there = {entry.name.removesuffix(".tar") for entry in entries}
+        except OSError:
+            return False
+        return len(there.intersection(benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
 
     def begun_in(self, folder: Path) -> bool:
         """Return whether a folder has the first need, which no other folder has."""
@@ -89,45 +180,45 @@ class Listed(NamedTuple):
     split: int
 
 
-def find_root(layout: Layout, data_root: Path) -> Path:
+def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     """Return the folder of a named set: in the data root, in ``<data root>/<name>/``, or one of these itself.
 
     Raises:
         DatasetIncomplete: it lies deeper, is not unpacked, or lacks files.
         DatasetAbsent: nothing of it is there.
     """
-    named = [base / folder for base in (data_root, data_root / layout.name) for folder in layout.folders]
-    named = list(dict.fromkeys((*named, data_root / layout.name)))
+    named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
+    named = list(dict.fromkeys((*named, data_root / spec.name)))
     for place in (*named, data_root):
-        if layout.whole_in(place):
+        if spec.whole_in(place):
             return place
-    started = sorted((place for place in named if place.is_dir()), key=lambda place: len(layout.lacks(place)))
-    if layout.begun_in(data_root):
+    started = sorted((place for place in named if place.is_dir()), key=lambda place: len(spec.lacks(place)))
+    if spec.begun_in(data_root):
         started.append(data_root)
-    missing = layout.lacks(started[0]) if started else [names[0] for names in layout.needs]
-    refuse_elsewhere(layout, data_root, (*started, *named, data_root), missing)
+    missing = spec.lacks(started[0]) if started else [names[0] for names in spec.needs]
+    refuse_elsewhere(spec, data_root, (*started, *named, data_root), missing)
     if started and missing:
         raise DatasetIncomplete(
             str(started[0]),
-            f"expected {', '.join(names[0] for names in layout.needs)}; missing: {', '.join(missing)}",
-            fetch_remedy(layout, data_root),
+            f"expected {', '.join(names[0] for names in spec.needs)}; missing: {', '.join(missing)}",
+            spec.remedy(data_root),
         )
     if started:
         return started[0]  # its folders are there, so what they hold will say what is wrong
     there = "" if data_root.is_dir() else " (no such folder)"
     raise DatasetAbsent(
-        layout.name,
-        f"not found in {data_root}{there}: looked for {layout.folders[0]}/ with "
-        f"{', '.join(names[0] for names in layout.needs)}",
-        fetch_remedy(layout, data_root),
+        spec.name,
+        f"not found in {data_root}{there}: looked for {spec.folders[0]}/ with "
+        f"{', '.join(names[0] for names in spec.needs)}",
+        spec.remedy(data_root),
     )
 
 
-def refuse_elsewhere(layout: Layout, data_root: Path, places: Sequence[Path], missing: Sequence[str]) -> None:
+def refuse_elsewhere(spec: DatasetSpec, data_root: Path, places: Sequence[Path], missing: Sequence[str]) -> None:
     """Raise if a set that is not in its places lies deeper, or in its archive still.
 
     Args:
-        layout: the set.
+        spec: the set.
         data_root: where to look.
         places: where it may lie, the most likely first.
         missing: needs that are not there, by their first names.
@@ -135,46 +226,54 @@ def refuse_elsewhere(layout: Layout, data_root: Path, places: Sequence[Path], mi
     Raises:
         DatasetIncomplete: naming where it was expected, where it was found, and what to do.
     """
-    deeper = _search(layout, data_root)
+    deeper = _search(spec, data_root)
     if deeper is not None:
-        need = layout.needs[0][0]
+        need = spec.needs[0][0]
         raise DatasetIncomplete(
-            layout.name,
+            spec.name,
             f"expected {places[0] / need}, found {deeper / need}",
             f"Pass --data-root {deeper}, or move what is in that folder to {places[0]}.",
         )
     for place in dict.fromkeys(places):
-        for archive, gives in layout.archives.items():
+        for archive, gives in spec.archives.items():
             wanted = [name for name in gives if name in missing]
             if wanted and (place / archive).is_file():
                 command = (
                     f"unzip -q {place / archive} -d" if archive.endswith(".zip") else f"tar -xf {place / archive} -C"
                 )
                 raise DatasetIncomplete(
-                    layout.name,
+                    spec.name,
                     f"expected {', '.join(wanted)}, found {place / archive}, which is not unpacked",
                     f"Run `{command} {place}`.",
                 )
 
 
+def list_set(spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()) -> ImageDataset:
+    """Make the listing of a named set; see ``list_files``."""
+    remedy = spec.remedy(root.parent)
+    return list_files(
+        spec.name, root, listed, class_names=class_names, split_names=tuple(spec.num_images), remedy=remedy
+    )
+
+
 def list_files(
-    layout: Layout,
+    name: str,
     root: Path,
     listed: Sequence[Listed],
     *,
-    class_names: Sequence[str],
     split_names: Sequence[str],
-    where: Path,
+    class_names: Sequence[str] = (),
+    remedy: str,
 ) -> ImageDataset:
     """Make a listing of what a set's own lists name, in any order.
 
     Args:
-        layout: the set.
+        name: of the set.
         root: its folder.
         listed: every image, in the order of the lists.
-        class_names: name of class i.
         split_names: names of the splits.
-        where: the list, for messages.
+        class_names: name of class i.
+        remedy: what to do about faults.
 
     Raises:
         DatasetError: the lists name an image twice, or one outside of the set.
@@ -182,41 +281,35 @@ def list_files(
     """
     counts = Counter(row.sample_id for row in listed)
     if not listed:
-        raise DatasetError(str(where), "names no images", fetch_remedy(layout, root.parent))
-    twice = [sample_id for sample_id, count in counts.items() if count > 1]
-    if twice:
-        raise DatasetError(str(where), f"names {twice[0]} {counts[twice[0]]} times", fetch_remedy(layout, root.parent))
-    for sample_id in counts:
-        path = PurePosixPath(sample_id)
-        if path.is_absolute() or ".." in path.parts or str(path) != sample_id or "\0" in sample_id:
-            raise DatasetError(
-                str(where), f"names {sample_id!r}, which is not inside of the set", fetch_remedy(layout, root.parent)
-            )
-    missing = _missing(root, list(counts))
-    expected = {name: sum(row.split == i for row in listed) for i, name in enumerate(split_names)}
-    if missing:
+        raise DatasetError(str(root), "names no images", remedy)
+    for sample_id, count in counts.items():
+        if count > 1:
+            raise DatasetError(str(root), f"names {sample_id} {count} times", remedy)
+        if normpath(sample_id) != sample_id or sample_id.startswith(("/", "..")) or "\0" in sample_id:
+            raise DatasetError(str(root), f"names {sample_id!r}, which is not inside of the set", remedy)
+    if missing := _missing(root, list(counts)):
         gone = set(missing)
-        found = {
-            name: sum(row.split == i and row.sample_id not in gone for row in listed)
-            for i, name in enumerate(split_names)
-        }
+        expected = Counter(row.split for row in listed)
+        found = Counter(row.split for row in listed if row.sample_id not in gone)
+        found_of = {split: found[i] for i, split in enumerate(split_names)}
+        expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
         raise DatasetIncomplete(
             str(root),
-            f"{compare_counts(found, {name: Count(count) for name, count in expected.items()})}; "
-            f"missing: {name_some(missing)}",
-            _one_deeper(root, missing) or fetch_remedy(layout, root.parent),
-            found=found,
+            f"{compare_counts(found_of, expected_of)}; missing: {name_some(missing)}",
+            _one_deeper(root, missing) or remedy,
+            found=found_of,
             num_classes=len(class_names),
         )
     order = sorted(range(len(listed)), key=lambda i: os.fsencode(listed[i].sample_id))
     rows = [listed[i] for i in order]
     sample_ids = tuple(row.sample_id for row in rows)
+    labels = np.array([row.label for row in rows], dtype=np.int64)
     return ImageDataset(
-        name=layout.name,
+        name=name,
         root=root,
         sample_ids=sample_ids,
-        labels=np.array([row.label for row in rows], dtype=np.int64),
-        given=np.array([row.label >= 0 for row in rows], dtype=np.bool_),
+        labels=labels,
+        given=labels >= 0,
         class_names=tuple(class_names),
         splits=np.array([row.split for row in rows], dtype=np.int16),
         split_names=tuple(split_names),
@@ -229,20 +322,20 @@ def list_files(
 
 
 def attach_masks(
-    layout: Layout,
     dataset: ImageDataset,
     mask_of: Callable[[str], str],
     meaning: Mapping[int, int],
     mask_classes: Sequence[str],
+    remedy: str,
 ) -> ImageDataset:
     """Return a listing whose images have masks in files of their own.
 
     Args:
-        layout: the set.
         dataset: its images; they are files below ``root``.
         mask_of: sample id to the name of its mask, relative to the same folder.
         meaning: value of a pixel to its class; values that are not in it are errors.
         mask_classes: see ``ImageDataset``.
+        remedy: what to do about images without mask.
 
     Raises:
         DatasetIncomplete: images without mask.
@@ -255,8 +348,7 @@ def attach_masks(
         raise DatasetIncomplete(
             str(root),
             f"{len(missing):,} of {len(files):,} images have no mask; missing: {name_some(missing)}",
-            _one_deeper(root, missing)
-            or (fetch_remedy(layout, root.parent) if layout.folders else "Add them, or take the images out."),
+            _one_deeper(root, missing) or remedy,
             num_classes=0,
         )
     return replace(dataset, masks=FileMasks(root, files, table_of(meaning)), mask_classes=tuple(mask_classes))
@@ -301,89 +393,23 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
         ) from error
 
 
-def list_folders(
-    layout: Layout,
-    root: Path,
-    files: Mapping[str, Mapping[str, Sequence[str]]],
-    *,
-    class_names: Sequence[str],
-    split_names: Mapping[str, str],
-    expected: Mapping[str, Count],
-) -> ImageDataset:
-    """Make a listing of class folders, as ``torchvision.datasets.ImageFolder`` orders them.
-
-    Args:
-        layout: the set.
-        root: its folder.
-        files: split folder to class folder to file names.
-        class_names: folder name of class i; other folders are left out.
-        split_names: split folder to the name of the split; in the order of the splits.
-        expected: published number of images of each split.
-
-    Raises:
-        DatasetIncomplete: another number of images than published.
-    """
-    found = {
-        split: sum(len(files[folder].get(name, ())) for name in class_names) for folder, split in split_names.items()
-    }
-    if not all(count.agrees(found[split]) for split, count in expected.items()):
-        fewest = min(
-            ((len(files[folder].get(name, ())), f"{folder}/{name}") for folder in split_names for name in class_names),
-            default=(0, ""),
-        )
-        raise DatasetIncomplete(
-            str(root),
-            f"{compare_counts(found, expected)}; fewest images: {fewest[0]:,} in {fewest[1]}/",
-            fetch_remedy(layout, root.parent),
-            found=found,
-            num_classes=len(class_names),
-        )
-    ids: list[str] = []
-    labels: list[tuple[int, int]] = []
-    splits: list[tuple[int, int]] = []
-    rank = {name: i for i, name in enumerate(class_names)}
-    number = {folder: i for i, folder in enumerate(split_names)}
-    # The slash, so that "a-b/x" sorts before "a/x" as whole names do.
-    for folder in sorted(files, key=lambda name: os.fsencode(f"{name}/")):
-        before = len(ids)
-        for name in sorted(class_names, key=lambda name: os.fsencode(f"{name}/")):
-            names = sorted(files[folder].get(name, ()), key=os.fsencode)
-            ids += [f"{folder}/{name}/{file}" for file in names]
-            labels.append((rank[name], len(names)))
-        splits.append((number[folder], len(ids) - before))
-    sample_ids = tuple(ids)
-    return ImageDataset(
-        name=layout.name,
-        root=root,
-        sample_ids=sample_ids,
-        labels=np.repeat(*np.array(labels, dtype=np.int64).T),
-        given=np.ones(len(ids), dtype=np.bool_),
-        class_names=tuple(class_names),
-        splits=np.repeat(*np.array(splits, dtype=np.int64).T).astype(np.int16),
-        split_names=tuple(split_names.values()),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
-        source=FileSource(root, sample_ids),
-    )
-
-
-def read_pairs(path: Path) -> list[tuple[str, str]]:
+def read_table(path: Path) -> dict[str, str]:
     """Read a text of lines ``<key> <value>``; the value may hold spaces.
 
     Raises:
-        DatasetError: unreadable, not UTF-8, empty, or a line without value, with its number.
+        DatasetError: unreadable, not UTF-8, empty, a line without value, or a key twice.
     """
-    pairs = []
+    table: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
         key, _, value = line.partition(" ")
-        if line and not (key and value.strip()):
-            raise DatasetError(str(path), f"line {number}: {line!r} is not `<key> <value>`", "Unpack it again.")
+        if line and (not key or not value.strip() or key in table):
+            problem = f"names {key} again" if key in table else f"{line!r} is not `<key> <value>`"
+            raise DatasetError(str(path), f"line {number}: {problem}", "Unpack it again.")
         if line:
-            pairs.append((key, value.strip()))
-    if not pairs:
+            table[key] = value.strip()
+    if not table:
         raise DatasetError(str(path), "is empty", "Unpack it again.")
-    return pairs
+    return table
 
 
 def read_lines(path: Path) -> list[str]:
@@ -400,6 +426,25 @@ def read_lines(path: Path) -> list[str]:
         raise DatasetError(str(path), "is not a UTF-8 text", "Unpack it again.") from error
 
 
+def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
+    """Read some variables of a MATLAB file of version 4 to 7.2, axes of length 1 left out.
+
+    Raises:
+        DatasetError: damaged, or without one of the variables.
+    """
+    from scipy.io import loadmat
+
+    try:
+        content = loadmat(path, squeeze_me=True, variable_names=list(variables))
+    except Exception as error:
+        # A damaged file makes the reader trip over anything: ValueError, TypeError, zlib.error, struct.error and more.
+        problem = f"cannot be read as a MATLAB file: {error}"
+        raise DatasetError(str(path), problem, "Fetch or unpack it again.") from error
+    if missing := [name for name in variables if name not in content]:
+        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Fetch or unpack it again.")
+    return [np.atleast_1d(content[name]) for name in variables]
+
+
 def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> str:
     """Return ``train: expected 5,994 images, found 12; test: ...``."""
     return "; ".join(
@@ -412,11 +457,6 @@ def name_some(names: Sequence[str]) -> str:
     more = len(names) - MAX_NAMES_SHOWN
     shown = ", ".join(names[:MAX_NAMES_SHOWN])
     return f"{shown} and {more:,} more" if more > 0 else shown
-
-
-def fetch_remedy(layout: Layout, data_root: Path) -> str:
-    """Return how to get a set that labelkit cannot download."""
-    return f"{layout.fetch} {data_root}; labelkit does not download this set."
 
 
 def _exists(folder: Path, name: str) -> bool:
@@ -432,14 +472,14 @@ def _is_image(file: str) -> bool:
     return os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES and not file.startswith(".")  # noqa: PTH122 - a million
 
 
-def _search(layout: Layout, top: Path) -> Path | None:
+def _search(spec: DatasetSpec, top: Path) -> Path | None:
     """Look for the set's folder a few levels down, the nearest first."""
     pending = deque([(top, 0)])
     seen = 0
     while pending and seen < _SEARCH_FOLDERS:
         folder, depth = pending.popleft()
         seen += 1
-        if depth and layout.whole_in(folder):
+        if depth and spec.whole_in(folder):
             return folder
         if depth == _SEARCH_DEPTH:
             continue

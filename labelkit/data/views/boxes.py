@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.center_crop import center_boxes, resized_boxes, resized_shape
 from labelkit.data.keyed_random import keyed_uniform
-from labelkit.data.views.multi_crop import overlapping_boxes
 from labelkit.data.views.pairs import PairPlan
 from labelkit.data.views.spec import ViewSpec
 
 _AREA_TRIES: Final = 10
 _AREA_DRAWS: Final = 2 * _AREA_TRIES + 2
+#: Of boxes that must overlap others (``MkuuWaUjinga/leopart``); the limit and what follows it are ours.
+MAX_DRAWS: Final = 50
 
 
 def _draws(spec: ViewSpec) -> int:
@@ -159,3 +160,67 @@ def paired_boxes(
         return boxes
     sides = np.stack([np.asarray(side, dtype=np.float64) for side in (widths, heights, widths, heights)], axis=1)
     return np.where((pairs.links >= 0)[:, None], (pairs.boxes[:, view] + 1) / 2 * sides, boxes)
+
+
+def overlap_areas(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the area that boxes (b, 4) have in common, (b,); 0 without an overlap."""
+    low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])
+    return np.asarray(np.prod(np.clip(high - low, 0, None), axis=1), dtype=np.float64)
+
+
+def overlapping_boxes(
+    boxes: NDArray[np.float64],
+    anchors: Sequence[NDArray[np.float64]],
+    smallest: NDArray[np.float64],
+    redraw: Callable[[int, NDArray[np.int64]], NDArray[np.float64]],
+    spare: Callable[[NDArray[np.int64]], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Draw boxes again that have too little in common with those of other views.
+
+    After `MAX_DRAWS` draws, a box becomes that of the one anchor; or, of several, a random box inside of what the
+    anchors have in common, with sides of half to all of it.
+
+    Args:
+        boxes: (b, 4) left, top, right, bottom as drawn first.
+        anchors: boxes (b, 4) of the other views.
+        smallest: (b,) area that a box and each anchor must have in common.
+        redraw: number of the draw, from 1, and positions (m,) to new boxes (m, 4).
+        spare: positions (m,) to (m, 4) uniform numbers.
+
+    Returns:
+        (b, 4) boxes; one depends on its own image alone.
+    """
+    made = boxes.copy()
+    left = _short(made, anchors, smallest, np.arange(len(made)))
+    for draw in range(1, MAX_DRAWS):
+        if not len(left):
+            return made
+        made[left] = redraw(draw, left)
+        left = _short(made, anchors, smallest, left)
+    if len(left):
+        made[left] = anchors[0][left] if len(anchors) == 1 else _inside(anchors, left, spare(left))
+    return made
+
+
+def _short(
+    boxes: NDArray[np.float64],
+    anchors: Sequence[NDArray[np.float64]],
+    smallest: NDArray[np.float64],
+    where: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Of some positions, those whose boxes have too little in common with an anchor."""
+    fits = np.ones(len(where), dtype=np.bool_)
+    for anchor in anchors:
+        fits &= overlap_areas(boxes[where], anchor[where]) >= smallest[where]
+    return where[~fits]
+
+
+def _inside(
+    anchors: Sequence[NDArray[np.float64]], where: NDArray[np.int64], u: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Random boxes inside of what the anchors have in common."""
+    low = np.max([anchor[where, :2] for anchor in anchors], axis=0)
+    high = np.min([anchor[where, 2:] for anchor in anchors], axis=0)
+    sides = (high - low) * (0.5 + 0.5 * u[:, :2])
+    start = low + (high - low - sides) * u[:, 2:]
+    return np.concatenate((start, start + sides), axis=1)

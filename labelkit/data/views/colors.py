@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -112,29 +111,5 @@ def jitter_colors(
             arrays += [chosen, values.astype(np.float32)]
     sent = send_all(arrays, images.device)
     for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
-        if images.device.type == "cpu":
-            _one_by_one(operation, images, at.tolist(), amounts)
-        else:
-            images[at] = operation(images[at], amounts)
+        images[at] = operation(images[at], amounts)
     return images
-
-
-def _one_by_one(
-    operation: Callable[[Tensor, Tensor], Tensor], images: Tensor, rows: list[int], amounts: Tensor
-) -> None:
-    """Change some images where they lie, to the same bits as a batch of them; each stays in the cache meanwhile."""
-    parts = [images[row : row + 1] for row in rows]
-    if operation is adjust_brightness:
-        for part, amount in zip(parts, amounts.tolist(), strict=True):
-            part.mul_(amount).clamp_(0, 1)
-    elif operation is adjust_contrast:
-        # of all at once: threads sum the pixels of a single image in another order
-        means = torch.cat([rgb_to_gray(part) for part in parts]).mean(dim=(1, 2, 3), keepdim=True)
-        for part, mean, amount in zip(parts, means, amounts.tolist(), strict=True):
-            torch.lerp(mean.expand_as(part), part, amount, out=part).clamp_(0, 1)
-    elif operation is adjust_saturation and images.shape[1] > 1:
-        for part, amount in zip(parts, amounts.tolist(), strict=True):
-            torch.lerp(rgb_to_gray(part).expand_as(part), part, amount, out=part).clamp_(0, 1)
-    else:
-        for number, part in enumerate(parts):
-            part.copy_(operation(part, amounts[number : number + 1]))

@@ -11,12 +11,11 @@ from typing import Final, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.data.sending import send, send_all
-from labelkit.data.views.colors import GRAY_WEIGHTS
+from labelkit.data.views.colors import rgb_to_gray
 
 Pool = Literal["photo", "plain"]
 
@@ -132,10 +131,7 @@ def _blend(other: Tensor, images: Tensor, amounts: Tensor) -> Tensor:
 
 
 def _gray(images: Tensor) -> Tensor:
-    if images.shape[1] == 1:
-        return images
-    weights = send(np.array(GRAY_WEIGHTS, dtype=np.float32), images.device)[:, None, None]
-    return (images * weights).sum(1, keepdim=True).expand_as(images)
+    return rgb_to_gray(images).expand_as(images)
 
 
 def _brightness(images: Tensor, amounts: Tensor) -> Tensor:
@@ -152,19 +148,17 @@ def _contrast(images: Tensor, amounts: Tensor) -> Tensor:
 
 
 def _sharpness(images: Tensor, amounts: Tensor) -> Tensor:
-    """Smooth by (1 1 1, 1 5 1, 1 1 1) / 13, the border as it is."""
-    channels = images.shape[1]
-    kernel = images.new_full((channels, 1, 3, 3), 1 / 13)
-    kernel[:, :, 1, 1] = 5 / 13
-    smooth = images.clone()
-    smooth[..., 1:-1, 1:-1] = F.conv2d(images, kernel, groups=channels)
-    return _blend(smooth, images, amounts)
+    from torchvision.transforms.v2.functional import adjust_sharpness  # takes a second to import
+
+    return _blend(adjust_sharpness(images, 0.0), images, amounts)
 
 
 def _autocontrast(images: Tensor, amounts: Tensor) -> Tensor:
+    from torchvision.transforms.v2.functional import autocontrast
+
     del amounts
-    low, high = images.amin(dim=(2, 3), keepdim=True), images.amax(dim=(2, 3), keepdim=True)
-    return torch.where(high > low, (images - low) / (high - low).clamp(min=1e-6), images)
+    stretched: Tensor = autocontrast(images)
+    return stretched
 
 
 def _equalize(images: Tensor, amounts: Tensor) -> Tensor:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.data.named.imagenet_lt import load_imagenet_lt
 from labelkit.data.named.layouts import Count
-from labelkit.data.named.tiny_imagenet import load_tiny_imagenet
-from labelkit.data.registry import load_dataset
+from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from scipy.io import savemat
 from tests.miniature_sets import (
@@ -25,6 +24,7 @@ from tests.miniature_sets import (
 )
 
 WNIDS = ("n01440764", "n01443537", "n01484850")
+TINY = replace(DATASETS["imagenet_200"], num_classes=3)
 
 
 def load(name: str, data_root: Path) -> ImageDataset:
@@ -62,7 +62,7 @@ def test_svhn_without_one_file_or_at_all_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)}, "3 labels for 2 images"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)}, "expected bytes"),
         ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[1], [11]], np.uint8)}, "labels reach from 1 to 11"),
         ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
         ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
@@ -114,7 +114,7 @@ def test_stl10_with_files_of_a_wrong_size_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="2 labels for 3 images"):
         load("stl10", tmp_path)
     (folder / "test_y.bin").write_bytes(b"\1\4\1")
-    with pytest.raises(DatasetError, match=r"labels reach from 1 to 4, class_names\.txt names 3"):
+    with pytest.raises(DatasetError, match="labels reach from 0 to 3"):
         load("stl10", tmp_path)
     (folder / "test_X.bin").write_bytes(b"\0" * 100)
     with pytest.raises(DatasetError, match="100 bytes are not a multiple of 27,648"):
@@ -134,7 +134,7 @@ def test_an_stl10_file_that_got_shorter_is_a_bad_image(tmp_path: Path) -> None:
 
 def test_tiny_imagenet_classes_are_sorted_and_validation_follows_its_list(tmp_path: Path) -> None:
     write_tiny_imagenet(tmp_path / "tiny-imagenet-200", WNIDS)
-    dataset = load_tiny_imagenet(tmp_path)
+    dataset = replace(TINY, num_images={"train": Count(6), "val": Count(3)}).load(tmp_path)
     assert dataset.class_names == WNIDS
     assert labels_of(dataset, "train") == [0, 0, 1, 1, 2, 2]
     assert labels_of(dataset, "val") == [2, 1, 0]
@@ -146,10 +146,10 @@ def test_tiny_imagenet_must_have_its_classes_and_images(tmp_path: Path) -> None:
     with pytest.raises(DatasetIncomplete, match="expected 200 class folders with images/, found 3"):
         load("imagenet_200", tmp_path)
     with pytest.raises(DatasetIncomplete, match="train: expected 7 images, found 6"):
-        load_tiny_imagenet(tmp_path, expected={"train": Count(7)})
+        replace(TINY, num_images={"train": Count(7), "val": Count(3)}).load(tmp_path)
     put(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn99\t0\t0\t9\t9\n")
-    with pytest.raises(DatasetError, match=r"line 1: 'n99' is no class of wnids\.txt"):
-        load_tiny_imagenet(tmp_path)
+    with pytest.raises(DatasetError, match="its lists are damaged: 'n99'"):
+        TINY.load(tmp_path)
 
 
 # --- ImageNet-LT ---
@@ -158,7 +158,7 @@ def test_tiny_imagenet_must_have_its_classes_and_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["imagenet_lt", "imagenet"])
 def test_imagenet_lt_lists_lie_beside_or_in_imagenet(tmp_path: Path, place: str) -> None:
     write_imagenet_lt(tmp_path / place, tmp_path / "imagenet", WNIDS)
-    dataset = load_imagenet_lt(tmp_path, folder_names=WNIDS)
+    dataset = load("imagenet_lt", tmp_path)
     assert labels_of(dataset, "train") == [0, 0, 1, 1, 2]
     assert labels_of(dataset, "val") == [0, 1, 2]
     assert labels_of(dataset, "test") == [0, 1, 2]
@@ -168,10 +168,12 @@ def test_imagenet_lt_lists_lie_beside_or_in_imagenet(tmp_path: Path, place: str)
 def test_imagenet_lt_without_images_or_with_other_numbers_is_refused(tmp_path: Path) -> None:
     write_imagenet_lt(tmp_path / "imagenet_lt", tmp_path / "elsewhere", WNIDS)
     with pytest.raises(DatasetIncomplete, match="there is no imagenet/ with train/ and val/"):
-        load_imagenet_lt(tmp_path, folder_names=WNIDS)
+        load("imagenet_lt", tmp_path)
     write_imagenet(tmp_path / "imagenet", WNIDS, train=2)
     with pytest.raises(DatasetIncomplete, match=r"val: expected 3 images, found 0.*n01440764_2\.JPEG"):
-        load_imagenet_lt(tmp_path, folder_names=WNIDS)
+        load("imagenet_lt", tmp_path)
     put(tmp_path / "imagenet_lt/ImageNet_LT_test.txt", "val/n01443537/n01443537_0.JPEG 2\n")
-    with pytest.raises(DatasetError, match=r"line 1: .* has label 2, its folder is class 1"):
-        load_imagenet_lt(tmp_path, folder_names=WNIDS)
+    with pytest.raises(
+        DatasetError, match=r"test\.txt: .*n01443537_0\.JPEG has label 2, the folder of which is n01484850/"
+    ):
+        load("imagenet_lt", tmp_path)

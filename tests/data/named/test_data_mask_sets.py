@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.mask_files import read_pair
-from labelkit.data.named.coco_stuff import SUPERCATEGORIES
 from labelkit.data.named.inventory import take_inventory
 from labelkit.data.named.layouts import Count
+from labelkit.data.named.masks import COCO_STUFF_CLASSES
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from tests.miniature_sets import (
@@ -82,17 +82,16 @@ def test_inventory_counts_classes_of_pixels(
     write(tmp_path / name)
     counts = {split: Count(0) for split in DATASETS[name].num_images}
     root = tmp_path / name
-    spec = replace(DATASETS[name], num_images=counts, load=lambda data_root, download: load(name, root))
-    found = take_inventory(spec, tmp_path)
+    found = take_inventory(replace(DATASETS[name], num_images=counts), root)
     assert (found.num_classes, found.num_mask_classes) == (0, num_classes)
     assert "expected 0 images" in str(found.fault)
 
 
 def test_stuff_has_twelve_kinds_of_things_and_fifteen_of_stuff_and_every_label_is_in_one() -> None:
-    labels = [label for group in SUPERCATEGORIES.values() for label in group]
+    labels = [label for group in COCO_STUFF_CLASSES.values() for label in group]
     assert sorted(labels) == list(range(1, 183))
-    things = [name for name, group in SUPERCATEGORIES.items() if max(group) <= 91]
-    assert (len(things), len(SUPERCATEGORIES)) == (12, 27)
+    things = [name for name, group in COCO_STUFF_CLASSES.items() if max(group) <= 91]
+    assert (len(things), len(COCO_STUFF_CLASSES)) == (12, 27)
 
 
 def test_films_of_davis_are_folders_whose_masks_number_objects(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("ImageSets/Main/boat_test.txt", "200000  1\n", "names other images than the list of aeroplane"),
+        ("ImageSets/Main/boat_test.txt", "200000  1\n", "the list of boat names other images than that of aeroplane"),
         ("ImageSets/Main/boat_test.txt", "200000  2\n", "boat_test.txt:1: '200000  2' is not an image and 1, 0 or -1"),
         ("ImageSets/Main/boat_test.txt", "200000\n", "is not an image and 1, 0 or -1"),
     ],

@@ -13,12 +13,10 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.joined import join_datasets
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.train_loader import TrainLoader
-from labelkit.data.views.boxes import boxes_of_views
-from labelkit.data.views.multi_crop import MAX_DRAWS, overlap_areas, overlapping_boxes
+from labelkit.data.views.boxes import MAX_DRAWS, boxes_of_views, overlap_areas, overlapping_boxes
 from labelkit.data.views.recipes import dense_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import apply_views
-from labelkit.data.views.warps import affine_matrices
+from labelkit.data.views.transforms import affine_matrices, apply_views
 from numpy.typing import NDArray
 
 KEYS = np.arange(400)

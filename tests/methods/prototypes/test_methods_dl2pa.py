@@ -17,7 +17,7 @@ from labelkit.config.presets import resolve
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import given_split
 from labelkit.data.views.recipes import classification_view
-from labelkit.data.views.warps import affine_matrices, warp
+from labelkit.data.views.transforms import affine_matrices, warp
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 from labelkit.cli.main import main
 from labelkit.config.embed import EmbedConfig
-from labelkit.models import weight_packages
+from labelkit.models import published
 from labelkit.models.backbones import build_backbone
 from labelkit.models.published import name_to_build, name_to_record
 from labelkit.stages.read import networks
@@ -39,7 +39,7 @@ def test_best_network_at_hand_embeds_and_is_found_again(
 
     assert "backbone tf_efficientnet_lite0.in1k: the best one" in capsys.readouterr().err
     model = open_store(out).model
-    assert model.source == weight_packages.PACKAGES[0].source
+    assert model.source == published.PACKAGES[0].source
     assert recorded_network(model, None).identity({}).differences(model) == []
 
 
@@ -61,7 +61,7 @@ def test_images_are_prepared_as_the_store_says_when_the_default_has_changed_sinc
 def test_without_any_weights_one_error_names_both_ways(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_packages, "find_spec", lambda name: None)
+    monkeypatch.setattr(published, "find_spec", lambda name: None)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
 
     assert main(["embed", "--dataset", str(pictures), "--out", str(tmp_path / "photos.h5")]) == 2
@@ -120,7 +120,7 @@ def test_weights_of_a_file_are_not_called_published_ones(
 
 
 def test_weights_with_the_digest_of_published_ones_have_their_name() -> None:
-    package = weight_packages.PACKAGES[0]
+    package = published.PACKAGES[0]
     assert name_to_record(package.backbone, package.sha256, "renamed.pth") == package.backbone
     assert name_to_record(package.backbone, "0" * 64, "renamed.pth") == "tf_efficientnet_lite0 (prepared like .in1k)"
     assert (

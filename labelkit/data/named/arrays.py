@@ -1,0 +1,263 @@
+"""Sets that are kept as arrays in a few files: digits of scikit-learn, CIFAR, SVHN, STL-10.
+
+The functions are readers of rows of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.data.datasets import ArraySource, EncodedImage, ImageDataset, ImageSource
+from labelkit.data.decode import BadImage, Channels
+from labelkit.data.folders import load_folder
+from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
+from labelkit.errors import DatasetAbsent, DatasetError
+from labelkit.reading import read_bytes
+
+_STL_SIDE: Final = 96
+_STL_BYTES: Final = 3 * _STL_SIDE * _STL_SIDE
+Images = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+
+def _listing(
+    name: str,
+    labels: Mapping[str, Labels],
+    split_names: Sequence[str],
+    class_names: Sequence[str],
+    source: ImageSource,
+    *,
+    id_format: str = "{}/{:05d}.png",
+    in_channels: Channels = 3,
+    chiral: bool = False,
+    photographic: bool = True,
+) -> ImageDataset:
+    """List numbered images.
+
+    Args:
+        name: of the set.
+        labels: by split, in the order of the rows; -1 = unknown.
+        split_names: in their order.
+        class_names: name of class i.
+        source: reads the rows.
+        id_format: makes a sample id of split and number.
+        in_channels: see ``ImageDataset``, as the next two.
+        chiral: mirrored images mean something else.
+        photographic: color augmentation makes sense.
+    """
+    joined = np.concatenate(list(labels.values()))
+    counts = [len(part) for part in labels.values()]
+    return ImageDataset(
+        name=name,
+        root=None,
+        sample_ids=tuple(id_format.format(split, i) for split, part in labels.items() for i in range(len(part))),
+        labels=joined,
+        given=joined >= 0,
+        class_names=tuple(class_names),
+        splits=np.repeat(np.array([split_names.index(split) for split in labels], dtype=np.int16), counts),
+        split_names=tuple(split_names),
+        in_channels=in_channels,
+        chiral=chiral,
+        photographic=photographic,
+        source=source,
+    )
+
+
+def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
+    """List the 1,797 digits of 8 x 8 pixels of scikit-learn, whose 17 levels of gray become 0 to 255.
+
+    Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (UCI, 1998).
+    """
+    from sklearn.datasets import load_digits
+
+    bundle = load_digits()
+    images = np.rint(bundle.images * 255 / 16).astype(np.uint8)[..., None]
+    return _listing(
+        spec.name,
+        {"train": np.asarray(bundle.target, dtype=np.int64)},
+        ["train"],
+        [str(digit) for digit in range(10)],
+        ArraySource(images),
+        id_format="digits/{1:04d}.png",
+        in_channels=1,
+        chiral=True,
+        photographic=False,
+    )
+
+
+def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
+    """List CIFAR-10 or CIFAR-100: the Python files by torchvision, which compares their MD5, or the binary ones.
+
+    A folder ``<name>/{train,test}/<class>/`` of extracted images is taken as well.
+
+    Raises:
+        DatasetAbsent: not there and not to be fetched.
+        DatasetError: the download failed; files are damaged.
+    """
+    folder = data_root / spec.name
+    if (folder / "train").is_dir() and (folder / "test").is_dir():
+        return load_folder(folder, name=spec.name)
+    try:
+        root = find_root(spec, data_root)
+    except DatasetAbsent:
+        if not download:
+            raise
+        _download_cifar(spec, data_root)
+        root = find_root(spec, data_root)
+    read = _read_cifar_python if (root / "batches.meta").exists() or (root / "meta").exists() else _read_cifar_binary
+    class_names, images, labels = read(spec, root)
+    for part in labels.values():
+        if part.min(initial=0) < 0 or part.max(initial=0) >= len(class_names):
+            raise DatasetError(str(root), f"labels outside of {len(class_names)} classes", spec.remedy(data_root))
+    source = ArraySource(np.concatenate(list(images.values())))
+    return _listing(spec.name, labels, tuple(spec.num_images), class_names, source)
+
+
+_Cifar = tuple[Sequence[str], dict[str, Images], dict[str, Labels]]
+
+
+def _read_cifar_python(spec: DatasetSpec, root: Path) -> _Cifar:
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    published = CIFAR10 if spec.num_classes == 10 else CIFAR100
+    here = type(published.__name__, (published,), {"base_folder": root.name})
+    try:
+        parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
+    except (OSError, RuntimeError) as error:
+        problem = f"a file is not the published one, by its MD5, or cannot be read ({error})"
+        raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.") from error
+    images = {split: np.ascontiguousarray(part.data) for split, part in parts.items()}
+    return parts["train"].classes, images, {split: np.array(part.targets) for split, part in parts.items()}
+
+
+def _read_cifar_binary(spec: DatasetSpec, root: Path) -> _Cifar:
+    names = sorted(name for need in spec.needs for name in need if name.endswith(".bin"))
+    class_names = root / ("batches.meta.txt" if spec.num_classes == 10 else "fine_label_names.txt")
+    label_bytes = 1 if spec.num_classes == 10 else 2  # CIFAR-100 has a coarse label before the fine one
+    images, labels = {}, {}
+    for split in ("test", "train"):
+        raw = b"".join(read_bytes(root / name) for name in names if name.startswith("test") is (split == "test"))
+        if not raw or len(raw) % (label_bytes + 3072):
+            problem = f"the files of {split} have {len(raw):,} bytes, not a multiple of {label_bytes + 3072:,}"
+            raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.")
+        table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, label_bytes + 3072)
+        labels[split] = table[:, label_bytes - 1].astype(np.int64)
+        planes = table[:, label_bytes:].reshape(-1, 3, 32, 32)
+        images[split] = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+    return list(filter(None, read_lines(class_names))), images, labels
+
+
+def fetch_archive(url: str, folder: Path, filename: str, md5: str) -> None:
+    """Download an archive, check its MD5 and unpack it; the only place here that uses the network."""
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    download_and_extract_archive(url, str(folder), filename=filename, md5=md5, remove_finished=True)
+
+
+def _download_cifar(spec: DatasetSpec, data_root: Path) -> None:
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    published = CIFAR10 if spec.num_classes == 10 else CIFAR100
+    try:
+        data_root.mkdir(parents=True, exist_ok=True)
+        # Unpacked elsewhere and renamed: a killed download leaves no half data set.
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=data_root) as folder:
+            fetch_archive(published.url, Path(folder), published.filename, published.tgz_md5)
+            (Path(folder) / published.base_folder).replace(data_root / published.base_folder)
+    except (OSError, RuntimeError) as error:
+        raise DatasetError(
+            spec.name,
+            f"download from {published.url} failed ({error}); this computer may be offline",
+            f"Fetch the archive elsewhere and unpack it into {data_root}.",
+        ) from error
+
+
+def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List SVHN, house numbers of 32 x 32: class = digit (the files call 0 ten).
+
+    The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
+    leave them out.
+    """
+    remedy = "Fetch it again from http://ufldl.stanford.edu/housenumbers/."
+    images, labels = [], {}
+    for split in ("test", "train"):
+        path = root / f"{split}_32x32.mat"
+        pixels, digits = read_matlab(path, "X", "y")
+        if pixels.ndim == 3:
+            pixels = pixels[..., None]  # a file of one image
+        if pixels.dtype != np.uint8 or pixels.shape != (32, 32, 3, len(digits)):
+            problem = f"'X' is {pixels.dtype} {pixels.shape}, expected bytes (32, 32, 3, {len(digits)})"
+            raise DatasetError(str(path), problem, remedy)
+        if digits.min() < 0 or digits.max() > 10:
+            raise DatasetError(str(path), f"labels reach from {digits.min()} to {digits.max()}, not 1 to 10", remedy)
+        images.append(np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)))
+        labels[split] = digits.astype(np.int64) % 10
+    names = [str(digit) for digit in range(10)]
+    source = ArraySource(np.concatenate(images))
+    return _listing(spec.name, labels, tuple(spec.num_images), names, source, chiral=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BinarySource:
+    """Images of 96 x 96, one after the other in a few files, each color plane column by column.
+
+    Attributes:
+        files: the files.
+        file_of: (n,) int64, file of each row.
+        record_of: (n,) int64, which image of the file it is.
+    """
+
+    files: tuple[Path, ...]
+    file_of: NDArray[np.int64]
+    record_of: NDArray[np.int64]
+
+    def read(self, index: int) -> EncodedImage:
+        """Return the pixels of row ``index``; :class:`BadImage` if they cannot be read."""
+        path = self.files[int(self.file_of[index])]
+        try:
+            planes = np.fromfile(path, np.uint8, count=_STL_BYTES, offset=int(self.record_of[index]) * _STL_BYTES)
+        except OSError as error:
+            raise BadImage(f"{path.name} cannot be read: {error.strerror}") from error
+        if len(planes) != _STL_BYTES:
+            raise BadImage(f"{path.name} ends too early")
+        return EncodedImage(np.ascontiguousarray(planes.reshape(3, _STL_SIDE, _STL_SIDE).transpose(2, 1, 0)))
+
+    def select(self, rows: NDArray[np.int64]) -> BinarySource:
+        """Return the images of ``rows``."""
+        return BinarySource(self.files, self.file_of[rows], self.record_of[rows])
+
+
+def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List STL-10, class = number in the files minus 1, and ``unlabeled`` if it is there; images are read one by one.
+
+    torchvision would read all of it, 3 GB, to list it.
+    """
+    class_names = tuple(filter(None, read_lines(root / "class_names.txt")))
+    order = [name for name in ("test", "train", "unlabeled") if (root / f"{name}_X.bin").is_file()]
+    labels = {}
+    for name in order:
+        path = root / f"{name}_X.bin"
+        count, rest = divmod(path.stat().st_size, _STL_BYTES)
+        if rest or not count:
+            raise ValueError(f"{path.name}: {path.stat().st_size:,} bytes are not a multiple of {_STL_BYTES:,}")
+        labels[name] = np.full(count, -1, dtype=np.int64)
+        if name != "unlabeled":
+            labels[name] = np.fromfile(root / f"{name}_y.bin", dtype=np.uint8).astype(np.int64) - 1
+            if len(labels[name]) != count:
+                raise ValueError(f"{name}_y.bin: {len(labels[name]):,} labels for {count:,} images")
+            if labels[name].min() < 0:
+                raise ValueError(f"{name}_y.bin: a label is 0, they count from 1")
+    source = BinarySource(
+        tuple(root / f"{name}_X.bin" for name in order),
+        np.repeat(np.arange(len(order)), [len(labels[name]) for name in order]),
+        np.concatenate([np.arange(len(labels[name])) for name in order]),
+    )
+    split_names = ("train", "test", "unlabeled")[: len(order)]
+    return _listing(spec.name, labels, split_names, class_names, source, id_format="{}/{:06d}.png")

@@ -1,0 +1,249 @@
+"""Sets of image files whose classes stand in text files, MATLAB files or names of folders, from their official files.
+
+Each function lists one set of `labelkit.data.registry.DATASETS`: from the row of the set and its folder to the listing.
+What lists do not agree about is a ``KeyError``, ``ValueError`` or ``IndexError``, which the caller names as damage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from labelkit.data.datasets import ImageDataset, sorted_by_bytes
+from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.layouts import (
+    DatasetSpec,
+    Listed,
+    compare_counts,
+    list_class_folders,
+    list_set,
+    name_some,
+    read_lines,
+    read_matlab,
+    read_table,
+)
+from labelkit.errors import DatasetError, DatasetIncomplete
+
+
+def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List CUB-200-2011: class = number in ``classes.txt`` minus 1."""
+    paths, labels, flags, classes = (read_table(root / names[0]) for names in spec.needs[:4])
+    class_names = [classes[str(i + 1)] for i in range(len(classes))]
+    rows = []
+    for key, path in paths.items():
+        label = int(labels[key]) - 1
+        if path.split("/")[0] != class_names[label]:
+            raise ValueError(f"image {key} is {path}, its class {class_names[label]} has another folder")
+        rows.append(Listed(f"images/{path}", label, int(flags[key] != "1")))
+    return list_set(spec, root, rows, class_names)
+
+
+def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List Stanford Cars: class = number in the devkit minus 1.
+
+    The combined edition (car_ims/, cars_annos.mat) numbers the images otherwise, so that published splits cannot be
+    drawn from it; it is not read.
+    """
+    meta, *lists = (_first_there(root, names) for names in spec.needs[2:])
+    class_names = [str(name) for name in read_matlab(meta, "class_names")[0]]
+    rows = []
+    for split, (path, folder) in enumerate(zip(lists, ("cars_train", "cars_test"), strict=True)):
+        (table,) = read_matlab(path, "annotations")
+        fields = table.dtype.names or ()
+        if not {"fname", "class"} <= set(fields):
+            problem = f"expected the fields fname and class, found {', '.join(fields) or 'none'}"
+            raise DatasetError(str(path), problem, "Give the file with labels.")
+        rows += [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
+    return list_set(spec, root, rows, class_names)
+
+
+def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List FGVC-Aircraft: class = rank of the variant's name, splits ``train`` (trainval) and ``test``."""
+    parts = [read_table(root / names[0]) for names in spec.needs[:2]]
+    # Ranks in trainval, as in the released code of the benchmark.
+    class_names = sorted(set(parts[0].values()))
+    rows = [
+        Listed(f"data/images/{image}.jpg", class_names.index(variant), split)
+        for split, part in enumerate(parts)
+        for image, variant in part.items()
+    ]
+    return list_set(spec, root, rows, class_names)
+
+
+def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List Stanford Online Products: class = number in the lists minus 1; training and test have different classes."""
+    rows: list[Listed] = []
+    kinds: dict[int, str] = {}
+    for split, (name,) in enumerate(spec.needs):
+        for line in read_lines(root / name)[1:]:
+            _, number, _, path = line.split()
+            label = int(number) - 1
+            kinds[label] = path.split("_final/")[0].split("/")[0]
+            rows.append(Listed(path, label, split))
+    class_names = [f"{kinds[label]}/{label + 1}" for label in range(len(kinds))]
+    return list_set(spec, root, rows, class_names)
+
+
+def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List In-Shop: classes are items, those of training first; query and gallery have the same ones."""
+    path = _first_there(root, spec.needs[0])
+    images = next(name for name in spec.needs[1] if (root / name).is_dir())
+    count, _, *lines = read_lines(path)  # the number of images, and the names of the columns
+    if int(count) != len(lines):
+        raise ValueError(f"{path.name} names {len(lines):,} images, its first line says {count}")
+    items: tuple[set[str], set[str]] = (set(), set())
+    found = []
+    for line in lines:
+        image, item, part = line.split()
+        split = tuple(spec.num_images).index(part)
+        items[split > 0].add(item)
+        found.append((images + image.removeprefix("img/"), item, split))
+    if both := items[0] & items[1]:
+        raise ValueError(f"{min(both)} is in training and in query or gallery")
+    class_names = [*sorted(items[0]), *sorted(items[1])]
+    number = {item: i for i, item in enumerate(class_names)}
+    return list_set(spec, root, [Listed(image, number[item], split) for image, item, split in found], class_names)
+
+
+def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List ImageNet-1k, or the 100 classes of ImageNet-100 in a folder of these or of all: class = rank of its folder.
+
+    Source of the 100 classes: ``sgvaze/generalized-category-discovery:data/imagenet.py``.
+    """
+    names = benchmark_classes(spec.name).folder_names
+    files = {split: list_class_folders(root / split, frozenset(names)) for split in spec.num_images}
+    for split, classes in files.items():
+        if missing := [name for name in names if not classes.get(name)]:
+            raise DatasetIncomplete(
+                str(root / split),
+                f"expected {len(names):,} class folders with images, found {len(names) - len(missing):,}; "
+                f"missing: {name_some(missing)}",
+                _why_missing(spec, root / split, len(classes), len(names), len(missing)),
+                found={part: sum(len(files[part].get(name, ())) for name in names) for part in files},
+                num_classes=len(names) - len(missing),
+            )
+    return _class_folders(spec, root, files, names)
+
+
+def _why_missing(spec: DatasetSpec, folder: Path, found: int, wanted: int, missing: int) -> str:
+    """Say what seems to have happened to a split that lacks class folders or their images."""
+    loose = [path.suffix for path in folder.iterdir() if path.is_file()]
+    if archives := loose.count(".tar"):
+        return f"{archives:,} archives in {folder} are not unpacked: unpack each into a folder of its name."
+    if missing == wanted and len(loose) > 1:
+        return f"{len(loose):,} files lie in {folder} itself: move each into the folder of its class, <wnid>/."
+    remedy = spec.remedy(folder.parent.parent)
+    if found == wanted:
+        return f"These are {found:,} other classes; give the folders of all of ImageNet-1k. {remedy}"
+    return remedy
+
+
+def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List Herbarium 2019, the small edition: class = rank of its folder in ``small-train``, as text."""
+    files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.needs}
+    train, val = files.values()
+    names = sorted_by_bytes(name for name, images in train.items() if images)
+    if len(names) != spec.num_classes:
+        empty = sorted(name for name, images in train.items() if not images)
+        raise DatasetIncomplete(
+            str(root / "small-train"),
+            f"expected {spec.num_classes} class folders with images, found {len(names)}; "
+            f"empty: {name_some(empty) or 'none'}",
+            spec.remedy(root.parent),
+            found={
+                split: sum(map(len, part.values())) for split, part in zip(spec.num_images, (train, val), strict=True)
+            },
+            num_classes=len(names),
+        )
+    if extra := sorted(set(val) - set(names)):
+        raise ValueError(f"small-validation has classes that small-train does not have: {name_some(extra)}")
+    return _class_folders(spec, root, files, names)
+
+
+def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List ImageNet-200 (Tiny ImageNet): class = rank of the WordNet id; its test images have no labels.
+
+    Papers that pool its 110,000 labeled images and draw 10,000 of them for testing do not publish the draw.
+    ``--pool-splits --holdout 0.0909090909`` makes one, 50 of each class; else its own validation images, as many, are
+    the ones held out.
+    """
+    names = sorted(filter(None, read_lines(root / "wnids.txt")))
+    rank = {name: i for i, name in enumerate(names)}
+    missing = [name for name in names if not (root / "train" / name / "images").is_dir()]
+    if missing or len(names) != spec.num_classes:
+        raise DatasetIncomplete(
+            str(root / "train"),
+            f"expected {spec.num_classes} class folders with images/, found {len(names) - len(missing)}"
+            + (f"; missing: {name_some(missing)}" if missing else ""),
+            spec.remedy(root.parent),
+            num_classes=len(names) - len(missing),
+        )
+    rows = [
+        Listed(f"train/{name}/images/{file}", label, 0)
+        for name, label in rank.items()
+        for file in list_class_folders(root / "train" / name)["images"]
+    ]
+    for line in filter(None, read_lines(root / "val/val_annotations.txt")):
+        file, name, *_ = line.split("\t")
+        rows.append(Listed(f"val/images/{file}", rank[name], 1))
+    _refuse_other_counts(spec, root, rows, len(names))
+    return list_set(spec, root, rows, names)
+
+
+def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List ImageNet-LT, ImageNet-1k with a long tail: its own lists, the folders of ImageNet-1k."""
+    names = benchmark_classes(spec.name).folder_names
+    rows = []
+    for split, (file,) in enumerate(spec.needs):
+        for sample_id, label in read_table(root / file).items():
+            if names[int(label)] not in sample_id.split("/"):
+                raise ValueError(f"{file}: {sample_id} has label {label}, the folder of which is {names[int(label)]}/")
+            rows.append(Listed(sample_id, int(label), split))
+    above = root.parent
+    named = [base / name for base in (above, root, above.parent) for name in ("imagenet", "ILSVRC2012", "imagenet_1k")]
+    for images in (root, *named, above):
+        if (images / "train").is_dir() and (images / "val").is_dir():
+            return list_set(spec, images, rows, names)
+    raise DatasetIncomplete(
+        spec.name,
+        f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}",
+        f"Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
+        f"imagenet/val/<wnid>/ in {above}.",
+    )
+
+
+def _class_folders(
+    spec: DatasetSpec, root: Path, files: Mapping[str, Mapping[str, Sequence[str]]], names: Sequence[str]
+) -> ImageDataset:
+    """List class folders as ``torchvision.datasets.ImageFolder`` numbers them.
+
+    Args:
+        spec: of the set.
+        root: its folder.
+        files: folder of each split, in their order, to class folder to names of files.
+        names: class folders, sorted; others are left out.
+    """
+    rows = [
+        Listed(f"{folder}/{name}/{file}", label, split)
+        for split, (folder, classes) in enumerate(files.items())
+        for label, name in enumerate(names)
+        for file in classes.get(name, ())
+    ]
+    rows.sort(key=lambda row: row.sample_id)  # published splits are drawn in this order
+    _refuse_other_counts(spec, root, rows, len(names))
+    return list_set(spec, root, rows, names)
+
+
+def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed], num_classes: int) -> None:
+    """Refuse folders, which no list can be compared with, that have another number of images than published."""
+    counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
+    found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
+    if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):
+        problem = compare_counts(found, spec.num_images)
+        raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent), found=found, num_classes=num_classes)
+
+
+def _first_there(root: Path, names: Sequence[str]) -> Path:
+    return next(root / name for name in names if (root / name).is_file())

@@ -1,0 +1,161 @@
+"""Sets whose images have masks in files of their own, from their official files.
+
+Each function lists one set of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from labelkit.data.datasets import ImageDataset, sorted_by_bytes
+from labelkit.data.mask_files import IGNORE
+from labelkit.data.named.layouts import (
+    DatasetSpec,
+    Listed,
+    attach_masks,
+    list_class_folders,
+    list_images,
+    list_set,
+    read_lines,
+)
+from labelkit.errors import DatasetIncomplete
+
+CAMVID_CLASSES: Final = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
+)  # fmt: skip
+# number in the files, in the order of the classes; cityscapesScripts/helpers/labels.py
+CITYSCAPES_CLASSES: Final = {
+    "road": 7, "sidewalk": 8, "building": 11, "wall": 12, "fence": 13, "pole": 17, "traffic light": 19,
+    "traffic sign": 20, "vegetation": 21, "terrain": 22, "sky": 23, "person": 24, "rider": 25, "car": 26,
+    "truck": 27, "bus": 28, "train": 31, "motorcycle": 32, "bicycle": 33,
+}  # fmt: skip
+VOC_CLASSES: Final = (
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
+    "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
+# Labels of each supercategory of COCO-Stuff; things first, then stuff, both in the order of their first label. Source:
+# Caesar et al., "COCO-Stuff: Thing and Stuff Classes in Context" (CVPR 2018), its table of labels.
+COCO_STUFF_CLASSES: Final[dict[str, tuple[int, ...]]] = {
+    "person": (1,),
+    "vehicle": tuple(range(2, 10)),
+    "outdoor": tuple(range(10, 16)),
+    "animal": tuple(range(16, 26)),
+    "accessory": tuple(range(26, 34)),
+    "sports": tuple(range(34, 44)),
+    "kitchen": tuple(range(44, 52)),
+    "food": tuple(range(52, 62)),
+    "furniture": tuple(range(62, 72)),
+    "electronic": tuple(range(72, 78)),
+    "appliance": tuple(range(78, 84)),
+    "indoor": tuple(range(84, 92)),
+    "textile": (92, 93, 104, 105, 109, 131, 137, 141, 152, 167, 168),
+    "plant": (94, 97, 119, 124, 129, 134, 142, 163, 169),
+    "building": (95, 96, 128, 151, 158, 166),
+    "furniture-stuff": (98, 107, 108, 110, 112, 123, 130, 133, 156, 161, 165),
+    "structural": (99, 113, 138, 146, 164),
+    "raw-material": (100, 132, 139, 143),
+    "floor": (101, 114, 115, 116, 117, 118),
+    "ceiling": (102, 103),
+    "sky": (106, 157),
+    "ground": (111, 125, 126, 136, 140, 144, 145, 147, 149, 154, 159),
+    "water": (120, 148, 155, 178, 179),
+    "food-stuff": (121, 122, 153, 170),
+    "solid": (127, 135, 150, 160, 162, 182),
+    "wall": tuple(range(171, 178)),
+    "window": (180, 181),
+}
+
+
+def _with_masks(
+    spec: DatasetSpec,
+    root: Path,
+    images: Iterable[Iterable[str]],
+    mask_of: Callable[[str], str],
+    meaning: Mapping[int, int],
+    classes: Iterable[str] = (),
+) -> ImageDataset:
+    """List images, those of each split in turn, with their masks; see ``attach_masks``."""
+    dataset = list_set(spec, root, [Listed(name, -1, split) for split, part in enumerate(images) for name in part])
+    return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
+
+
+def _annotation_of(name: str) -> str:
+    return "annotations/" + name.removeprefix("images/").rpartition(".")[0] + ".png"
+
+
+def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List CamVid with 11 classes, in folders of images and masks or as the SegNet tutorial has it; 11 is ignored."""
+    nested = (root / "train/masks").is_dir()
+    folders = [f"{split}/images" if nested else split for split in spec.num_images]
+
+    def mask_of(name: str) -> str:
+        split, _, file = name.partition("/")
+        mask = f"{split}/masks/{file.removeprefix('images/')}" if nested else f"{split}annot/{file}"
+        return str(PurePosixPath(mask).with_suffix(".png"))
+
+    meaning = {i: i for i in range(len(CAMVID_CLASSES))} | {len(CAMVID_CLASSES): IGNORE}
+    images = [sorted_by_bytes(list_images(root, folder)) for folder in folders]
+    return _with_masks(spec, root, images, mask_of, meaning, CAMVID_CLASSES)
+
+
+def read_coco_stuff_27(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List COCO-Stuff in its supercategories; a pixel map holds the number of a label minus 1, 255 is ignored."""
+    images = [list_images(root, f"images/{split}2017") for split in spec.num_images]
+    meaning = {label - 1: i for i, labels in enumerate(COCO_STUFF_CLASSES.values()) for label in labels}
+    return _with_masks(spec, root, images, _annotation_of, meaning, COCO_STUFF_CLASSES)
+
+
+def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List ADE20K as it is scored, with 150 classes: class = value - 1, and 0, everything else, is ignored."""
+    names = [line.split("\t")[-1].strip() for line in read_lines(root / "objectInfo150.txt")[1:] if line]
+    if not 0 < len(names) < IGNORE:
+        raise ValueError(f"objectInfo150.txt names {len(names)} classes after its first line")
+    images = [list_images(root, f"images/{folder}") for folder in ("training", "validation")]
+    return _with_masks(spec, root, images, _annotation_of, {0: IGNORE} | {i + 1: i for i in range(len(names))}, names)
+
+
+def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List Cityscapes with its 19 classes; what the benchmark does not score is ignored."""
+    images = [
+        [
+            f"leftImg8bit/{split}/{city}/{file}"
+            for city, files in list_class_folders(root / "leftImg8bit" / split).items()
+            for file in files
+        ]
+        for split in spec.num_images
+    ]
+    meaning = dict.fromkeys(range(34), IGNORE) | {value: i for i, value in enumerate(CITYSCAPES_CLASSES.values())}
+
+    def mask_of(name: str) -> str:
+        return name.replace("leftImg8bit/", "gtFine/", 1).replace("_leftImg8bit.png", "_gtFine_labelIds.png")
+
+    return _with_masks(spec, root, images, mask_of, meaning, CITYSCAPES_CLASSES)
+
+
+def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List the images of VOC 2012 that have a mask; borders (255) are ignored."""
+    images = [[f"JPEGImages/{name}.jpg" for name in read_lines(root / need[0]) if name] for need in spec.needs[:2]]
+
+    def mask_of(name: str) -> str:
+        return name.replace("JPEGImages/", "SegmentationClass/", 1).removesuffix(".jpg") + ".png"
+
+    return _with_masks(spec, root, images, mask_of, {i: i for i in range(len(VOC_CLASSES))}, VOC_CLASSES)
+
+
+def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
+    """List DAVIS 2017 at 480p; a film is a folder, masks number its objects from 1."""
+    images: list[list[str]] = []
+    for (path,) in spec.needs[:2]:
+        films = list(filter(None, read_lines(root / path)))
+        for film in films:
+            if not (root / "JPEGImages/480p" / film).is_dir():
+                problem = f"{path} names {film}, JPEGImages/480p/{film}/ is missing"
+                raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
+        images.append([name for film in films for name in list_images(root, f"JPEGImages/480p/{film}")])
+
+    def mask_of(name: str) -> str:
+        return name.replace("JPEGImages/", "Annotations/", 1).removesuffix(".jpg") + ".png"
+
+    return _with_masks(spec, root, images, mask_of, {i: i for i in range(IGNORE)})
