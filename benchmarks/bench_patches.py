@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from labelkit.algorithms.patch_search import BlockSearch
 from labelkit.config.embed import EmbedConfig
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.read.networks import embedding_network
+from labelkit.stages.retrieve.patches import nearest_in_blocks
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches
 
@@ -83,10 +83,9 @@ def _search() -> Row:
     query = generator.normal(size=DIM).astype(np.float32)
 
     def ours() -> list[int]:
-        search = BlockSearch(query, K)
-        for number, block in enumerate(blocks):
-            search.add(block, number * BLOCK_ROWS + np.arange(BLOCK_ROWS))
-        return search.found[1].tolist()
+        every = np.ones(BLOCK_ROWS, dtype=np.bool_)
+        parts = ((block, number * BLOCK_ROWS, every) for number, block in enumerate(blocks))
+        return nearest_in_blocks(query, parts, K)[1].tolist()
 
     def peer() -> list[int]:
         column = torch.from_numpy(query)[:, None]

@@ -67,11 +67,11 @@ def class_number(folder: Path) -> Work:
 
 def index_query(folder: Path) -> Work:
     """500 queries of their own by an IVF-PQ index of 20,000 rows."""
-    from labelkit.algorithms.indexes import ApproximateSearch, IVFPQRecipe, build_index
+    from labelkit.algorithms.indexes import ApproximateSearch, build_index
 
     gallery, queries = bench_index.make_rows()
     gallery = gallery[:20_000]
-    search = ApproximateSearch(build_index(gallery, IVFPQRecipe()), gallery, width=bench_index.IVFPQ_WIDTH)
+    search = ApproximateSearch(build_index(gallery, "ivfpq"), gallery)
     return lambda: [search.search(query[None], bench_index.K) for query in queries]
 
 

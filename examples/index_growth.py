@@ -1,16 +1,15 @@
-"""What an index of a store that grows costs and finds: built, extended, in several files side by side, and mapped.
+"""What an index of a store that grows costs and finds: built, extended, and mapped.
 
 Run: ``python examples/index_growth.py --rows 1000000 --threads 1 --out examples/results/index_growth.json``
 
 Rows of 128 numbers are generated around centers, 1,000 rows each. A store of all of them in four shards has a tenth
 more rows than a store in one file. `retrieve` looks up 1,000 other rows of the same kind, each command in a process
-of its own: exactly, then by a graph (hnsw) and by compressed rows (ivfpq). The index of the small store is built,
-and extended by the rows that the large one has beside; the index of the large store is also built anew, in one file
-and in several, which are built at the same time and searched together. Then the extended index is searched once
-more, with a bound on memory that leaves no room for a copy of the rows, and for one row alone. Recall is the share
-of the ten nearest rows by exact search that are found. Time of a query alone is the median of 20 when the index was
-new, that of a query among many is a thousandth of the search for all. Memory is the largest that the process held,
-pages of mapped files among it.
+of its own: exactly, then by a graph (hnsw) and by compressed rows (ivfpq). The index of the small store is built, and
+extended by the rows that the large one has beside; the index of the large store is also built anew. Then the extended
+index is searched once more, with a bound on memory that leaves no room for a copy of the rows, and for one row alone.
+Recall is the share of the ten nearest rows by exact search that are found. Time of a query alone is the median of 20
+when the index was new, that of a query among many is a thousandth of the search for all. Memory is the largest that
+the process held, pages of mapped files among it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the large store (100000)")
     parser.add_argument("--kinds", default="hnsw,ivfpq", help="of index, comma-separated (hnsw,ivfpq)")
-    parser.add_argument("--files", type=int, default=4, help="files that are searched together (4)")
     parser.add_argument("--threads", type=int, default=1, help="threads of a process (1)")
     parser.add_argument("--folder", type=Path, help="keep stores and indexes here; default: a folder that is removed")
     parser.add_argument("--out", type=Path, help="also write what was measured as JSON")
@@ -99,15 +97,12 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     run("exact", "small store", "small", "cache")
     run("exact", "large store", "large", "cache")
     for kind in options.kinds.split(","):
-        caches = [f"{kind}-{name}" for name in ("grown", "anew", "files")]
+        caches = [f"{kind}-{name}" for name in ("grown", "anew")]
         for cache in caches:
             shutil.rmtree(folder / cache, ignore_errors=True)
         run(kind, "built", "small", caches[0])
         run(kind, "extended", "large", caches[0])
         run(kind, "built anew", "large", caches[1])
-        block = -(-rows // options.files)
-        run(kind, f"built in {options.files} files", "large", caches[2], "--index-block-rows", str(block))
-        run(kind, f"searched in {options.files} files", "large", caches[2], "--index-block-rows", str(block))
         run(kind, "searched", "large", caches[0])
         least = _least(stores["large"], queries, kind, folder / caches[0], options.threads)
         run(kind, "searched within --max-memory", "large", caches[0], "--max-memory", least)
@@ -183,7 +178,6 @@ def _run(
         "words": list(words),
         "added_rows": search.get("added_rows", 0),
         "index_bytes": search.get("bytes", 0),
-        "files": search.get("files", 0),
         "ms_alone": measured.get("index_ms"),
         "exact_ms_alone": measured.get("exact_ms"),
         "ms_among_many": 1000 * answer["search_seconds"] / len(answer["queries"]),

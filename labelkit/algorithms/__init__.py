@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     )
     from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
-    from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
+    from labelkit.algorithms.indexes import ApproximateSearch, build_index
     from labelkit.algorithms.label_search import Discovery
     from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
     from labelkit.algorithms.neighbors import ExactSearch, knn
@@ -71,8 +71,6 @@ __all__ = [
     "CriticalDiscovery",
     "Discovery",
     "ExactSearch",
-    "HNSWRecipe",
-    "IVFPQRecipe",
     "LinearScores",
     "Matching",
     "NamedProbability",
@@ -186,8 +184,6 @@ __getattr__ = names_of(
         ),
         "indexes": (
             "ApproximateSearch",
-            "HNSWRecipe",
-            "IVFPQRecipe",
             "build_index",
         ),
         "label_search": ("Discovery",),

@@ -4,24 +4,26 @@ Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as OpenCV has it; R. Arandjelovic
 The same physical point is found again in several simulated tilts, so both tests of a match must know about places:
     - ratio test: the runner-up is not looked for within a few pixels of the best one
     - mutual test: the way back may end within a few pixels of the start
-Without this, good matches are rejected because of their own copies. The one import of OpenCV.
+Without this, good matches are rejected because of their own copies. The one import of OpenCV, which is an extra.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.homographies import normalized_homography, normalized_points
+from labelkit.errors import ConfigError
 
-OPENCV_VERSION = cv2.__version__
-DESCRIPTOR_DIM = 128
-
-_LEAST_SIDE = 8
-_MIN_MATCHES = 8
+_DESCRIPTOR_DIM = 128
+# What an image is resized to, in pixels; the largest simulated tilt, as a power of the square root of 2 (5 is OpenCV's
+# default; each costs time); keypoints that are kept, the strongest.
+_SHORTER_SIDE, _MAX_TILT, _MAX_KEYPOINTS = 256, 3, 2000
+# A match is closer than this share of the distance of the second best; matches that one homography must explain, and
+# their share.
+_RATIO, _MIN_INLIERS, _MIN_INLIER_RATIO = 0.75, 15, 0.5
 _NEAR_PX = 6.0
 _CELL_PX = 4.0
 _RANSAC_PX = 4.0
@@ -62,62 +64,65 @@ class ImageMatch:
     num_matches: int
 
 
-def find_keypoints(
-    image: NDArray[np.uint8], *, shorter_side: int = 256, max_tilt: int = 3, max_keypoints: int = 2000
-) -> Keypoints:
+def need_opencv() -> None:
+    """Look whether OpenCV is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        import cv2  # noqa: F401
+    except ImportError as error:
+        raise ConfigError("match", "finding keypoints needs OpenCV", "pip install opencv-python-headless.") from error
+
+
+def opencv_version() -> str:
+    """The version of OpenCV, which keypoints depend on."""
+    import cv2
+
+    return str(cv2.__version__)
+
+
+def find_keypoints(image: NDArray[np.uint8]) -> Keypoints:
     """Find affine SIFT keypoints, the strongest first.
 
     Args:
         image: (h, w, c) uint8, c = 1 or 3 (RGB).
-        shorter_side: what the image is resized to, in pixels.
-        max_tilt: simulated tilts go up to this power of the square root of 2; each costs time; 0: none.
-        max_keypoints: most keypoints to keep.
 
     Returns:
         Possibly none: a blank image has no keypoints.
     """
-    if shorter_side < _LEAST_SIDE:
-        raise ValueError(f"shorter_side must be at least {_LEAST_SIDE}, got {shorter_side}")
+    import cv2
+
     gray = image[:, :, 0] if image.shape[2] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     height, width = gray.shape
-    scale = shorter_side / min(height, width)
-    size = (max(shorter_side, round(height * scale)), max(shorter_side, round(width * scale)))
+    scale = _SHORTER_SIDE / min(height, width)
+    size = (max(_SHORTER_SIDE, round(height * scale)), max(_SHORTER_SIDE, round(width * scale)))
     gray = cv2.resize(
         np.ascontiguousarray(gray), size[::-1], interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     )
-    plain = cv2.SIFT.create()
-    # OpenCV refuses to simulate no tilt at all.
-    detector = cv2.AffineFeature.create(plain, maxTilt=max_tilt) if max_tilt else plain
-    found, descriptors = detector.detectAndCompute(gray, None)
+    found, descriptors = cv2.AffineFeature.create(cv2.SIFT.create(), maxTilt=_MAX_TILT).detectAndCompute(gray, None)
     if descriptors is None or not found:
-        return Keypoints(np.zeros((0, 2), np.float32), np.zeros((0, DESCRIPTOR_DIM), np.uint8), size)
+        return Keypoints(np.zeros((0, 2), np.float32), np.zeros((0, _DESCRIPTOR_DIM), np.uint8), size)
     points = np.array([point.pt for point in found], dtype=np.float32)
-    order = np.argsort(-np.array([point.response for point in found]), kind="stable")[:max_keypoints]
+    order = np.argsort(-np.array([point.response for point in found]), kind="stable")[:_MAX_KEYPOINTS]
     return Keypoints(points[order], descriptors[order].astype(np.uint8), size)
 
 
-def match_images(
-    first: Keypoints,
-    second: Keypoints,
-    *,
-    ratio: float = 0.75,
-    min_inliers: int = 15,
-    min_inlier_ratio: float = 0.5,
-) -> ImageMatch | None:
+def match_images(first: Keypoints, second: Keypoints) -> ImageMatch | None:
     """Decide whether two images show the same thing.
 
     Args:
         first: keypoints of the first image.
         second: keypoints of the second image.
-        ratio: a match must be closer than this share of the runner-up's distance.
-        min_inliers: matches that one homography must explain.
-        min_inlier_ratio: and their share.
 
     Returns:
         The match, or ``None``: too few matches or inliers, or a homography that no view of a plane has.
     """
-    pairs = match_keypoints(first, second, ratio=ratio)
-    if len(pairs) < max(_MIN_MATCHES, min_inliers):
+    import cv2
+
+    pairs = match_keypoints(first, second)
+    if len(pairs) < _MIN_INLIERS:
         return None
     start, end = first.points[pairs[:, 0]], second.points[pairs[:, 1]]
     found, inside = cv2.findHomography(
@@ -131,7 +136,7 @@ def match_images(
     if found is None:
         return None
     inliers = inside.reshape(-1).astype(bool)
-    if inliers.sum() < min_inliers or inliers.mean() < min_inlier_ratio:
+    if inliers.sum() < _MIN_INLIERS or inliers.mean() < _MIN_INLIER_RATIO:
         return None
     moved = normalized_homography(found, first.size, second.size)
     points = np.stack(
@@ -143,13 +148,12 @@ def match_images(
     return ImageMatch(moved / moved[2, 2], points, len(pairs))
 
 
-def match_keypoints(first: Keypoints, second: Keypoints, *, ratio: float = 0.75) -> NDArray[np.int64]:
+def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
     """Return (m, 2) positions of keypoints that match, closest first; at most one per 4 x 4 pixels of the first image.
 
     Args:
         first: keypoints of the first image.
         second: keypoints of the second image.
-        ratio: see ``match_images``.
     """
     if len(first.points) == 0 or len(second.points) < 2:
         return np.zeros((0, 2), dtype=np.int64)
@@ -164,7 +168,7 @@ def match_keypoints(first: Keypoints, second: Keypoints, *, ratio: float = 0.75)
     others = similarity[rows]
     others[_near(second.points[best[rows]], second.points)] = -np.inf
     runner_up = others.max(axis=1)
-    kept = rows[closest[rows] < ratio * np.where(np.isfinite(runner_up), _distances(runner_up), np.inf)]
+    kept = rows[closest[rows] < _RATIO * np.where(np.isfinite(runner_up), _distances(runner_up), np.inf)]
     kept = kept[np.argsort(closest[kept], kind="stable")]
     cells = np.floor(first.points[kept] / _CELL_PX).astype(np.int64)
     _, one_each = np.unique(cells, axis=0, return_index=True)
@@ -226,4 +230,6 @@ def is_plausible(
 
 def use_one_thread() -> None:
     """Keep OpenCV from starting threads of its own, where the caller has some."""
+    import cv2
+
     cv2.setNumThreads(1)

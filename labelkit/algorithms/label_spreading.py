@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, build_index
+from labelkit.algorithms.indexes import ApproximateSearch, build_index
 from labelkit.algorithms.neighbors import ExactSearch
 
 _POWER = 3
@@ -57,7 +57,7 @@ def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDA
     """Nearest other rows and their cosines; a row that the index did not find has cosine 0."""
     if len(rows) <= _MOST_EXACT:
         return ExactSearch(rows).search(rows, k, exclude_self=True)
-    scores, found = ApproximateSearch(build_index(rows, HNSWRecipe()), rows, width=64).search(rows, k + 1)
+    scores, found = ApproximateSearch(build_index(rows, "hnsw"), rows, width=64).search(rows, k + 1)
     own = (found == np.arange(len(rows))[:, None]) | (found < 0)
     return np.where(own, 0, np.nan_to_num(scores)).astype(np.float32), np.maximum(found, 0)
 

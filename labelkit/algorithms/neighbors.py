@@ -3,17 +3,29 @@
 A flat search by faiss names a few more candidates than asked for; their scores are computed again
 in float64 row by row, so that equal rows have equal scores and ties can go to the smaller index.
 Queries for which rounding may hide a neighbor among the rows left out are searched again in full.
+A GPU can name the candidates instead of faiss, one block of rows at a time.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.device_products import DeviceProducts
-from labelkit.algorithms.neighbor_inputs import as_queries, as_rows, check_k, known
-from labelkit.algorithms.neighbor_scores import ROUNDING, SPARE, Metric, longest, rescored, search_all, squared_lengths
-from labelkit.algorithms.row_blocks import StoredRows, column_sums, parts_of
+from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, parts_of
+
+Metric = Literal["cosine", "l2", "dot"]
+Held = NDArray[np.float32] | StoredRows
+
+SPARE = 16
+"""Candidates beyond k: they show that the k-th score is apart from what was left out."""
+# Rounding of a float32 product of d terms stays below this share of |q| |g|, for any d met here.
+_ROUNDING = 1e-5
+# Numbers per temporary block: 32 MB in float64.
+_BLOCK_NUMBERS = 1 << 22
+# Queries that a device compares with a block of rows at once.
+_QUERIES_AT_ONCE = 4096
 
 
 def knn(
@@ -61,8 +73,8 @@ class ExactSearch:
     def __init__(
         self, gallery: ArrayLike | StoredRows, *, metric: Metric = "cosine", device: str | None = None
     ) -> None:
-        self._products = None if device is None else DeviceProducts(device)
-        self.metric: Metric = known(metric)
+        self._device = device
+        self.metric: Metric = metric
         self.rows = as_rows(gallery, "gallery", metric)
         self._offset: NDArray[np.float32] | None = None
         self._shifted = self.rows
@@ -73,7 +85,7 @@ class ExactSearch:
                 self._shifted = self.rows.less(self._offset)
             else:
                 self._shifted = self.rows - self._offset
-        self._reach = longest(self._shifted)
+        self._reach = _longest(self._shifted)
 
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
@@ -83,7 +95,8 @@ class ExactSearch:
         if exclude_self and len(asked) != len(self.rows):
             raise ValueError(f"exclude_self needs queries = gallery, got {len(asked)} and {len(self.rows)} rows")
         available = len(self.rows) - int(exclude_self)
-        check_k(k, available)
+        if not 1 <= k <= available:
+            raise ValueError(f"k must be from 1 to {available}, the rows to choose from, got {k}")
         if not len(asked):
             return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
         num_candidates = min(len(self.rows), k + int(exclude_self) + SPARE)
@@ -96,7 +109,7 @@ class ExactSearch:
                 last = -(last**2)
             for query in np.flatnonzero(last <= last_rough + slack).tolist():
                 excluded = query if exclude_self else -1
-                scores[query], indices[query] = search_all(asked[query], self.rows, k, self.metric, excluded)
+                scores[query], indices[query] = _search_all(asked[query], self.rows, k, self.metric, excluded)
         return (np.abs(scores) if self.metric == "l2" else scores), indices
 
     def _shortlist(
@@ -108,40 +121,177 @@ class ExactSearch:
             (q,) rough inner product, or minus the squared distance, of the farthest row named;
             (q,) bound on the rounding of that number; (q, m) int64 rows.
         """
-        import faiss
-
         if self._offset is not None:
             asked = asked - self._offset
-        kind = faiss.METRIC_L2 if self.metric == "l2" else faiss.METRIC_INNER_PRODUCT
-        if self._products is not None:
-            by_distance = self.metric == "l2"
-            rough, indices = self._products.nearest(
-                asked, parts_of(self._shifted), num_candidates, by_distance=by_distance
-            )
-        elif isinstance(self._shifted, StoredRows):
-            rough, indices = _knn_in_blocks(
-                asked, self._shifted, num_candidates, kind, nearest_first=self.metric == "l2"
-            )
-        else:
-            rough, indices = faiss.knn(asked, self._shifted, num_candidates, metric=kind)
-        last = rough[:, -1].astype(np.float64)
-        lengths = np.sqrt(squared_lengths(asked))
-        if self.metric == "l2":
-            return -last, ROUNDING * (lengths + self._reach) ** 2, indices.astype(np.int64, copy=False)
-        return last, ROUNDING * lengths * self._reach, indices.astype(np.int64, copy=False)
+        wheres = blocks(*self._shifted.shape)
+        if isinstance(self._shifted, np.ndarray) and self._device is None:
+            wheres = [slice(0, len(self._shifted))]
+        rough = np.empty((len(asked), 0), dtype=np.float32)
+        places = np.empty((len(asked), 0), dtype=np.int64)
+        for where in wheres:
+            part = self._shifted[where]
+            near, found = _rough(asked, part, min(num_candidates, len(part)), self.metric, self._device)
+            if rough.shape[1]:
+                near, found = (
+                    np.concatenate([rough, near], axis=1),
+                    np.concatenate([places, found + where.start], axis=1),
+                )
+                order = np.argsort(-near, axis=1, kind="stable")[:, :num_candidates]
+                near, found = np.take_along_axis(near, order, axis=1), np.take_along_axis(found, order, axis=1)
+            rough, places = near, found
+        lengths = np.sqrt(_squared_lengths(asked))
+        scale = (lengths + self._reach) ** 2 if self.metric == "l2" else lengths * self._reach
+        return rough[:, -1].astype(np.float64), _ROUNDING * scale, places
 
 
-def _knn_in_blocks(
-    asked: NDArray[np.float32], held: StoredRows, k: int, kind: int, *, nearest_first: bool
+def _rough(
+    asked: NDArray[np.float32], rows: NDArray[np.float32], k: int, metric: Metric, device: str | None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """As ``faiss.knn``, over one block of rows after the other; ``nearest_first``: small numbers are near."""
-    import faiss
+    """Return (q, k) products or minus squared distances in float32, the nearest first, and their rows."""
+    if device is None:
+        import faiss
 
-    best = np.empty((len(asked), 0), dtype=np.float32), np.empty((len(asked), 0), dtype=np.int64)
-    for where, part in parts_of(held):
-        rough, indices = faiss.knn(asked, part, min(k, len(part)), metric=kind)
-        values = np.concatenate([best[0], rough], axis=1)
-        places = np.concatenate([best[1], indices + where.start], axis=1)
-        order = np.argsort(values if nearest_first else -values, axis=1, kind="stable")[:, :k]
-        best = np.take_along_axis(values, order, axis=1), np.take_along_axis(places, order, axis=1)
-    return best
+        kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
+        near, places = faiss.knn(asked, rows, k, metric=kind)
+        return (-near if metric == "l2" else near), places.astype(np.int64, copy=False)
+    import torch
+
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # TF32 rounds by more than the slack
+    try:
+        gallery = torch.from_numpy(rows).to(device)
+        squares = gallery.square().sum(1)
+        found = []
+        for start in range(0, len(asked), _QUERIES_AT_ONCE):
+            queries = torch.from_numpy(asked[start : start + _QUERIES_AT_ONCE]).to(device)
+            scores = queries @ gallery.T
+            if metric == "l2":
+                scores = 2 * scores - squares - queries.square().sum(1, keepdim=True)
+            found.append(scores.topk(k, dim=1))
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    return torch.cat([one[0] for one in found]).cpu().numpy(), torch.cat([one[1] for one in found]).cpu().numpy()
+
+
+def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
+    """Return queries of a gallery, (q, d), of length 1 for ``cosine``.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN or infinity, or a zero row with ``cosine``.
+    """
+    asked = as_rows(queries, "queries", metric)[:]
+    if asked.shape[1] != held.shape[1]:
+        raise ValueError(f"queries have {asked.shape[1]} columns, the gallery has {held.shape[1]}")
+    return asked
+
+
+def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
+    """Return rows, (n, d), of length 1 for ``cosine``; those to be read in blocks stay where they are.
+
+    Args:
+        x: (n, d).
+        name: of them, for messages.
+        metric: how they will be compared.
+
+    Raises:
+        ValueError: an unknown metric; not (n, d), NaN or infinity, a zero row with ``cosine``, or numbers whose
+            products overflow.
+    """
+    if metric not in ("cosine", "l2", "dot"):
+        raise ValueError(f"metric must be 'cosine', 'l2' or 'dot', got {metric!r}")
+    rows: Held
+    if isinstance(x, StoredRows):
+        rows = x if x.in_blocks else x.to_array()
+    else:
+        array = np.asarray(x)
+        if array.ndim != 2 or array.shape[1] == 0:
+            raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {array.shape}")
+        rows = np.ascontiguousarray(array, dtype=np.float32)
+    squares = np.empty(len(rows))
+    for where, part in parts_of(rows):
+        squares[where] = _squared_lengths(part)
+    bad = int((~np.isfinite(squares)).sum())  # squares of finite float32 numbers are finite in float64
+    if bad:
+        raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
+    if metric != "cosine":
+        if squares.max(initial=0) > np.finfo(np.float32).max / 16:
+            raise ValueError(
+                f"{name} has rows as long as {np.sqrt(squares.max()):.1e}, whose products overflow float32"
+            )
+        return rows
+    zeros = int((squares == 0).sum())
+    if zeros:
+        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
+    lengths = np.sqrt(squares)
+    if isinstance(rows, StoredRows):
+        return rows.divided(lengths)
+    unit = rows if isinstance(x, StoredRows) else np.empty_like(rows)
+    for where in blocks(*rows.shape):
+        np.divide(rows[where], lengths[where, None], out=unit[where], casting="same_kind")
+    return unit
+
+
+def rescored(
+    asked: NDArray[np.float32],
+    held: Held,
+    candidates: NDArray[np.int64],
+    k: int,
+    metric: Metric,
+    *,
+    exclude_self: bool,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return nearness (q, k) and indices (q, k) of the nearest candidates.
+
+    Args:
+        asked: (q, d).
+        held: (g, d).
+        candidates: (q, m) rows of the gallery, ascending, -1 for none; m >= k.
+        k: to be kept.
+        metric: how they are compared.
+        exclude_self: row i is no neighbor of query i.
+    """
+    scores, indices = np.empty((len(asked), k), dtype=np.float32), np.empty((len(asked), k), dtype=np.int64)
+    rows_per_block = max(1, _BLOCK_NUMBERS // (candidates.shape[1] * held.shape[1]))
+    for start in range(0, len(asked), rows_per_block):
+        here = slice(start, start + rows_per_block)
+        listed = candidates[here]
+        exact = _nearness(asked[here, None], held[np.maximum(listed, 0)], metric)
+        exact[listed < 0] = -np.inf
+        if exclude_self:
+            exact[listed == np.arange(start, start + len(exact))[:, None]] = -np.inf
+        order = (-exact).argsort(axis=1, kind="stable")[:, :k]
+        scores[here] = np.take_along_axis(exact, order, axis=1)
+        indices[here] = np.take_along_axis(listed, order, axis=1)
+    return scores, indices
+
+
+def _squared_lengths(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(n,) squared lengths."""
+    return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+
+
+def _longest(rows: Held) -> float:
+    """The largest length of a row."""
+    return float(np.sqrt(max((_squared_lengths(part).max(initial=0) for _, part in parts_of(rows)), default=0)))
+
+
+def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:
+    """Return minus the distance, or the inner product, along the last axis, rounded from float64."""
+    if metric == "l2":
+        difference = rows.astype(np.float64) - query
+        exact = -np.sqrt(np.einsum("...j,...j->...", difference, difference))
+    else:
+        exact = np.einsum("...j,...j->...", rows, query, dtype=np.float64)
+    return np.asarray(exact, dtype=np.float32)
+
+
+def _search_all(
+    query: NDArray[np.float32], held: Held, k: int, metric: Metric, excluded: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return nearness (k,) and indices (k,) among all gallery rows but the excluded one (-1: none)."""
+    size = max(1, _BLOCK_NUMBERS // held.shape[1])
+    exact = np.concatenate([_nearness(query, held[i : i + size], metric) for i in range(0, len(held), size)])
+    if excluded >= 0:
+        exact[excluded] = -np.inf
+    order = np.argsort(-exact, kind="stable")[:k]
+    return exact[order], order.astype(np.int64)

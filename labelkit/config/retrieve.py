@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -35,6 +36,15 @@ class RetrieveConfig(
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
+    constants: ClassVar[Mapping[str, object]] = {
+        "search_width": None,
+        "rescore": 100,
+        "hnsw_links": 32,
+        "hnsw_build_width": 200,
+        "ivf_lists": None,
+        "pq_bytes": None,
+        "index_block_rows": None,
+    }
 
     device: Device = Field(
         "auto",
@@ -99,42 +109,6 @@ class RetrieveConfig(
         "exact",
         description="exact: every row is compared; hnsw, ivfpq: by an index, built once and kept in the user's cache; "
         "auto: the one that fits the number of rows and --max-memory, and says why.",
-        json_schema_extra=_SEARCH,
-    )
-    search_width: int | None = Field(
-        None,
-        ge=1,
-        description="hnsw: candidates on the way; ivfpq: lists looked through. More find more; default: 128, 32; with "
-        "auto twice as many until 95 % of the nearest rows are found, up to 16 times as many.",
-        json_schema_extra=_SEARCH,
-    )
-    rescore: int = Field(100, ge=1, description="ivfpq: candidates that are scored exactly.", json_schema_extra=_SEARCH)
-    hnsw_links: int = Field(
-        32, ge=2, le=512, description="hnsw: links per row of the graph.", json_schema_extra=_SEARCH
-    )
-    hnsw_build_width: int = Field(
-        200,
-        ge=1,
-        description="hnsw: candidates while a row is linked; more take longer to build.",
-        json_schema_extra=_SEARCH,
-    )
-    ivf_lists: int | None = Field(
-        None,
-        ge=1,
-        description="ivfpq: lists that rows are sorted into; default: 4 sqrt(rows), at most rows / 39.",
-        json_schema_extra=_SEARCH,
-    )
-    pq_bytes: int | None = Field(
-        None,
-        ge=1,
-        description="ivfpq: bytes per row, a divisor of the dimensions; default: the largest up to a quarter of them.",
-        json_schema_extra=_SEARCH,
-    )
-    index_block_rows: int | None = Field(
-        None,
-        ge=256,
-        description="hnsw, ivfpq: rows that share a file of the index. Files are built at the same time and searched "
-        "together: fewer rows build faster and take longer to search; default: 1,000,000, 10,000,000.",
         json_schema_extra=_SEARCH,
     )
     csv: Path | None = Field(

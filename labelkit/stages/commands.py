@@ -421,7 +421,6 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
         "match:MatchConfig",
         "match.pairs:match_images_of_store",
-        shares="rows",
         summary="Find images that show the same thing, by keypoints.",
     ),
     "report": Command(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.group_space import MOST_DIRECTIONS, MOST_SAMPLED
 from labelkit.algorithms.group_tree import MOST_LEAVES
-from labelkit.algorithms.indexes import HNSWRecipe, IVFPQRecipe, default_num_lists, default_pq_bytes, num_trained
+from labelkit.algorithms.indexes import LINKS, Kind, default_pq_bytes, num_trained
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
 from labelkit.algorithms.shared_rows import largest_part, part_of
 from labelkit.config.cluster import SinkhornConfig
@@ -190,27 +190,14 @@ def search_bytes(num_queries: int, dim: int, k: int) -> int:
     return num_queries * (12 * dim + 60 * (k + 16) + 1000 * k)
 
 
-def index_bytes(num_rows: int, dim: int, recipe: HNSWRecipe | IVFPQRecipe, built_rows: int) -> int:
-    """What building an index takes, one file after the other, and then what is mapped of all files, beside the rows.
-
-    Args:
-        num_rows: of the gallery.
-        dim: of a row.
-        recipe: of the index.
-        built_rows: of the largest file that is built or extended; 0: all are there.
-    """
-    training = 0
-    if isinstance(recipe, HNSWRecipe):
-        per_row = 4 * dim + 10 * recipe.num_links + 100
-    else:
-        per_row = (recipe.num_bytes or default_pq_bytes(dim)) + 40
-        training = (
-            0
-            if not built_rows
-            else 4 * 4 * dim * num_trained(num_rows, recipe.num_lists or default_num_lists(num_rows))
-        )
+def index_bytes(kind: Kind, num_rows: int, dim: int, *, is_built: bool) -> int:
+    """What an index takes beside the rows: mapped as it is, or while rows are added to it."""
+    per_row = 4 * dim + 10 * LINKS + 100 if kind == "hnsw" else default_pq_bytes(dim) + 40
+    if not is_built:
+        return per_row * num_rows
+    training = 0 if kind == "hnsw" else 4 * 4 * dim * num_trained(num_rows)
     # while an array grows, what it was is still there
-    return max(3 * per_row * built_rows + training, per_row * num_rows)
+    return 3 * per_row * num_rows + training
 
 
 def votes_bytes(num_queries: int, num_classes: int, dim: int) -> int:

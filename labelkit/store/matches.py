@@ -1,35 +1,31 @@
-"""Pairs of images that show the same thing, as a file; and the parts in which finding them goes on after a stop.
+"""Pairs of images that show the same thing, as a file: HDF5 by the rules of stores, so that wrong bytes are found.
 
-All are HDF5 by the rules of stores, so that wrong bytes are found. The formats are described in
-``labelkit.store.schema``.
+The format is described in ``labelkit.store.schema``.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.algorithms.shared_rows import Processes
 from labelkit.errors import Refused
 from labelkit.reading import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.hdf5.axes import check_axes
 from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, strings
+from labelkit.store.hdf5.writing import Contents, strings
 from labelkit.store.opening import open_file
 from labelkit.store.write_once import write_once
 
 MAX_KEYPOINTS = 50
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,11 +76,6 @@ def join_matches(parts: Sequence[Matches]) -> Matches:
     """Return all pairs of several."""
     listed = [no_matches(), *parts]
     return Matches(**{f.name: np.concatenate([getattr(part, f.name) for part in listed]) for f in fields(Matches)})
-
-
-def joined_over(processes: Processes, part: Matches) -> Matches:
-    """Return the pairs of all processes one after the other."""
-    return Matches(**{f.name: processes.join(getattr(part, f.name)) for f in fields(Matches)})
 
 
 def one_match(first: int, second: int, homography: NDArray[np.float64], points: NDArray[np.float64]) -> Matches:
@@ -144,17 +135,23 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
         OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
-    contents = _contents(
-        schema.FORMAT_MATCHES,
-        {
+    contents = Contents(
+        datasets={
             **_columns(found.matches),
             "sample_ids": strings(found.sample_ids),
             "sha256": found.sha256,
             "image_sizes": found.image_sizes.astype("<u4"),
             "num_keypoints": found.num_keypoints.astype("<i8"),
-        },
-        found.recipe,
+        }
     )
+    contents.set(
+        "",
+        format=schema.FORMAT_MATCHES,
+        format_version=schema.FORMAT_VERSION,
+        requires="",
+        created_by=f"labelkit {__version__}",
+    )
+    contents.set_json("", "recipe", canonical_json(found.recipe))
     return write_once(path, contents, lambda there: read_matches(there).content_digest, overwrite=overwrite)
 
 
@@ -180,115 +177,9 @@ def read_matches(path: Path) -> MatchFile:
         )
 
 
-# --- parts in the cache --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class KeypointPart:
-    """Keypoints of a few images, one after the other.
-
-    Attributes:
-        num_keypoints: (m,) int64 of each image; -1 = it could not be read.
-        resized: (m, 2) height and width that points refer to.
-        points: (t, 2) float32.
-        descriptors: (t, 128) uint8.
-    """
-
-    num_keypoints: NDArray[np.int64]
-    resized: NDArray[np.uint32]
-    points: NDArray[np.float32]
-    descriptors: NDArray[np.uint8]
-
-
-def write_keypoints(path: Path, part: KeypointPart, recipe: Mapping[str, object]) -> None:
-    """Write a part of the cache, complete or not at all.
-
-    Raises:
-        ResourceError: the disk is full, no permission, ...
-    """
-    columns = {
-        "num_keypoints": part.num_keypoints.astype("<i8"),
-        "resized": part.resized.astype("<u4"),
-        "points": part.points.astype("<f4"),
-        "descriptors": part.descriptors,
-    }
-    _commit_part(path, _contents(schema.FORMAT_KEYPOINTS, columns, recipe))
-
-
-def read_keypoints(path: Path, recipe: Mapping[str, object]) -> KeypointPart:
-    """Read a part of the cache.
-
-    Raises:
-        StoreError: it is damaged or holds something else.
-    """
-
-    def read(file: CheckedFile) -> KeypointPart:
-        _check(file, schema.KEYPOINT_COLUMNS)
-        part = KeypointPart(*(file.read(name) for name in schema.KEYPOINT_COLUMNS))
-        if np.maximum(part.num_keypoints, 0).sum() != len(part.points) or not np.isfinite(part.points).all():
-            raise Refused(
-                file.place("points"), "their number is not that of the images, or some are not finite", RESTORE
-            )
-        return part
-
-    return _read_part(path, schema.FORMAT_KEYPOINTS, recipe, read)
-
-
-def write_tried(path: Path, matches: Matches, recipe: Mapping[str, object]) -> None:
-    """Write what came of a few pairs that were tried, complete or not at all.
-
-    Raises:
-        ResourceError: the disk is full, no permission, ...
-    """
-    _commit_part(path, _contents(schema.FORMAT_TRIED, _columns(matches), recipe))
-
-
-def read_tried(path: Path, recipe: Mapping[str, object], num_images: int) -> Matches:
-    """Read a part of the cache.
-
-    Raises:
-        StoreError: it is damaged or holds something else.
-    """
-
-    def read(file: CheckedFile) -> Matches:
-        _check(file, schema.MATCH_COLUMNS)
-        matches = _read_columns(file)
-        _check_values(file, matches, num_images)
-        return matches
-
-    return _read_part(path, schema.FORMAT_TRIED, recipe, read)
-
-
-# --- shared --------------------------------------------------------------------------------------
-
-
 def _columns(matches: Matches) -> dict[str, NDArray[Any]]:
     kinds = {name: f"<{schema.COLUMN_TYPES[name][0]}" for name in schema.MATCH_COLUMNS}
     return {name: np.ascontiguousarray(getattr(matches, name), dtype=kind) for name, kind in kinds.items()}
-
-
-def _contents(file_format: str, columns: Mapping[str, NDArray[Any]], recipe: Mapping[str, object]) -> Contents:
-    contents = Contents(datasets=dict(columns))
-    contents.set(
-        "",
-        format=file_format,
-        format_version=schema.FORMAT_VERSION,
-        requires="",
-        created_by=f"labelkit {__version__}",
-    )
-    contents.set_json("", "recipe", canonical_json(dict(recipe)))
-    return contents
-
-
-def _commit_part(path: Path, contents: Contents) -> None:
-    commit_bytes(path, Image(contents).to_bytes(), replace=True)
-
-
-def _read_part(path: Path, file_format: str, recipe: Mapping[str, object], read: Callable[[CheckedFile], T]) -> T:
-    with open_file(path, file_format) as file:
-        if _recipe(file) != json.loads(canonical_json(dict(recipe))):
-            raise Refused(str(path), "holds something else than its name says", RESTORE)
-        return read(file)
 
 
 def _check(file: CheckedFile, columns: Mapping[str, tuple[str, ...]]) -> dict[str, int]:

@@ -162,9 +162,6 @@ folder of which no store is made; DIGEST is the first 12 digits of that of its p
 parts hold, for each kind of view, ``view0`` (m, v, ...) float16 or float32: v views of the m images of the part. Where
 views follow others, the geometry of each kind stands behind these, (m, v, 2 or 3, 3) float32.
 
-Keypoints and tried pairs in the user's cache, formats labelkit.keypoints and labelkit.tried: the same rules; see
-``labelkit.store.matches``.
-
 Run folder, ``NAME.h5.run/``, while a store is being made; gone once the store has its name:
 
     files            the listed names, sorted raw bytes, NUL-separated; committed first
@@ -193,8 +190,6 @@ FORMAT_PART = "labelkit.part"
 FORMAT_PLAN = "labelkit.plan"
 FORMAT_PROTOTYPES = "labelkit.prototypes"
 FORMAT_MATCHES = "labelkit.matches"
-FORMAT_KEYPOINTS = "labelkit.keypoints"
-FORMAT_TRIED = "labelkit.tried"
 FORMAT_PATCHES = "labelkit.patches"
 FORMAT_NEIGHBORS = "labelkit.neighbors"
 FORMAT_SHARD = "labelkit.shard"
@@ -204,8 +199,6 @@ FORMATS = (
     FORMAT_PART,
     FORMAT_PROTOTYPES,
     FORMAT_MATCHES,
-    FORMAT_KEYPOINTS,
-    FORMAT_TRIED,
     FORMAT_NEIGHBORS,
     FORMAT_SHARD,
 )
@@ -324,14 +317,6 @@ MATCHED_IMAGE_COLUMNS: dict[str, tuple[str, ...]] = {
 }
 """Axes of what a file of matches says about images."""
 
-KEYPOINT_COLUMNS: dict[str, tuple[str, ...]] = {
-    "num_keypoints": ("m",),
-    "resized": ("m", "2"),
-    "points": ("t", "2"),
-    "descriptors": ("t", "128"),
-}
-"""Axes of each dataset of a part of keypoints."""
-
 COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "embeddings": ("f4", "f2"),
     "view_embeddings": ("f4", "f2"),
@@ -374,9 +359,6 @@ COLUMN_TYPES: dict[str, tuple[str, ...]] = {
     "boxes": ("f4",),
     "keypoints": ("f4",),
     "keypoint_counts": ("i8",),
-    "points": ("f4",),
-    "descriptors": ("u1",),
-    "resized": ("u4",),
 }
 """Types of the known datasets: kind and bytes per value; ``S`` is a string of any fixed length."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import cv2
 import numpy as np
 import pytest
 from labelkit.algorithms.affine_sift import (
@@ -13,6 +12,8 @@ from labelkit.algorithms.affine_sift import (
     match_keypoints,
 )
 from sklearn.datasets import load_sample_image
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV is an extra")
 
 HEIGHT, WIDTH = 256, 384
 BOX = np.array([[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5], [0.0, 0.0]])
@@ -78,26 +79,9 @@ def test_a_blank_image_has_no_keypoints_and_matches_nothing(china: tuple[np.ndar
     blank = find_keypoints(np.zeros((40, 30, 3), dtype=np.uint8))
     assert blank.points.shape == (0, 2)
     assert blank.size == (341, 256)
+    assert len(china[1].points) == 2000
     assert match_images(blank, china[1]) is None
     assert match_images(china[1], blank) is None
-
-
-def test_keypoints_are_the_strongest_and_no_more(china: tuple[np.ndarray, Keypoints]) -> None:
-    assert len(china[1].points) == 2000
-    few = find_keypoints(china[0], max_keypoints=10)
-    np.testing.assert_array_equal(few.points, china[1].points[:10])
-
-
-def test_no_tilt_is_plain_sift_which_a_turn_does_not_disturb(china: tuple[np.ndarray, Keypoints]) -> None:
-    image, _ = china
-    straight, turned = (find_keypoints(view, max_tilt=0) for view in (image, np.rot90(image).copy()))
-
-    match = match_images(straight, turned)
-
-    assert match is not None
-    # A quarter turn to the left; x and y run from -1 to 1.
-    x, y, w = match.homography @ (0.5, -0.25, 1)
-    assert (x / w, y / w) == pytest.approx((-0.25, -0.5), abs=0.02)
 
 
 def test_copies_of_a_point_do_not_reject_its_match() -> None:

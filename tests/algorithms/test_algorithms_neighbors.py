@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.algorithms.indexes import (
     ApproximateSearch,
-    HNSWRecipe,
-    IVFPQRecipe,
+    Kind,
     build_index,
     default_num_lists,
     default_pq_bytes,
-    empty_index,
-    extend_index,
     near_rows,
-    without_rows,
 )
 from labelkit.algorithms.neighbors import ExactSearch, knn
+from labelkit.algorithms.row_blocks import StoredRows
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -128,110 +127,80 @@ def test_a_search_can_be_used_again(rng: np.random.Generator) -> None:
         np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
 
 
-RECIPES = [HNSWRecipe(num_links=8, build_width=40), IVFPQRecipe(num_lists=5, num_bytes=4)]
+@pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
+@pytest.mark.parametrize("in_blocks", [False, True])
+def test_a_device_finds_what_faiss_finds(
+    metric: Any, in_blocks: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rng.standard_normal((1200, 12)).astype(np.float32)
+    rows[700:720] = rows[:20]
+    monkeypatch.setattr("labelkit.algorithms.row_blocks.BLOCK_NUMBERS", 12 * 100)  # 12 blocks
+    monkeypatch.setattr("labelkit.algorithms.neighbors._QUERIES_AT_ONCE", 16)
+    gallery = StoredRows(rows, in_blocks=True) if in_blocks else rows
+    here, there = (ExactSearch(gallery, metric=metric, device=d).search(rows[:40], 130) for d in (None, "cpu"))
+
+    np.testing.assert_array_equal(there[1], here[1])
+    np.testing.assert_array_equal(there[0], here[0])
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
+PRETENDED = """
+import numpy as np
+from labelkit.algorithms.neighbors import ExactSearch
+from tests.pretend_gpu import PretendGpu
+
+rows = np.random.default_rng(0).standard_normal((500, 12), dtype=np.float32)
+with PretendGpu():
+    for metric in ("cosine", "dot", "l2"):
+        found = [ExactSearch(rows, metric=metric, device=d).search(rows[:40], 9) for d in (None, "pretend:0")]
+        assert (found[0][1] == found[1][1]).all()
+"""
+
+
+def test_nothing_mixes_devices() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRETENDED], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr
+
+
+KINDS: tuple[Kind, ...] = ("hnsw", "ivfpq")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
 def test_an_index_looked_through_in_full_finds_what_exact_search_finds(
-    metric: Any, recipe: Any, rng: np.random.Generator
+    metric: Any, kind: Kind, rng: np.random.Generator
 ) -> None:
     rows = rng.standard_normal((400, 8)).astype(np.float32)
-    # All lists and all rows as candidates; on the walk, more candidates than rows.
-    search = ApproximateSearch(
-        build_index(rows, recipe, metric=metric), rows, metric=metric, width=400, num_rescored=400
-    )
+    search = ApproximateSearch(build_index(rows, kind, metric=metric), rows, metric=metric, width=400)
 
-    scores, indices = search.search(rows[:20], 12)
+    # more candidates than rows
+    scores, indices = search.search(rows[:20], 390)
 
-    expected_scores, expected_indices = knn(rows[:20], rows, 12, metric=metric)
-    agree = indices == expected_indices
-    assert agree.mean() > 0.97
-    np.testing.assert_allclose(scores[agree], expected_scores[agree], rtol=1e-6)
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
-@pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
-def test_of_many_equal_rows_an_index_names_the_first_too(metric: Any, recipe: Any, rng: np.random.Generator) -> None:
-    rows = 3 * rng.standard_normal((400, 8)).astype(np.float32)
-    copies = np.sort(rng.choice(400, 15, replace=False))
-    rows[copies] = 9.0
-    search = ApproximateSearch(
-        build_index(rows, recipe, metric=metric), rows, metric=metric, width=400, num_rescored=400
-    )
-
-    # beside a query that is decided at once
-    _, indices = search.search(np.stack([rows[copies[0]], np.delete(rows, copies, axis=0)[0]]), 3)
-
-    np.testing.assert_array_equal(indices[0], copies[:3])
-    np.testing.assert_array_equal(search.search(rows[copies[:1]], 3)[1], [copies[:3]])
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
-def test_queries_of_their_own_find_what_all_together_find(recipe: Any, rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((500, 8)).astype(np.float32)
-    search = ApproximateSearch(build_index(rows[:450], recipe), rows[:450], width=20, num_rescored=40)
-
-    together = search.search(rows[450:], 4)
-    alone = [search.search(row[None], 4) for row in rows[450:]]
-
-    for number in (0, 1):
-        np.testing.assert_array_equal(together[number], np.concatenate([one[number] for one in alone]))
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
-@pytest.mark.parametrize("metric", ["cosine", "l2", "dot"])
-@pytest.mark.parametrize("in_files", [False, True], ids=["in memory", "in files"])
-def test_pieces_of_an_index_are_searched_together(
-    metric: Any, recipe: Any, in_files: bool, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    rows = rng.standard_normal((700, 8)).astype(np.float32)
-    empty = empty_index(rows, recipe, metric=metric)
-    pieces: list[Any] = []
-    for number, (start, stop) in enumerate([(0, 400), (400, 420), (420, 700)]):
-        built = extend_index(empty, [rows[start : stop - 10], rows[stop - 10 : stop]], metric=metric)
-        assert len(built) == stop - start
-        pieces.append(built)
-        if in_files:
-            pieces[-1] = tmp_path / str(number)
-            with pieces[-1].open("wb") as file:
-                built.write(file.write)
-                file.write(b"what the caller says about it")
-    search = ApproximateSearch(pieces, rows, metric=metric, width=700, num_rescored=700)
-
-    scores, indices = search.search(rows[:30], 12)
-
-    expected_scores, expected_indices = knn(rows[:30], rows, 12, metric=metric)
+    expected_scores, expected_indices = knn(rows[:20], rows, 390, metric=metric)
     agree = indices == expected_indices
     assert agree.mean() > 0.97  # a graph may have a row that no way leads to
     np.testing.assert_allclose(scores[agree], expected_scores[agree], rtol=1e-6)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
-def test_an_index_without_its_rows_is_what_it_began_with(recipe: Any, rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((400, 8)).astype(np.float32)
-    whole = build_index(rows, recipe)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_of_rows_in_blocks_is_that_of_rows_in_memory(kind: Kind, rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((3000, 8)).astype(np.float32)
+    stored = StoredRows(rows, in_blocks=True)
 
-    np.testing.assert_array_equal(without_rows(whole), empty_index(rows, recipe))
-    again = ApproximateSearch(extend_index(without_rows(whole), [rows]), rows, width=20)
-    for mine, theirs in zip(
-        again.search(rows[:20], 5), ApproximateSearch(whole, rows, width=20).search(rows[:20], 5), strict=True
-    ):
-        np.testing.assert_array_equal(mine, theirs)
+    found = [ApproximateSearch(build_index(x, kind), x).search(rows[:20], 5) for x in (rows, stored)]
 
-
-def test_pieces_of_several_kinds_are_refused(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((600, 8)).astype(np.float32)
-    pieces = [build_index(part, recipe) for part, recipe in zip((rows[:300], rows[300:]), RECIPES, strict=True)]
-    with pytest.raises(ValueError, match="of several kinds"):
-        ApproximateSearch(pieces, rows, width=5)
+    _, truth = knn(rows[:20], rows, 5)
+    for scores, indices in found:
+        assert (indices == truth).mean() > 0.9
+        np.testing.assert_allclose(scores[:, 0], 1, atol=1e-6)
 
 
 def test_few_lists_find_less_but_score_it_exactly(rng: np.random.Generator) -> None:
     rows = rng.standard_normal((600, 8)).astype(np.float32)
-    search = ApproximateSearch(build_index(rows, IVFPQRecipe(num_lists=60)), rows, width=1, num_rescored=20)
+    search = ApproximateSearch(build_index(rows, "ivfpq"), rows, width=1)
 
-    scores, indices = search.search(rows, 30)
+    scores, indices = search.search(rows, 90)
 
     found = indices >= 0
     assert 0 < found.mean() < 1
@@ -243,69 +212,35 @@ def test_few_lists_find_less_but_score_it_exactly(rng: np.random.Generator) -> N
     assert (scores[:, 0] > 1 - 1e-6).mean() > 0.9  # a row is in its own list
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=["hnsw", "ivfpq"])
-def test_the_same_rows_give_the_same_index(recipe: Any, rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((300, 8)).astype(np.float32)
-    np.testing.assert_array_equal(build_index(rows, recipe), build_index(rows, recipe))
-
-
-def test_default_sizes_of_an_index() -> None:
+def test_sizes_of_an_index() -> None:
     assert [default_num_lists(n) for n in (30, 1797, 1_000_000)] == [1, 46, 4000]
     assert [default_pq_bytes(d) for d in (2, 7, 64, 100, 512)] == [1, 1, 16, 25, 128]
 
 
-@pytest.mark.parametrize(
-    ("rows", "recipe", "message"),
-    [
-        (255, IVFPQRecipe(), "needs 256 rows to be trained on, got 255"),
-        (300, IVFPQRecipe(num_bytes=3), "num_bytes must divide the 8 columns, got 3"),
-        (300, IVFPQRecipe(num_lists=301), "at most the 300 rows, got 301"),
-    ],
-)
-def test_an_index_that_does_not_fit_the_rows_is_refused(rows: int, recipe: IVFPQRecipe, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build_index(np.ones((rows, 8), dtype=np.float32), recipe)
+def test_an_index_that_does_not_fit_the_rows_is_refused(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((255, 4)).astype(np.float32)
+    with pytest.raises(ValueError, match="needs 256 rows to be trained on, got 255"):
+        build_index(rows, "ivfpq")
+    with pytest.raises(ValueError, match="the index has 255 rows of 4, the gallery has"):
+        ApproximateSearch(build_index(rows, "hnsw"), rows[:49])
 
 
-def test_an_index_of_other_rows_is_refused(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((50, 4)).astype(np.float32)
-    index = build_index(rows, HNSWRecipe())
-    with pytest.raises(ValueError, match="the index has 50 rows, the gallery has"):
-        ApproximateSearch(index, rows[:49], width=10)
-    with pytest.raises(ValueError, match="cannot read the index"):
-        ApproximateSearch(index[:100], rows, width=10)
-
-
-def test_a_search_for_few_is_as_wide_after_one_for_many_as_before() -> None:
-    rows = np.random.default_rng(0).standard_normal((3000, 32)).astype(np.float32)
-    index = build_index(rows[:2900], HNSWRecipe(num_links=4, build_width=8))
-    used, fresh = (ApproximateSearch(index, rows[:2900], width=1) for _ in range(2))
-
-    _, many = used.search(rows[2900:], 500)
-    _, after = used.search(rows[2900:], 3)
-    _, before = fresh.search(rows[2900:], 3)
-
-    np.testing.assert_array_equal(after, before)
-    # a search that looks at more finds others
-    assert (many[:, :3] != before).any()
-
-
-@pytest.mark.parametrize("recipe", [HNSWRecipe(), IVFPQRecipe(num_lists=4)])
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_index_is_searched_where_faiss_was_taught_to_take_tensors(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, recipe: HNSWRecipe | IVFPQRecipe
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
     import faiss
 
     rows = rng.normal(size=(400, 8)).astype(np.float32)
-    index = build_index(rows, recipe)
-    expected = ApproximateSearch(index, rows, width=64).search(rows[:5], 3)
+    search = ApproximateSearch(build_index(rows, kind), rows)
+    expected = search.search(rows[:5], 3)
     # as faiss.contrib.torch_utils does, for the life of the process: other tests may have loaded it
-    for kind in (faiss.IndexHNSWFlat, faiss.IndexRefine):
-        if not hasattr(kind, "search_numpy"):
-            monkeypatch.setattr(kind, "search_numpy", kind.search, raising=False)
-            monkeypatch.setattr(kind, "search", lambda self, x, k: self.search_numpy(x, k))
+    for index_class in (faiss.IndexHNSWFlat, faiss.IndexIVFPQ):
+        if not hasattr(index_class, "search_numpy"):
+            monkeypatch.setattr(index_class, "search_numpy", index_class.search, raising=False)
+            monkeypatch.setattr(index_class, "search", lambda self, x, k: self.search_numpy(x, k))
 
-    found = ApproximateSearch(index, rows, width=64).search(rows[:5], 3)
+    found = search.search(rows[:5], 3)
 
     np.testing.assert_array_equal(found[1], expected[1])
     np.testing.assert_array_equal(found[0], expected[0])

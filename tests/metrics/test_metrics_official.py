@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -19,7 +18,7 @@ from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.metrics.retrieval import score_retrieval
 from labelkit.metrics.segmentation import SegmentationCounts, boundary_accuracy, region_similarity
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import binary_dilation, gaussian_filter
 from scipy.optimize import linear_sum_assignment
 from sklearn import metrics as sk
 from sklearn.neighbors import KNeighborsClassifier
@@ -177,7 +176,7 @@ def davis_f(found: Array, true: Array) -> float:
     places = np.arange(-reach, reach + 1)
     disk = (places[:, None] ** 2 + places[None] ** 2 <= reach**2).astype(np.uint8)
     edges = [davis_boundary(mask).astype(np.uint8) for mask in (found, true)]
-    near = [cv2.dilate(edge, disk) for edge in edges]
+    near = [binary_dilation(edge, disk).astype(np.uint8) for edge in edges]
     precision = (edges[0] * near[1]).sum() / edges[0].sum()
     recall = (edges[1] * near[0]).sum() / edges[1].sum()
     return float(2 * precision * recall / (precision + recall))

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.patch_search import BlockSearch
 from labelkit.algorithms.projection import principal_colors
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.embed.patches import view_regions
+from labelkit.stages.retrieve.patches import nearest_in_blocks
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result
@@ -255,10 +255,8 @@ def test_blocks_give_what_one_search_of_all_rows_gives(rng: np.random.Generator)
     there = np.arange(500) != 50
     cosines[there] = brute_force(rows[there].astype(np.float32), query.astype(np.float64))
     for size in (1, 7, 500):
-        search = BlockSearch(query, 12)
-        for start in range(0, 500, size):
-            search.add(rows[start : start + size], np.arange(start, min(start + size, 500)))
-        scores, numbers = search.found
+        parts = ((rows[at : at + size], at, np.ones(len(rows[at : at + size]), bool)) for at in range(0, 500, size))
+        scores, numbers = nearest_in_blocks(query, parts, 12)
         # equal rows have equal scores: the smaller number first
         expected = np.lexsort((np.arange(500), -cosines.astype(np.float32)))[:12]
         assert numbers.tolist() == expected.tolist()

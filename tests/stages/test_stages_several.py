@@ -379,7 +379,7 @@ def test_every_command_that_is_run_alone_is_refused_before_it_looks_at_anything(
     shared = {words for words, command in all_commands().items() if command.shares == "rows"}
     assert shared == {
         ("cluster", "sinkhorn"), ("retrieve",), ("evaluate", "retrieval"), ("evaluate", "knn"), ("evaluate", "linear"),
-        ("discover", "answer"), ("discover", "categories"), ("suggest",), ("match",),
+        ("discover", "answer"), ("discover", "categories"), ("suggest",),
     }  # fmt: skip
     assert {words[0] for words, command in all_commands().items() if command.shares == "images"} == {"train", "embed"}
     config = KMeansConfig(index="not there.h5", num_clusters=2)

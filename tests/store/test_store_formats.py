@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.store.embeddings import open_store
-from labelkit.store.matches import read_keypoints, read_matches, read_tried
+from labelkit.store.matches import read_matches
 from labelkit.store.neighbors import read_neighbors
 from labelkit.store.packing import pack_store
 from labelkit.store.patch_writing import PatchRun, Piece
@@ -43,8 +43,6 @@ BYTES = {
     "patches-1.0/SET-00000-of-00002.h5": "55e2f2bb03089053aeaecdd48ca18d5b29594876ae5d9a93c3b2dd2e27ed40b6",
     "patches-1.0/SET-00001-of-00002.h5": "16c412a93719cde9014ffe5c4900db9317030b3d2e642ef900074ef70521fbac",
     "matches-1.0.h5": "917954a1b1c05f1c9b15fc9065bd0b6c13231d4dfc37a19badda5c6ca4a233d5",
-    "tried-1.0.h5": "955629b35ece37d8a413edeb0a9a66e7b893f4f7bb3e598403d3223aeb6168e2",
-    "keypoints-1.0.h5": "0f31a6f0f45b36185e714bb499cf922467a2677d395801454a41434fb4252d1f",
     "neighbors-1.0.h5": "03f7404f7fe0df9a1900acfaad21f56e2d5cc9e339fe7deb381eea810ee59b5a",
     "prototypes-1.0.h5": "d768c2b0519e2000b321dfb05556d5377501ac0bef090c4e847e266ebfb9c992",
     "imageless-1.0.h5": "f12d7fc6dd0cd7cda5b791f33901ff9736ff9009772fc9ec5eb99aab306ed94a",
@@ -247,19 +245,6 @@ def test_matches_of_format_1_0_are_read():
     assert matches.boxes.tolist() == [[[-0.5, -0.5, 0.5, 0.5], [-0.25, -0.5, 0.75, 0.5]]]
     assert matches.keypoint_counts.tolist() == [1]
     assert matches.keypoints[0, 0].tolist() == [[-0.5, 0.25], [-0.25, 0.25]]
-
-
-def test_the_cache_of_tried_pairs_of_format_1_0_is_read():
-    found, same = read_tried(FORMATS / "tried-1.0.h5", {"ratio": 0.75}, 3), read_matches(FORMATS / "matches-1.0.h5")
-    assert (found.pairs.tolist(), found.inliers.tolist()) == ([[0, 2]], [16])
-    assert found.boxes.tolist() == same.matches.boxes.tolist()
-
-
-def test_the_cache_of_keypoints_of_format_1_0_is_read():
-    found = read_keypoints(FORMATS / "keypoints-1.0.h5", {"side": 40})
-    assert (found.num_keypoints.tolist(), found.resized.tolist()) == ([-1, 2], [[0, 0], [30, 40]])
-    assert found.points.tolist() == [[0.5, 1.5], [2.0, 3.25]]
-    assert found.descriptors.tolist() == np.arange(256).reshape(2, 128).tolist()
 
 
 def test_neighbors_of_format_1_0_are_read():

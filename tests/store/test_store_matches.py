@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 from labelkit.errors import Damaged, NotAStore, OutputExistsError, Refused
 from labelkit.store.matches import (
-    KeypointPart,
     Matches,
     MatchFile,
-    join_matches,
     no_matches,
     one_match,
-    read_keypoints,
     read_matches,
-    read_tried,
-    write_keypoints,
     write_matches,
-    write_tried,
 )
 
 TILT = np.array([[1.0, 0.1, 0.2], [0, 0.9, -0.1], [0.05, 0, 1]])
@@ -116,25 +110,3 @@ def test_wrong_bytes_are_found(tmp_path: Path) -> None:
     path.write_text("no HDF5")
     with pytest.raises(NotAStore):
         read_matches(path)
-
-
-def test_parts_are_read_as_they_were_written_and_only_under_their_recipe(tmp_path: Path) -> None:
-    generator = np.random.default_rng(0)
-    part = KeypointPart(
-        np.array([3, -1, 0, 2]),
-        np.array([[256, 300], [1, 1], [256, 256], [300, 256]], dtype=np.uint32),
-        generator.random((5, 2), dtype=np.float32),
-        generator.integers(0, 255, (5, 128), dtype=np.uint8),
-    )
-    write_keypoints(tmp_path / "k.h5", part, {"images": "x"})
-    found = read_keypoints(tmp_path / "k.h5", {"images": "x"})
-    for name, value in vars(part).items():
-        np.testing.assert_array_equal(value, getattr(found, name))
-    with pytest.raises(Refused, match="something else"):
-        read_keypoints(tmp_path / "k.h5", {"images": "y"})
-
-    tried = join_matches([one_match(0, 2, TILT, POINTS), one_match(1, 2, TILT, POINTS[:5])])
-    write_tried(tmp_path / "t.h5", tried, {"pairs": "x"})
-    assert_equal(read_tried(tmp_path / "t.h5", {"pairs": "x"}, 3), tried)
-    with pytest.raises(Refused):
-        read_tried(tmp_path / "t.h5", {"pairs": "x"}, 2)

@@ -1,10 +1,8 @@
-"""Clocks that jump, slow file systems, full temporary folders, other disks, forged caches, bombs, other versions."""
+"""Clocks that jump, slow file systems, full temporary folders, other disks, bombs, other versions."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import shutil
 import signal
@@ -19,13 +17,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from labelkit.algorithms.indexes import ApproximateSearch, HNSWRecipe, IVFPQRecipe, build_index
 from labelkit.cli.main import main
-from labelkit.store.commit import canonical_json
 from torture_systems import RUNNER, TOUR, TRAIN, begin_tour, layer, prepare, tour
 from torture_tally import FULL_SECONDS, Tally, sized
 
-ROW = "k  clocks that jump, delays, full TMPDIR, other mounts, forged indexes, bombs, groups, versions"
+ROW = "k  clocks that jump, delays, full TMPDIR, other mounts, bombs, groups, versions"
 
 ROOT = Path(__file__).parents[2]
 QUICK = TOUR.strip().splitlines()[0] + "\n"
@@ -154,85 +150,6 @@ def test_a_full_temporary_folder_is_told_as_what_it_is(tmp_path: Path, tally: Ta
             assert codes == [f"5 {COMPARE.strip()}"], err
             assert "the disk is full" in err or "MB free where" in err
             assert not list(small.iterdir())
-
-
-INDEXES = {"hnsw": HNSWRecipe(num_links=8, build_width=20), "ivfpq": IVFPQRecipe(num_lists=8, num_bytes=4)}
-
-
-def _changed(content: bytes, chance: np.random.Generator) -> bytes:
-    found = bytearray(content)
-    way = chance.integers(4)
-    at = int(chance.integers(len(found) - 8))
-    if way == 0:
-        return bytes(found[:at])
-    if way == 1:
-        found[int(chance.integers(min(300, len(found))))] = int(chance.integers(256))
-    elif way == 2:
-        values = (0, 3, 1 << 31, 1 << 33, (1 << 64) - 1)
-        found[at : at + 8] = values[int(chance.integers(len(values)))].to_bytes(8, "little")
-    else:
-        for place in chance.integers(len(found), size=3):
-            found[place] ^= 1 << int(chance.integers(8))
-    return bytes(found)
-
-
-def _searched(content: bytes, rows: np.ndarray[Any, Any]) -> int:
-    """Search an index in a fork; return its exit code: 0 searched, 3 refused, 5 out of memory."""
-    process = os.fork()
-    if process == 0:
-        import resource
-
-        code = 1
-        try:
-            signal.alarm(60)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
-            search = ApproximateSearch(np.frombuffer(content, dtype=np.uint8), rows, width=8)
-            scores, found = search.search(rows[:5], 4)
-            code = 0 if found.max() < len(rows) and len(scores) == 5 else 1
-        except ValueError:
-            code = 3
-        except MemoryError:
-            code = 5
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="faiss meets them in a fork, within limits")
-@sized(sample=20, full=1_000)
-@pytest.mark.parametrize("kind", INDEXES)
-def test_a_forged_index_is_refused_or_searched(tally: Tally, kind: str, count: int) -> None:
-    chance = np.random.default_rng(0)
-    rows = chance.normal(size=(400, 16)).astype(np.float32)
-    content = build_index(rows, INDEXES[kind]).tobytes()
-    for number in range(count):
-        with tally.attempt(f"{kind}, change {number}"):
-            assert _searched(_changed(content, chance), rows) in (0, 3)
-
-
-def test_a_forged_index_with_its_digest_is_built_again(
-    tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
-    np.save("x.npy", np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32))
-    words = ["retrieve", "--index", "x.h5", "--query-rows", "0", "--search", "ivfpq", "--overwrite", "-q", "--csv"]
-    assert main(["import", "--source", "x.npy", "--out", "x.h5", "-q"]) == 0
-    assert main([*words, "whole.csv"]) == 0
-    (path,) = (tmp_path / "cache" / "indexes").glob("*.index")
-    content, _, line = path.read_bytes().rstrip(b"\n").rpartition(b"\n")
-    ids = np.arange(300, dtype=np.int64)
-    at = next(i for i in range(len(content) - 8) if content[i : i + 8] == ids[-1:].tobytes())
-    forged = content[:at] + (1 << 40).to_bytes(8, "little") + content[at + 8 :]
-    said = {key: value for key, value in json.loads(line).items() if key != "sha256"}
-    digest = hashlib.sha256(forged + canonical_json(said).encode()).hexdigest()
-    path.write_bytes(forged + b"\n" + canonical_json({**said, "sha256": digest}).encode() + b"\n")
-    capsys.readouterr()
-    with tally.attempt("a row that is not there"):
-        assert main([*words, "again.csv"]) == 0
-        assert "do not hold each row of the gallery once); the index is built again" in capsys.readouterr().err
-        assert Path("again.csv").read_bytes() == Path("whole.csv").read_bytes()
 
 
 def _npz(path: Path, member: str, shape: tuple[int, ...], descr: str, method: int) -> None:

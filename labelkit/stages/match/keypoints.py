@@ -1,123 +1,73 @@
-"""Keypoints of images and matches of pairs, found once: in parts, each kept in the user's cache as soon as it is there.
+"""Keypoints of images and matches of pairs, found once: each is in the user's cache as soon as it is there.
 
-A part is known by everything it depends on: digests of the image files, options, version of OpenCV. So the same
-command goes on where it was stopped, and another one with the same images and options finds the work done. Processes
-share out the parts, and find those of each other in the cache.
+A file of the cache is known by everything it depends on: digests of the image files, and the version of OpenCV. So the
+same command goes on where it was stopped, and another one with the same images finds the work done.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import TypeVar
+from contextvars import Context, copy_context
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.affine_sift import OPENCV_VERSION, Keypoints, find_keypoints, match_images
-from labelkit.algorithms.shared_rows import Processes, part_of
+from labelkit.algorithms.affine_sift import Keypoints, find_keypoints, match_images, opencv_version
 from labelkit.cache import cache_folder
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.errors import DatasetError, LabelkitError, StoreError
+from labelkit.errors import DatasetError, LabelkitError
 from labelkit.stages.progress import Task, current_progress
-from labelkit.store.commit import canonical_json
-from labelkit.store.matches import (
-    KeypointPart,
-    Matches,
-    join_matches,
-    joined_over,
-    one_match,
-    read_keypoints,
-    read_tried,
-    write_keypoints,
-    write_tried,
-)
+from labelkit.store.commit import canonical_json, commit_file
+from labelkit.store.matches import Matches, join_matches, one_match
 
-#: Images, and pairs, of a part: what is lost at a stop, at most.
-IMAGES_PER_PART = 32
-PAIRS_PER_PART = 512
-# Keypoints held at a time; a part of large images has about 4 MiB.
-_MEMORY_BYTES = 2 << 30
-# Of the way they are found; a change makes old parts unused.
-_VERSION = 1
+# Pairs whose matches share a file: what is lost at a stop, at most.
+_PAIRS_PER_PART = 512
+# Images whose keypoints are held: some 300 KB each.
+_HELD_IMAGES = 2048
+# Of the way they are found; a change makes old files unused.
+_VERSION = 2
 
 T = TypeVar("T")
+Arrays = dict[str, NDArray[Any]]
 
 
-@dataclass
-class _Cache:
-    """The cache of parts, and what is said about it only once."""
+def cached(folder: str, of: Mapping[str, object], make: Callable[[], Arrays]) -> tuple[Arrays, bool]:
+    """Return arrays, and whether they were in the cache; otherwise they are made and kept there.
 
-    use: bool
-    told: set[str] = field(default_factory=set)
-
-    def look(self, path: Path, read: Callable[[Path], T]) -> T | None:
-        if not self.use or not path.exists():
-            return None
-        try:
-            return read(path)
-        except (StoreError, OSError) as error:
-            problem = error.problem if isinstance(error, StoreError) else str(error)
-            current_progress().warning(f"{path}: {problem}; made again")
-            return None
-
-    def keep(self, path: Path, write: Callable[[Path], None]) -> None:
-        if not self.use:
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(path)
-        except (OSError, LabelkitError) as error:
-            if "write" not in self.told:
-                current_progress().warning(f"could not keep what was found in {path.parent}: {error}")
-            self.told.add("write")
+    Args:
+        folder: of the cache.
+        of: what they depend on.
+        make: makes them.
+    """
+    recipe = {"version": _VERSION, "opencv": opencv_version(), **of}
+    name = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:32]
+    path = cache_folder() / "matches" / folder / f"{name}.npz"
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}, True
+    except FileNotFoundError:
+        pass
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        current_progress().warning(f"{path}: {error}; made again")
+    made = make()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        commit_file(path, lambda file: np.savez(file, **made))  # type: ignore[arg-type] # names are texts
+    except (OSError, LabelkitError) as error:
+        current_progress().warning(f"could not keep what was found: {error}")
+    return made, False
 
 
-@dataclass(frozen=True)
-class MatchingOptions:
-    """What keypoints and matches depend on, beside the images; see ``labelkit.algorithms.affine_sift``."""
-
-    shorter_side: int
-    max_tilt: int
-    max_keypoints: int
-    ratio: float
-    min_inliers: int
-    min_inlier_ratio: float
-
-    def of_keypoints(self) -> dict[str, object]:
-        """The part that keypoints depend on."""
-        return {
-            "version": _VERSION,
-            "opencv": OPENCV_VERSION,
-            "shorter_side": self.shorter_side,
-            "max_tilt": self.max_tilt,
-            "max_keypoints": self.max_keypoints,
-        }
-
-    def of_matches(self) -> dict[str, object]:
-        """All of it."""
-        return {
-            **self.of_keypoints(),
-            "ratio": self.ratio,
-            "min_inliers": self.min_inliers,
-            "min_inlier_ratio": self.min_inlier_ratio,
-        }
-
-
-def own_range(number: int, per_part: int, processes: Processes) -> range:
-    """Which of so many images or pairs this process works on: whole parts of them."""
-    parts = range(-(-number // per_part))[part_of(-(-number // per_part), processes)]
-    return range(min(parts.start * per_part, number), min(parts.stop * per_part, number))
-
-
-def _key(recipe: Mapping[str, object]) -> str:
-    return hashlib.sha256(canonical_json(dict(recipe)).encode()).hexdigest()[:32]
+def _in_contexts(items: Sequence[T] | NDArray[Any]) -> tuple[Sequence[T] | NDArray[Any], list[Context]]:
+    """Items of threads, and a context for each: what they say reaches the progress of this thread."""
+    return items, [copy_context() for _ in items]
 
 
 class KeypointReader:
@@ -127,204 +77,95 @@ class KeypointReader:
         dataset: the images.
         dataset_rows: (n,) row of the data set of each row of the store.
         sha256: (n, 32) digests of the files as they were embedded.
-        options: how to look.
-        use_cache: look in the user's cache, and put there what was found.
-        processes: that share the images.
 
     Attributes:
-        own: images of this process.
         num_keypoints: (n,) int64 of each image, 0 until ``find_all``; -1 = it could not be read.
         from_cache: images that were found in the cache.
     """
 
-    def __init__(
-        self,
-        dataset: ImageDataset,
-        dataset_rows: NDArray[np.int64],
-        sha256: NDArray[np.uint8],
-        options: MatchingOptions,
-        *,
-        use_cache: bool,
-        processes: Processes,
-    ) -> None:
-        self._processes = processes
-        self.own = own_range(len(sha256), IMAGES_PER_PART, processes)
-        self._bad: list[str] = []
+    def __init__(self, dataset: ImageDataset, dataset_rows: NDArray[np.int64], sha256: NDArray[np.uint8]) -> None:
         self._dataset, self._dataset_rows, self._sha256 = dataset, dataset_rows, sha256
-        self._options = options
-        self._cache = _Cache(use_cache)
-        self._held: OrderedDict[int, KeypointPart] = OrderedDict()
         self.num_keypoints: NDArray[np.int64] = np.zeros(len(sha256), dtype=np.int64)
         self.from_cache = 0
-
-    def _rows(self, part: int) -> range:
-        return range(part * IMAGES_PER_PART, min((part + 1) * IMAGES_PER_PART, len(self._sha256)))
-
-    def _recipe(self, part: int) -> dict[str, object]:
-        rows = self._rows(part)
-        digests = hashlib.sha256(self._sha256[rows.start : rows.stop].tobytes()).hexdigest()
-        return {**self._options.of_keypoints(), "images": digests}
+        self.of_image = lru_cache(_HELD_IMAGES)(lambda row: self._found(row)[0])
 
     def find_all(self, pool: ThreadPoolExecutor, task: Task) -> None:
-        """Find the keypoints of all images, each process those of its own; parts of the cache are not done again.
+        """Find the keypoints of all images; those in the cache are not found again.
 
         Raises:
             DatasetError: an image is not the one that was embedded.
         """
-        for part in range(self.own.start // IMAGES_PER_PART, -(-self.own.stop // IMAGES_PER_PART)):
-            rows, recipe = self._rows(part), self._recipe(part)
-            found = self._cache.look(self._path(recipe), partial(read_keypoints, recipe=recipe))
-            if found is not None and len(found.num_keypoints) == len(rows):
-                self.from_cache += len(rows)
-                task.advance(len(rows), cached=self.from_cache)
-            else:
-                made = []
-                for keypoints in pool.map(self._of_row, rows):
-                    made.append(keypoints)
-                    task.advance(1, cached=self.from_cache)
-                found = _joined(made)
-                self._cache.keep(
-                    self._path(recipe),
-                    partial(write_keypoints, part=found, recipe=recipe),
-                )
-            self.num_keypoints[rows.start : rows.stop] = found.num_keypoints
-            self._hold(part, found)
-        # where others are done, their parts are in the cache
-        self.num_keypoints = self._processes.join(self.num_keypoints[self.own.start : self.own.stop])
-        self.from_cache = int(self._processes.sum(np.array([float(self.from_cache)]))[0])
-        told = "".join(f"{line}\0" for line in self._bad).encode()
-        lines = self._processes.join(np.frombuffer(told, dtype=np.uint8)).tobytes().decode()
-        for line in lines.split("\0")[:-1]:
-            current_progress().warning(line)
 
-    def _of_row(self, row: int) -> Keypoints | None:
-        name = self._dataset.sample_ids[self._dataset_rows[row]]
-        try:
+        def work(row: int) -> tuple[int, bool | str]:
+            try:
+                keypoints, is_cached = self._found(row)
+            except BadImage as error:
+                return -1, f"{self._dataset.sample_ids[self._dataset_rows[row]]}: {error.reason}; it gets no partner"
+            return len(keypoints.points), is_cached
+
+        found = pool.map(lambda row, context: context.run(work, row), *_in_contexts(range(len(self._sha256))))
+        for row, (number, told) in enumerate(found):
+            self.num_keypoints[row] = number
+            self.from_cache += told is True
+            if isinstance(told, str):
+                current_progress().warning(told)
+            task.advance(1, cached=self.from_cache)
+
+    def _found(self, row: int) -> tuple[Keypoints, bool]:
+        def make() -> Arrays:
+            name = self._dataset.sample_ids[self._dataset_rows[row]]
             encoded = self._dataset.source.read(int(self._dataset_rows[row]))
             if encoded.sha256 != self._sha256[row].tobytes():
                 raise DatasetError(name, "is not the image that was embedded", "Embed again, or restore the image.")
-            image = encoded.decode(self._dataset.in_channels)
-        except BadImage as error:
-            self._bad.append(f"{name}: {error.reason}; it gets no partner")
-            return None
-        options = self._options
-        return find_keypoints(
-            image,
-            shorter_side=options.shorter_side,
-            max_tilt=options.max_tilt,
-            max_keypoints=options.max_keypoints,
-        )
+            keypoints = find_keypoints(encoded.decode(self._dataset.in_channels))
+            return {"points": keypoints.points, "descriptors": keypoints.descriptors, "size": np.array(keypoints.size)}
 
-    def of_image(self, row: int) -> Keypoints:
-        """Keypoints of one image after ``find_all``; none of one that could not be read."""
-        part, place = divmod(row, IMAGES_PER_PART)
-        found = self._part(part)
-        start = int(np.maximum(found.num_keypoints[:place], 0).sum())
-        end = start + max(0, int(found.num_keypoints[place]))
-        height, width = found.resized[place].tolist()
-        return Keypoints(found.points[start:end], found.descriptors[start:end], (height, width))
-
-    def _part(self, part: int) -> KeypointPart:
-        found = self._held.get(part)
-        if found is not None:
-            self._held.move_to_end(part)
-            return found
-        recipe = self._recipe(part)
-        found = self._cache.look(self._path(recipe), partial(read_keypoints, recipe=recipe))
-        if found is None:  # the cache was emptied meanwhile
-            found = _joined([self._of_row(row) for row in self._rows(part)])
-        self._hold(part, found)
-        return found
-
-    def _hold(self, part: int, found: KeypointPart) -> None:
-        self._held[part] = found
-        # without a cache there is nowhere else to keep them
-        while self._cache.use and len(self._held) > 1 and self._held_bytes() > _MEMORY_BYTES:
-            self._held.popitem(last=False)
-
-    def _held_bytes(self) -> int:
-        return sum(part.descriptors.nbytes + part.points.nbytes for part in self._held.values())
-
-    def _path(self, recipe: Mapping[str, object]) -> Path:
-        return cache_folder() / "matches" / "keypoints" / f"{_key(recipe)}.h5"
-
-
-def _joined(made: list[Keypoints | None]) -> KeypointPart:
-    counts = np.array([-1 if found is None else len(found.points) for found in made], dtype=np.int64)
-    kept = [found for found in made if found is not None]
-    return KeypointPart(
-        counts,
-        np.array([(1, 1) if found is None else found.size for found in made], dtype=np.uint32).reshape(-1, 2),
-        np.concatenate([np.zeros((0, 2), np.float32), *(found.points for found in kept)]),
-        np.concatenate([np.zeros((0, 128), np.uint8), *(found.descriptors for found in kept)]),
-    )
+        of = {"image": self._sha256[row].tobytes().hex(), "channels": self._dataset.in_channels}
+        arrays, is_cached = cached("keypoints", of, make)
+        height, width = arrays["size"].tolist()
+        return Keypoints(arrays["points"], arrays["descriptors"], (height, width)), is_cached
 
 
 def try_pairs(
-    keypoints: KeypointReader,
-    pairs: NDArray[np.int64],
-    sha256: NDArray[np.uint8],
-    options: MatchingOptions,
-    pool: ThreadPoolExecutor,
-    task: Task,
-    *,
-    use_cache: bool,
-    processes: Processes,
+    keypoints: KeypointReader, pairs: NDArray[np.int64], sha256: NDArray[np.uint8], pool: ThreadPoolExecutor, task: Task
 ) -> tuple[Matches, int]:
-    """Match pairs of images, each process a part of them.
+    """Match pairs of images.
 
     Args:
-        keypoints: of all images.
+        keypoints: of all images, found.
         pairs: (p, 2) int64 rows of the store.
         sha256: (n, 32) digests of the files.
-        options: what makes a match.
         pool: threads to work in.
         task: is told of every pair.
-        use_cache: look in the user's cache, and put there what was found.
-        processes: that share the pairs.
 
     Returns:
         What matches, in the order of ``pairs``; and how many pairs were found in the cache.
     """
-    cache = _Cache(use_cache)
-    images = hashlib.sha256(np.ascontiguousarray(sha256).tobytes()).hexdigest()
     found: list[Matches] = []
-    matched = cached = 0
-    own = own_range(len(pairs), PAIRS_PER_PART, processes)
-    for start in range(own.start, own.stop, PAIRS_PER_PART):
-        part = pairs[start : start + PAIRS_PER_PART]
-        recipe = {
-            **options.of_matches(),
-            "images": images,
-            "pairs": hashlib.sha256(np.ascontiguousarray(part, dtype="<i8").tobytes()).hexdigest(),
-        }
-        path = cache_folder() / "matches" / "pairs" / f"{_key(recipe)}.h5"
-        tried = cache.look(path, partial(read_tried, recipe=recipe, num_images=len(sha256)))
-        if tried is not None:
-            cached += len(part)
-            task.advance(len(part), matched=matched + len(tried))
-        else:
-            # read here, so that threads do not turn the order of what is held upside down
-            listed = [(int(i), int(j), keypoints.of_image(int(i)), keypoints.of_image(int(j))) for i, j in part]
+    num_cached = 0
+
+    def try_one(pair: NDArray[np.int64]) -> Matches | None:
+        first, second = pair.tolist()
+        if keypoints.num_keypoints[pair].min() < 1:
+            return None
+        match = match_images(keypoints.of_image(first), keypoints.of_image(second))
+        return None if match is None else one_match(first, second, match.homography, match.points)
+
+    for start in range(0, len(pairs), _PAIRS_PER_PART):
+        part = pairs[start : start + _PAIRS_PER_PART]
+
+        def make(part: NDArray[np.int64] = part) -> Arrays:
             made = []
-            for one in pool.map(partial(_try, options=options), listed):
+            for one in pool.map(lambda pair, context: context.run(try_one, pair), *_in_contexts(part)):
                 if one is not None:
                     made.append(one)
-                task.advance(1, matched=matched + len(made))
-            tried = join_matches(made)
-            cache.keep(path, partial(write_tried, matches=tried, recipe=recipe))
-        matched += len(tried)
-        found.append(tried)
-    return joined_over(processes, join_matches(found)), int(processes.sum(np.array([float(cached)]))[0])
+                task.advance(1, matched=sum(map(len, found)) + len(made))
+            return dict(vars(join_matches(made)))
 
-
-def _try(pair: tuple[int, int, Keypoints, Keypoints], options: MatchingOptions) -> Matches | None:
-    i, j, first, second = pair
-    found = match_images(
-        first,
-        second,
-        ratio=options.ratio,
-        min_inliers=options.min_inliers,
-        min_inlier_ratio=options.min_inlier_ratio,
-    )
-    return None if found is None else one_match(i, j, found.homography, found.points)
+        digests = [sha256[rows].tobytes() for rows in part.T] + [np.ascontiguousarray(part, dtype="<i8").tobytes()]
+        arrays, is_cached = cached("pairs", {"pairs": hashlib.sha256(b"".join(digests)).hexdigest()}, make)
+        found.append(Matches(**{field.name: arrays[field.name] for field in fields(Matches)}))
+        if is_cached:
+            num_cached += len(part)
+            task.advance(len(part), matched=sum(map(len, found)))
+    return join_matches(found), num_cached

@@ -19,24 +19,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.affine_sift import use_one_thread
+from labelkit.algorithms.affine_sift import need_opencv, opencv_version, use_one_thread
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.config.match import MatchConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.engine.launched import processes_here
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.match.keypoints import PAIRS_PER_PART, KeypointReader, MatchingOptions, own_range, try_pairs
+from labelkit.stages.match.keypoints import KeypointReader, try_pairs
 from labelkit.stages.new_files import check_output
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.pictures.matches import write_match_sheet
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows
 from labelkit.stages.result import SimpleResult, Table
-from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.matches import Matches, MatchFile, join_matches, write_matches
+
+# Nearest images that each image is compared with, and partners that are kept of it, those with most inliers.
+_CANDIDATES, _PARTNERS = 20, 2
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class _Compared:
     """What the comparison of images came to.
 
     Attributes:
-        options: how keypoints and matches are found.
         keypoints: those of every image.
         pairs: (p, 2) rows that were compared.
         found: the pairs that match.
@@ -53,7 +53,6 @@ class _Compared:
         seconds: in all.
     """
 
-    options: MatchingOptions
     keypoints: KeypointReader
     pairs: NDArray[np.int64]
     found: Matches
@@ -70,18 +69,15 @@ class _Compared:
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
     """Find matches and write them; what was found is in the user's cache, so that a stopped run goes on.
 
-    Of several processes the first chooses the pairs, and each finds keypoints and matches of its part.
-
     Raises:
         StoreError: the store cannot be used.
         OutputExistsError: the output is there and holds something else.
-        ConfigError: fewer images than clusters, nowhere to draw, or several processes without the cache.
+        ConfigError: fewer images than clusters, nowhere to draw, or no OpenCV.
         DatasetError: the images are not there, or other ones than were embedded.
     """
+    need_opencv()
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     check_output(config, out, "matches")
-    if not config.cache:
-        refuse_several("--no-cache", "keeps what was found to itself", "Leave it out, or start without torchrun.")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     if len(rows) < 2:
@@ -89,10 +85,8 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     images = indexed_images(store, config.dataset, config.data_root)
     dataset_rows = _rows_of_images(store, rows, images)
     compared = _compare(config, store, rows, images, dataset_rows)
-    if current_processes().rank > 0:
-        return of_others()
     _say_of_keypoints(store, rows, compared)
-    kept = best_partners(compared.found, config.partners)
+    kept = best_partners(compared.found, _PARTNERS)
     digest = _write(config, store, rows, compared, kept, out)
     values: dict[str, object] = {
         "path": out,
@@ -119,36 +113,22 @@ def _compare(
 ) -> _Compared:
     """Find candidates, keypoints and matches; threads work on both, and a stop leaves what is in the cache."""
     sha256 = np.asarray(store.sha256)[rows]
-    progress, processes = current_progress(), current_processes()
+    progress = current_progress()
     started = time.monotonic()
-    pairs = np.zeros((0, 2), dtype=np.int64)
-    if processes.rank == 0:
-        pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
-    pairs = processes.join(pairs)
-    options = MatchingOptions(
-        config.shorter_side,
-        config.max_tilt,
-        config.max_keypoints,
-        config.ratio,
-        config.min_inliers,
-        config.min_inlier_ratio,
-    )
+    pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
     use_one_thread()
-    keypoints = KeypointReader(images, dataset_rows, sha256, options, use_cache=config.cache, processes=processes)
-    pool = ThreadPoolExecutor(config.threads or max(1, (os.cpu_count() or 1) // processes_here()))
+    keypoints = KeypointReader(images, dataset_rows, sha256)
+    pool = ThreadPoolExecutor(os.cpu_count())
     try:
-        with progress.task("keypoints", total=len(keypoints.own)) as task:
+        with progress.task("keypoints", total=len(rows)) as task:
             keypoints.find_all(pool, task)
         keypoint_seconds = time.monotonic() - started
-        own = own_range(len(pairs), PAIRS_PER_PART, processes)
-        with progress.task("matching", total=len(own)) as task:
-            found, cached_pairs = try_pairs(
-                keypoints, pairs, sha256, options, pool, task, use_cache=config.cache, processes=processes
-            )
+        with progress.task("matching", total=len(pairs)) as task:
+            found, cached_pairs = try_pairs(keypoints, pairs, sha256, pool, task)
     finally:
         pool.shutdown(cancel_futures=True)
     seconds = time.monotonic() - started
-    return _Compared(options, keypoints, pairs, found, cached_pairs, keypoint_seconds, seconds)
+    return _Compared(keypoints, pairs, found, cached_pairs, keypoint_seconds, seconds)
 
 
 def _say_of_keypoints(store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared) -> None:
@@ -169,12 +149,12 @@ def _write(
 ) -> str:
     """Write the matches with how they were found; return the digest of their content."""
     recipe = {
-        **compared.options.of_matches(),
+        "opencv": opencv_version(),
         "store": store.content_digest,
         "split": config.split,
         "num_clusters": config.num_clusters,
-        "candidates": config.candidates,
-        "partners": config.partners,
+        "candidates": _CANDIDATES,
+        "partners": _PARTNERS,
         "seed": config.seed,
     }
     written = MatchFile(
@@ -235,7 +215,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
         groups = [np.flatnonzero(found.cluster_ids == i) for i in range(config.num_clusters)]
     listed = [np.zeros((0, 2), dtype=np.int64)]
     for members in groups:
-        number = min(config.candidates, len(members) - 1)
+        number = min(_CANDIDATES, len(members) - 1)
         if number < 1:
             continue
         # l2: the embedding of an image may be zero, which has no direction

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbor_scores import Metric
-from labelkit.algorithms.neighbors import knn
+from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.algorithms.row_blocks import blocks, squared_norms
 from labelkit.stages.report.images import ShownImages
 

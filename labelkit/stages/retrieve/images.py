@@ -11,8 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbor_scores import Metric
-from labelkit.algorithms.neighbors import ExactSearch
+from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.shared_rows import Processes, part_of
 from labelkit.config.retrieve import RetrieveConfig
@@ -171,19 +170,18 @@ def _search(
         beside = search_bytes(len(queries.names), store.dim, config.k)
         planned = planned_index(features, metric, memory, config, len(queries.names), beside)
         if planned is not None:
-            order = planned.found.order
-            if order is not None:
-                features, rows, chosen = features.subset(order), rows[order], chosen[order]
             in_blocks = memory.in_blocks(
                 len(rows),
                 store.dim,
                 beside=beside + planned.size_bytes,
-                what=f"{planned.plan.kind} search",
+                what=f"{planned.kind} search",
                 remedy="use --search exact",
                 # and one that exact search works on when the index is compared with it
                 held=2 * len(rows),
             )
-            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, config)
+            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, metric)
+            order = planned.found.order
+            features, rows, chosen = features.subset(order), rows[order], chosen[order]
     search: Search
     if found is None:
         if filtered:
@@ -338,21 +336,21 @@ def _result(
 
 def _index_table(index: FoundIndex) -> Table:
     measured = index.measured
-    title = f"{index.kind} against exact search, {measured.rows} rows of the store as queries"
+    title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
     columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
     row: list[Cell] = [
         measured.recall,
         measured.index_ms,
         measured.exact_ms,
-        round(index.kept.size_bytes / 1e6, 3),
+        round(index.size_bytes / 1e6, 3),
         index.origin,
-        "not kept" if index.kept.path is None else index.kept.path,
+        "not kept" if index.path is None else index.path,
     ]
     return Table(title, columns, [row])
 
 
 def _settings(config: RetrieveConfig) -> dict[str, object]:
-    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search", "search_width", "rescore")
+    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search")
     values = {name: getattr(config, name) for name in settings}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.neighbor_scores import Metric
-from labelkit.algorithms.patch_search import BlockSearch
+from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
@@ -107,15 +107,8 @@ def nearest_patches(
 ) -> list[PatchHit]:
     """Compare a feature (d,) with all patches of the chosen rows (n,), exactly, one block after the other."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
-    search = BlockSearch(feature, k, metric=metric)
-    for block in patches.blocks():
-        wanted = chosen[block.image_rows]
-        numbers = block.start + np.arange(len(block.features))
-        if wanted.all():
-            search.add(block.features, numbers)
-        elif wanted.any():
-            search.add(block.features[wanted], numbers[wanted])
-    scores, found = search.found
+    parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
+    scores, found = nearest_in_blocks(feature, parts, k, metric)
     offsets = patches.offsets()
     hits = []
     for score, number in zip(scores.tolist(), found.tolist(), strict=True):
@@ -124,6 +117,35 @@ def nearest_patches(
         box = [round(edge, 2) for edge in image.boxes()[inner].tolist()]
         hits.append(PatchHit(row, (int(image.cells[inner, 0]), int(image.cells[inner, 1])), box, score))
     return hits
+
+
+def nearest_in_blocks(
+    query: NDArray[np.float32],
+    parts: Iterable[tuple[NDArray[np.floating], int, NDArray[np.bool_]]],
+    k: int,
+    metric: Metric = "cosine",
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return scores and numbers of the rows nearest to one query (d,), nearest first, in the memory of one block.
+
+    Args:
+        query: what is looked up; finite, and not zero where directions are compared.
+        parts: rows (m, d), the number of the first of them, and (m,) whether each may be found. Rows without length
+            are never found by ``cosine``.
+        k: how many rows, at most.
+        metric: as for :func:`knn`.
+
+    Returns:
+        (j,) and (j,), j <= k; of equal scores the smaller number comes first.
+    """
+    scores, numbers = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
+    for rows, start, wanted in parts:
+        there = np.flatnonzero(wanted & rows.any(axis=1) if metric == "cosine" else wanted)
+        if len(there):
+            near, places = knn(query[None], rows[there], min(k, len(there)), metric=metric)
+            scores, numbers = np.concatenate([scores, near[0]]), np.concatenate([numbers, start + there[places[0]]])
+            order = np.lexsort((numbers, scores if metric == "l2" else -scores))[:k]
+            scores, numbers = scores[order], numbers[order]
+    return scores, numbers
 
 
 def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> PatchQuery:

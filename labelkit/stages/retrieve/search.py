@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.indexes import (
-    ApproximateSearch,
-    HNSWRecipe,
-    IVFPQRecipe,
-    default_pq_bytes,
-)
-from labelkit.algorithms.neighbor_scores import Metric
-from labelkit.algorithms.neighbors import ExactSearch
+from labelkit.algorithms.indexes import WIDTHS, ApproximateSearch, Kind
+from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, LabelkitError
+from labelkit.errors import ConfigError
 from labelkit.percent import percent
-from labelkit.reading import read_record
 from labelkit.stages.memory import Memory, index_bytes, size_text
 from labelkit.stages.progress import current_progress
-from labelkit.stages.retrieve.kept_index import Found, IndexPlan, KeptIndex, Kind, discard, kept_index, look_up
-from labelkit.store.commit import canonical_json, commit_json
+from labelkit.stages.retrieve.kept_index import (
+    Found,
+    Measured,
+    discard,
+    extended_index,
+    keep_index,
+    look_up,
+    read_index,
+)
 from labelkit.store.embeddings import EmbeddingStore
 
-_MEASURED: dict[str, type] = {"recall": float, "k": int, "rows": int, "exact_ms": float, "index_ms": float}
 _SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
-_WANTED_RECALL = 0.95
-# Graphs of fewer rows are built faster, lists of fewer rows are not.
-_BLOCK_ROWS = {"hnsw": 1_000_000, "ivfpq": 10_000_000}
-# With ``auto``, a search becomes so many times as wide at most, where it finds fewer.
-_WIDEST = 16
+# A search becomes so many times as wide at most, where it finds fewer of the nearest rows than wanted.
+_WANTED_RECALL, _WIDEST = 0.95, 16
 # If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
 _FEW_ROWS = 20_000
 # Numbers of queries that a row is compared with in the time that it takes to add it to an index: 0.2 to 0.5 ms for a
@@ -57,62 +52,47 @@ class Search(Protocol):
 
 
 @dataclass(frozen=True)
-class Measured:
-    """How an index compares with exact search, on rows of the store as queries.
-
-    Attributes:
-        recall: share of the exact ``k`` nearest other rows that are found.
-        k: neighbors per row.
-        rows: rows that were looked up.
-        exact_ms, index_ms: milliseconds of one query alone, median.
-    """
-
-    recall: float
-    k: int
-    rows: int
-    exact_ms: float
-    index_ms: float
-
-
-@dataclass(frozen=True)
 class FoundIndex:
     """An index that is ready.
 
     Attributes:
         kind: of index.
         search: looks rows up.
-        kept: where it is.
+        path: of its file; ``None`` if it could not be kept.
         num_rows: that it has.
-        recipe: how it is built and searched.
+        built_rows: of these, added just now.
         measured: how good it is.
     """
 
     kind: Kind
     search: ApproximateSearch
-    kept: KeptIndex
+    path: Path | None
     num_rows: int
-    recipe: dict[str, object]
+    built_rows: int
     measured: Measured
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its file."""
+        return 0 if self.path is None else self.path.stat().st_size
 
     @property
     def origin(self) -> str:
         """Where it came from, in words."""
-        if not self.kept.built_rows:
+        if not self.built_rows:
             return "from the cache"
-        if self.kept.built_rows == self.num_rows:
+        if self.built_rows == self.num_rows:
             return "built now"
-        return f"extended by {self.kept.built_rows:,} rows"
+        return f"extended by {self.built_rows:,} rows"
 
     def to_json(self) -> dict[str, object]:
         """Return what a program may want to know."""
         return {
             "kind": self.kind,
-            "path": self.kept.path,
-            "files": len(self.kept.pieces),
-            "built": self.kept.built_rows == self.num_rows,
-            "added_rows": self.kept.built_rows,
-            "bytes": self.kept.size_bytes,
-            "recipe": self.recipe,
+            "path": self.path,
+            "built": self.built_rows == self.num_rows,
+            "added_rows": self.built_rows,
+            "bytes": self.size_bytes,
             "measured": asdict(self.measured),
         }
 
@@ -127,12 +107,12 @@ class PlannedIndex:
     """An index that is wanted.
 
     Attributes:
-        plan: of it.
+        kind: of index.
         found: what the cache has of it.
         size_bytes: that it takes in memory at most, beside the rows.
     """
 
-    plan: IndexPlan
+    kind: Kind
     found: Found
     size_bytes: int
 
@@ -162,12 +142,8 @@ def planned_index(
     for kind in kinds:
         if config.search not in ("auto", kind):
             continue
-        recipe, block_rows = _recipe(kind, dim, config), config.index_block_rows or _BLOCK_ROWS[kind]
-        # each file that is built takes memory of its own
-        plan = IndexPlan(kind, metric, recipe, block_rows, at_once=num_rows if memory.limit is None else 1)
-        found = look_up(gallery, plan)
-        largest = max((block.stop - block.start for block in found.blocks if block.missing), default=0)
-        planned = PlannedIndex(plan, found, index_bytes(num_rows, dim, recipe, largest))
+        found = look_up(gallery, kind, metric)
+        planned = PlannedIndex(kind, found, index_bytes(kind, num_rows, dim, is_built=found.missing > 0))
         size = size_text(planned.size_bytes)
         if not is_auto:
             if few_rows(num_rows) and found.missing:
@@ -190,66 +166,58 @@ def planned_index(
     return None
 
 
-def indexed_search(
-    store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, config: RetrieveConfig
-) -> FoundIndex:
-    """Extend or build an index where that is needed, keep it in the cache, and measure it.
+def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, metric: Metric) -> FoundIndex:
+    """Return the index of the cache, or extend or build it, measure it, and keep it in the cache.
 
     Args:
         store: whose rows they are.
-        gallery: (g, d) rows that can be found, in the order of the index.
+        gallery: (g, d) rows that can be found, as they stand in the store.
         planned: the index.
-        config: how it is searched.
+        metric: of the rows.
 
     Raises:
-        ConfigError: the settings do not fit these rows.
+        ConfigError: the rows are too few for the kind of index.
     """
-    plan, progress = planned.plan, current_progress()
-    kind, metric = plan.kind, plan.metric
-    width = config.search_width or (128 if kind == "hnsw" else 32)
-    try:
-        kept = kept_index(store.path, gallery, plan, planned.found.blocks)
+    kind, found, progress = planned.kind, planned.found, current_progress()
+    rows = gallery.subset(found.order)
+    if found.path is not None and found.measured is not None and not found.missing:
         try:
-            search = _ready(kept, gallery, metric, width, config)
+            kept = read_index(found.path, is_extended=False)
+            search = ApproximateSearch(kept, rows, metric=metric, width=found.measured.width)
+            return FoundIndex(kind, search, found.path, len(rows), 0, _said(kind, found.measured))
         except ValueError as error:
-            if kept.path is None:
-                raise
-            progress.warning(f"{kept.path} is damaged ({error}); the index is built again")
-            for piece in kept.pieces:
-                if isinstance(piece, Path):
-                    discard(piece)
-            kept = kept_index(store.path, gallery, plan, look_up(gallery, plan, reorder=False).blocks)
-            search = _ready(kept, gallery, metric, width, config)
+            progress.warning(f"{found.path} is damaged ({error}); the index is built again")
+            discard(found.path)
+            found = replace(found, path=None, rows=0, trained_rows=0, measured=None)
+    began = time.monotonic()
+    try:
+        index: Any = extended_index(gallery, found, kind, metric)
+        search = ApproximateSearch(index, rows, metric=metric)
     except ValueError as error:
-        remedy = "Use --search exact, or other settings of the index."
-        raise ConfigError(f"--search {kind}", f"{store.path}: {error}", remedy) from error
-    widest = width if config.search != "auto" or config.search_width else _WIDEST * width
-    while True:
-        settings = {"width": width, "rescore": config.rescore, "pieces": list(kept.names)}
-        measured = _measured(kept.path, settings, search, gallery, metric)
-        if measured.recall >= _WANTED_RECALL or width >= widest:
-            break
-        width *= 2
-        search.widen(width)
-    found = f"finds {percent(measured.recall)} % of the {measured.k} nearest rows"
+        raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
+    took = f"in {time.monotonic() - began:.1f} s"
+    if found.missing == len(rows):
+        progress.message(f"built the {kind} index {took}")
+    else:
+        progress.message(f"extended the {kind} index by {found.missing:,} rows {took}")
+    measured = measure(search, rows)
+    while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
+        search.width *= 2
+        measured = measure(search, rows)
+    path = keep_index(store.path, index, gallery, found, kind, metric, measured)
+    return FoundIndex(kind, search, path, len(rows), found.missing, _said(kind, measured))
+
+
+def _said(kind: Kind, measured: Measured) -> Measured:
+    """Say how much an index finds."""
+    found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
-        progress.warning(
-            f"the {kind} index {found}; "
-            "raise --search-width" + (" or --rescore" if kind == "ivfpq" else "") + ", or use --search exact"
+        current_progress().warning(f"{found}; use --search exact")
+    else:
+        current_progress().message(
+            f"{found} in {measured.index_ms:.2f} ms a query; exact search takes {measured.exact_ms:.2f} ms"
         )
-    elif config.search == "auto":
-        progress.message(
-            f"the {kind} index {found} with --search-width {width}, in {measured.index_ms:.2f} ms a query; "
-            f"exact search takes {measured.exact_ms:.2f} ms"
-        )
-    told = {**asdict(plan.recipe), "block_rows": plan.block_rows, "width": width, "rescore": config.rescore}
-    return FoundIndex(kind, search, kept, len(gallery), told, measured)
-
-
-def _ready(
-    kept: KeptIndex, gallery: StoredRows, metric: Metric, width: int, config: RetrieveConfig
-) -> ApproximateSearch:
-    return ApproximateSearch(kept.pieces, gallery, metric=metric, width=width, num_rescored=config.rescore)
+    return measured
 
 
 def find(
@@ -289,51 +257,22 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def _recipe(kind: Kind, dim: int, config: RetrieveConfig) -> HNSWRecipe | IVFPQRecipe:
-    if kind == "hnsw":
-        return HNSWRecipe(num_links=config.hnsw_links, build_width=config.hnsw_build_width)
-    return IVFPQRecipe(num_lists=config.ivf_lists, num_bytes=config.pq_bytes or default_pq_bytes(dim))
-
-
-def _measured(
-    path: Path | None, settings: dict[str, object], search: ApproximateSearch, gallery: StoredRows, metric: Metric
-) -> Measured:
-    """Compare with exact search, or read what was found when that was done; it is kept beside the index."""
-    if path is None:
-        return measure(search, gallery, metric)
-    digest = hashlib.sha256(canonical_json(settings).encode()).hexdigest()
-    record = path.with_name(f"{path.stem}-{digest[:16]}.json")
-    try:
-        values = read_record(record.parent, record.name, _MEASURED)
-    except ValueError as error:
-        values = None
-        current_progress().warning(f"{error}; the recall is measured again")
-    if values is not None:
-        return Measured(**{key: values[key] for key in _MEASURED})
-    found = measure(search, gallery, metric)
-    try:
-        commit_json(record, asdict(found))
-    except (OSError, LabelkitError) as error:
-        current_progress().message(f"could not note the recall of the index: {error}")
-    return found
-
-
-def measure(search: ApproximateSearch, gallery: NDArray[np.float32] | StoredRows, metric: Metric) -> Measured:
+def measure(search: ApproximateSearch, gallery: StoredRows) -> Measured:
     """Compare with exact search on rows of the gallery drawn by chance, each without itself."""
     n = len(gallery)
     k = min(_SAMPLE_K, n - 1)
     rows = np.sort(keyed_generator(0, "index recall").permutation(n)[:_SAMPLE_ROWS])
     if k < 1:
-        return Measured(1.0, 0, len(rows), 0.0, 0.0)
-    exact = ExactSearch(gallery, metric=metric)
+        return Measured(search.width, 1.0, 0, len(rows), 0.0, 0.0)
+    exact = ExactSearch(gallery, metric=search.metric)
     sample = gallery[rows]
     best, _ = _others(exact, sample, rows, k)
     near, _ = _others(search, sample, rows, k)
     # Equally near rows are as good as those that exact search happens to list.
     last = best[:, -1:]
-    hits = near <= last if metric == "l2" else near >= last
+    hits = near <= last if search.metric == "l2" else near >= last
     times = [_milliseconds(one, sample[:_TIMED_ROWS], k) for one in (exact, search)]
-    return Measured(round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4))
+    return Measured(search.width, round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4))
 
 
 def _others(

@@ -24,12 +24,9 @@ from labelkit.engine.checkpoint import CheckpointWriter  # noqa: E402 - after th
 from labelkit.store.embeddings import open_store  # noqa: E402
 from labelkit.store.importing import ImportedColumns, imported_model, write_imported  # noqa: E402
 from labelkit.store.matches import (  # noqa: E402
-    KeypointPart,
     Matches,
     MatchFile,
-    write_keypoints,
     write_matches,
-    write_tried,
 )
 from labelkit.store.neighbors import NeighborFile, write_neighbors  # noqa: E402
 from labelkit.store.packing import pack_store  # noqa: E402
@@ -129,19 +126,6 @@ def make_golden_matches(target: Path) -> None:
     write_matches(target, found)
 
 
-def make_golden_tried(target: Path) -> None:
-    """The pair of the golden matches, as the cache keeps it."""
-    write_tried(target, _one_match(), {"ratio": 0.75})
-
-
-def make_golden_keypoints(target: Path) -> None:
-    """Two images: the first could not be read, the second has two keypoints."""
-    descriptors = np.arange(256, dtype=np.uint8).reshape(2, 128)
-    points = np.array([[0.5, 1.5], [2.0, 3.25]], dtype=np.float32)
-    part = KeypointPart(np.array([-1, 2]), np.array([[0, 0], [30, 40]], dtype=np.uint32), points, descriptors)
-    write_keypoints(target, part, {"side": 40})
-
-
 def make_golden_neighbors(target: Path) -> None:
     """Two neighbors of each of the images 1, 4 and 9."""
     neighbors = np.array([[4, 9], [9, 1], [4, 1]])
@@ -229,8 +213,6 @@ GOLDEN: dict[str, Callable[[Path], None]] = {
     "patches-1.0": make_golden_patches,
     "matches-1.0.h5": make_golden_matches,
     "checkpoints-1.0": make_golden_checkpoints,
-    "tried-1.0.h5": make_golden_tried,
-    "keypoints-1.0.h5": make_golden_keypoints,
     "neighbors-1.0.h5": make_golden_neighbors,
     "prototypes-1.0.h5": make_golden_prototypes,
     "imageless-1.0.h5": make_golden_imageless_store,

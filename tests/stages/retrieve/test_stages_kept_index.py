@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.indexes import num_threads, use_threads
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.engine.host_memory import resident_bytes
 from labelkit.percent import percent
@@ -21,16 +20,17 @@ from labelkit.store.packing import pack_store
 from labelkit.store.shard_writing import Sharding
 from numpy.typing import NDArray
 
-# so wide that an index looks at every row
-WIDE: dict[str, Any] = {"search_width": 3000, "rescore": 3000}
 QUERIES = tuple(range(0, 900, 30))
 KINDS = ["hnsw", "ivfpq"]
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of index files; with one thread, an index has the same bytes whenever it is built."""
+    """Folder of index files."""
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    # so wide that an index looks at every row
+    monkeypatch.setattr("labelkit.algorithms.indexes.WIDTHS", {"hnsw": 3000, "ivfpq": 3000})
+    monkeypatch.setattr("labelkit.algorithms.indexes._CANDIDATES", {"hnsw": 3000, "ivfpq": 3000})
     return tmp_path / "cache" / "indexes"
 
 
@@ -68,7 +68,7 @@ def test_rows_added_to_a_store_extend_its_index_and_are_found(
     assert again.json["search"]["added_rows"] == 0
     # the index of what the store was before is no longer needed
     assert [path.exists() for path in (before, *cache.glob("*.index"))] == [False, True]
-    assert hits(retrieve(store, search=kind, **WIDE)) == hits(retrieve(store))
+    assert hits(retrieve(store, search=kind)) == hits(retrieve(store))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,21 +83,18 @@ def test_the_index_of_another_store_is_extended_and_stays(make_store: Any, cache
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("block_rows", [None, 400])
-def test_rows_added_between_old_ones_extend_the_index_too(
-    make_store: Any, cache: Path, rows: Any, kind: Any, block_rows: Any
-) -> None:
+def test_rows_added_between_old_ones_extend_the_index_too(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
     rows[5], rows[1001] = rows[4], rows[4]  # equal rows, one of them new
     old = np.sort(np.random.default_rng(1).choice(np.delete(np.arange(1200), 1001), 900, replace=False))
     part = make_store(rows[old], name="part.h5").path
-    retrieve(part, search=kind, index_block_rows=block_rows)
+    retrieve(part, search=kind)
     whole = make_store(rows, name="all.h5").path
 
-    answers = [retrieve(whole, search=kind, index_block_rows=block_rows, **WIDE) for _ in range(2)]
+    answers = [retrieve(whole, search=kind) for _ in range(2)]
 
     assert [answer["search"]["added_rows"] for answer in answers] == [300, 0]
     assert hits(answers[0]) == hits(answers[1]) == hits(retrieve(whole))
-    labels = retrieve(whole, search=kind, index_block_rows=block_rows, path_pattern="*[02468].png", **WIDE)
+    labels = retrieve(whole, search=kind, path_pattern="*[02468].png")
     assert hits(labels) == hits(retrieve(whole, path_pattern="*[02468].png"))
 
 
@@ -106,7 +103,7 @@ def test_rows_that_are_gone_build_the_index_anew(make_store: Any, cache: Path, r
     retrieve(make_store(rows, name="all.h5").path, search=kind)
     part = make_store(np.delete(rows, 500, axis=0), name="part.h5").path
 
-    answer = retrieve(part, search=kind, **WIDE)
+    answer = retrieve(part, search=kind)
 
     assert answer["search"]["built"]
     assert hits(answer) == hits(retrieve(part))
@@ -121,45 +118,10 @@ def test_an_old_row_that_changed_builds_the_index_anew(
     rows[row] = -rows[row]
     changed = make_store(rows, name="all.h5").path
 
-    answer = retrieve(changed, search=kind, **WIDE)
+    answer = retrieve(changed, search=kind)
 
     assert (answer["search"]["built"], answer["search"]["added_rows"]) == (True, 1200)
     assert hits(answer) == hits(retrieve(changed))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_blocks_built_at_the_same_time_are_searched_together_as_exact_search_does(
-    make_store: Any, cache: Path, rows: Any, kind: Any
-) -> None:
-    store = make_store(rows).path
-    options: dict[str, Any] = {"search": kind, "index_block_rows": 500, **WIDE}
-    retrieve(store, **options)
-    one_by_one = {path.name: path.read_bytes() for path in cache.glob("*.index")}
-    for path in cache.iterdir():
-        path.unlink()
-
-    threads = num_threads()
-    use_threads(2)
-    try:
-        answer = retrieve(store, **options)
-    finally:
-        use_threads(threads)
-
-    assert answer["search"]["files"] == len(one_by_one) == 3
-    assert {path.name: path.read_bytes() for path in cache.glob("*.index")} == one_by_one
-    assert hits(answer) == hits(retrieve(store))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_block_that_changed_is_built_alone(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
-    retrieve(make_store(rows, name="first.h5").path, search=kind, index_block_rows=500)
-    rows[600] = -rows[600]
-    store = make_store(rows, name="second.h5").path
-
-    answer = retrieve(store, search=kind, index_block_rows=500, **WIDE)
-
-    assert (answer["search"]["built"], answer["search"]["added_rows"]) == (False, 500)
-    assert hits(answer) == hits(retrieve(store))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,7 +131,7 @@ def test_a_shard_that_was_added_extends_the_index_of_one_file(
     retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
     pack_store(open_store(make_store(rows).path), tmp_path / "shards.h5", sharding=Sharding(count=4))
 
-    answer = retrieve(tmp_path / "shards.h5", search=kind, **WIDE)
+    answer = retrieve(tmp_path / "shards.h5", search=kind)
 
     assert open_store(tmp_path / "shards.h5").num_shards == 4
     assert answer["search"]["added_rows"] == 300
@@ -187,14 +149,14 @@ def test_lists_of_a_store_five_times_as_large_are_trained_anew(make_store: Any, 
 
 KILLED = """
 import os, signal, sys
-from labelkit.algorithms.indexes import BuiltIndex
+import faiss
 from labelkit.cli.main import main
 
-def write(self, take):
-    take(b"half of an index")
+def write(index, to):
+    write_index(index, to)
     os.kill(os.getpid(), signal.SIGKILL)
 
-BuiltIndex.write = write
+write_index, faiss.write_index = faiss.write_index, write
 main(sys.argv[1:])
 """
 
@@ -214,20 +176,6 @@ def test_what_a_killed_command_leaves_is_the_index_of_before(
     again = retrieve(part, search=kind)
     assert (again["search"]["added_rows"], hits(again)) == (0, before)
     assert retrieve(whole, search=kind)["search"]["added_rows"] == 300
-
-
-def test_blocks_that_were_ready_before_a_kill_are_not_built_again(make_store: Any, cache: Path, rows: Any) -> None:
-    store = make_store(rows).path
-    once = KILLED.replace("def write", "whole = BuiltIndex.write\ncalls = []\n\ndef write").replace(
-        '    take(b"half',
-        '    calls.append(0)\n    if len(calls) < 3:\n        return whole(self, take)\n    take(b"half',
-    )
-
-    words = ["retrieve", "--index", str(store), "--query-rows", "0", "--search", "hnsw", "--index-block-rows", "500"]
-    killed = subprocess.run([sys.executable, "-c", once, *words], capture_output=True, check=False)
-
-    assert killed.returncode == -signal.SIGKILL
-    assert retrieve(store, search="hnsw", index_block_rows=500)["search"]["added_rows"] == 200
 
 
 def said_by_auto(labelkit: Any, store: Path, *words: object, queries: str = "0") -> Any:
@@ -279,10 +227,9 @@ def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
     assert "hnsw would take 84MiB; ivfpq takes" in found["ivfpq"].err
     assert "hnsw would take 84MiB; ivfpq would take" in found["exact"].err
     for kind in ("hnsw", "ivfpq"):
-        measured, recipe = (found[kind].json["search"][name] for name in ("measured", "recipe"))
-        assert measured["recall"] >= 0.95
-        told = f"the {kind} index finds {percent(measured['recall'])} % of the 10 nearest rows"
-        assert f"{told} with --search-width {recipe['width']}" in found[kind].err
+        recall = found[kind].json["search"]["measured"]["recall"]
+        assert recall >= 0.95
+        assert f"the {kind} index finds {percent(recall)} % of the 10 nearest rows" in found[kind].err
 
 
 def test_a_graph_that_is_ready_takes_less_memory_than_one_that_is_to_be_built(
@@ -302,11 +249,11 @@ def test_a_graph_that_is_ready_takes_less_memory_than_one_that_is_to_be_built(
 def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
     labelkit: Any, many: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = ("--hnsw-links", 8, "--hnsw-build-width", 20)
+    monkeypatch.setattr("labelkit.algorithms.indexes._BUILD_WIDTH", 20)
     monkeypatch.setattr(search, "_NUMBERS_PER_ADDED_ROW", 3 * 16)  # 3 queries of 16 numbers take as long as one row
 
-    two, three = (said_by_auto(labelkit, many, *small, queries=rows) for rows in ("0,1", "0,1,2"))
-    later = said_by_auto(labelkit, many, *small)
+    two, three = (said_by_auto(labelkit, many, queries=rows) for rows in ("0,1", "0,1,2"))
+    later = said_by_auto(labelkit, many)
 
     assert two.json["search"] == {"kind": "exact"}
     assert "2 queries among 60,000 rows of 16 numbers take less time than adding 60,000 rows to an index" in two.err
@@ -314,10 +261,16 @@ def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
     assert later.json["search"]["kind"] == "hnsw"  # it is there
 
 
-def test_auto_without_a_bound_takes_a_graph(labelkit: Any, many: Path, cache: Path) -> None:
-    answer = said_by_auto(labelkit, many, "--hnsw-links", 8, "--hnsw-build-width", 20)
+def test_a_poor_graph_is_searched_more_widely(
+    labelkit: Any, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("labelkit.algorithms.indexes.LINKS", 8)
+    monkeypatch.setattr("labelkit.algorithms.indexes._BUILD_WIDTH", 20)
 
-    assert answer.json["search"]["kind"] == "hnsw"
-    # so poor a graph is searched more widely
-    assert answer.json["search"]["recipe"]["width"] > 128
-    assert "warning" not in answer.err
+    answers = [said_by_auto(labelkit, many) for _ in range(2)]
+
+    for answer in answers:
+        assert answer.json["search"]["kind"] == "hnsw"
+        assert answer.json["search"]["measured"]["width"] > 128
+        assert "warning" not in answer.err

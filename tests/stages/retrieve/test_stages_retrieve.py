@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.device_products import DeviceProducts
+from labelkit.algorithms import neighbors
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, Mismatch
@@ -70,9 +70,9 @@ def test_a_gpu_that_is_named_compares_the_rows(
     embedded: Path, monkeypatch: pytest.MonkeyPatch, device: str, there: bool
 ) -> None:
     expected = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4)).to_json()["queries"]
-    asked: list[str] = []
-    nearest = DeviceProducts.nearest
-    monkeypatch.setattr(DeviceProducts, "nearest", lambda *words, **more: asked.append("") or nearest(*words, **more))
+    asked: list[str | None] = []
+    rough = neighbors._rough
+    monkeypatch.setattr(neighbors, "_rough", lambda *words: asked.append(words[-1]) or rough(*words))
     # as if torch's processor were that GPU
     monkeypatch.setattr(
         "labelkit.stages.retrieve.images.products_device", lambda name: None if name == "cpu" else "cpu"
@@ -81,7 +81,7 @@ def test_a_gpu_that_is_named_compares_the_rows(
     found = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4, device=device)).to_json()["queries"]
 
     assert found == expected
-    assert bool(asked) == there
+    assert asked == ["cpu" if there else None]
 
 
 def test_every_image_of_a_folder_is_a_query(embedded: Path, photos: Path) -> None:
@@ -501,7 +501,7 @@ def test_an_index_finds_what_exact_search_finds_and_is_built_once(many: Path, tm
     assert cached(tmp_path).stat().st_mtime_ns == before
     assert first["search"]["measured"] == second["search"]["measured"]
     assert first["search"]["measured"]["recall"] > 0.95
-    assert (first["search"]["measured"]["k"], first["search"]["measured"]["rows"]) == (10, 200)
+    assert (first["search"]["measured"]["k"], first["search"]["measured"]["sampled"]) == (10, 200)
     assert first["queries"] == second["queries"]
 
 
@@ -545,28 +545,26 @@ def test_an_index_beside_the_store_is_not_looked_at(
     assert retrieve(many, query_rows=(0,), k=3, search="hnsw")["search"]["built"]
 
 
-def test_other_settings_and_other_rows_get_an_index_of_their_own(many: Path, make_store: Any, tmp_path: Path) -> None:
+def test_other_rows_get_an_index_of_their_own(many: Path, make_store: Any, tmp_path: Path) -> None:
     retrieve(many, query_rows=(0,), k=3, search="hnsw")
-    retrieve(many, query_rows=(0,), k=3, search="hnsw", search_width=300)
-    assert len(list((tmp_path / "cache" / "indexes").glob("*.index"))) == 1
-    assert len(list((tmp_path / "cache" / "indexes").glob("*.json"))) == 2
-
-    retrieve(many, query_rows=(0,), k=3, search="hnsw", hnsw_links=16)
     other = make_store(np.random.default_rng(1).standard_normal((300, 16)), name="made.h5")
     retrieve(other.path, query_rows=(0,), k=3, search="hnsw")
 
-    assert len(list((tmp_path / "cache" / "indexes").glob("*.index"))) == 3
+    assert len(list((tmp_path / "cache" / "indexes").iterdir())) == 2
 
 
 def test_a_poor_index_is_warned_about(labelkit: Any, make_store: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(search.WIDTHS, "ivfpq", 1)
+    monkeypatch.setattr(search, "_WIDEST", 1)
     store = make_store(np.random.default_rng(0).standard_normal((2000, 32)))
-    words = ("--search", "ivfpq", "--ivf-lists", 50, "--search-width", 1, "--pq-bytes", 2)
+    words = ("--search", "ivfpq")
 
-    answer = labelkit("retrieve", "--index", store.path, "--query-rows", "0", "-k", 3, *words)
+    for _ in range(2):  # built, and from the cache
+        answer = labelkit("retrieve", "--index", store.path, "--query-rows", "0", "-k", 3, *words)
 
-    assert answer.code == 0
-    assert "raise --search-width or --rescore, or use --search exact" in answer.err
+        assert answer.code == 0
+        assert "% of the 10 nearest rows; use --search exact" in answer.err
 
 
 def test_filters_and_duplicates_hold_with_an_index(many: Path) -> None:
