@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.algorithms.shared_rows import Processes
 from labelkit.errors import Refused
 from labelkit.reading import parse_json
 from labelkit.store import schema
@@ -80,11 +79,6 @@ def join_matches(parts: Sequence[Matches]) -> Matches:
     """Return all pairs of several."""
     listed = [no_matches(), *parts]
     return Matches(**{f.name: np.concatenate([getattr(part, f.name) for part in listed]) for f in fields(Matches)})
-
-
-def joined_over(processes: Processes, part: Matches) -> Matches:
-    """Return the pairs of all processes one after the other."""
-    return Matches(**{f.name: processes.join(getattr(part, f.name)) for f in fields(Matches)})
 
 
 def one_match(first: int, second: int, homography: NDArray[np.float64], points: NDArray[np.float64]) -> Matches:

@@ -1,6 +1,6 @@
-"""Make an embedding store in parts that survive a kill, by one process or several, with the same bytes.
+"""Make an embedding store in parts that survive a kill, with the same bytes.
 
-``EmbeddingRun.open`` checks the place and writes down the plan; workers write parts, in any order and any
+``EmbeddingRun.open`` checks the place and writes down the plan; parts are written, in any order and any
 number of times; ``publish`` puts them together, and the store appears under its name complete. Whatever
 is interrupted is continued by doing the same again. Parts are written by ``labelkit.store.parts``.
 """
@@ -117,8 +117,8 @@ class EmbeddingRun:
         start = part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
-    def pending_parts(self, rank: int = 0, world: int = 1) -> list[int]:
-        """Return the parts that worker ``rank`` of ``world`` still has to write, in order.
+    def pending_parts(self) -> list[int]:
+        """Return the parts that are still to be written, in order.
 
         Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and
         returned.
@@ -126,11 +126,9 @@ class EmbeddingRun:
         Raises:
             ResourceError: a part cannot be read or renamed.
         """
-        if not 0 <= rank < world:
-            raise ValueError(f"rank {rank} of {world}")
         if self.already_done:
             return []
-        return [part for part in range(rank, self.plan.num_parts, world) if not self._parts.is_done(part)]
+        return [part for part in range(self.plan.num_parts) if not self._parts.is_done(part)]
 
     def write_part(
         self,

@@ -11,16 +11,12 @@ from typing import Any, cast
 import h5py
 import numpy as np
 import pytest
-from labelkit.algorithms.shared_rows import Processes
-from labelkit.errors import ConfigError, StoreError
-from labelkit.stages import several
+from labelkit.errors import ConfigError
 from labelkit.stages.read.rows import split_rows
-from labelkit.stages.sharded import num_left_out, open_rest
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.results import read_result
 from labelkit.store.shard_writing import Sharding
-from tests.process_threads import in_threads
 
 from conftest import Labelkit
 
@@ -455,28 +451,6 @@ def test_a_clustering_of_patches_leaves_out_nothing(labelkit: Labelkit, many: Pa
     answer = labelkit("cluster", "k-means", "--index", many, "--num-clusters", "4", "--patches", "--skip-damaged")
     assert answer.code == 2
     assert "--skip-damaged leaves out rows of the store" in answer.err
-
-
-def test_processes_that_find_other_shards_damaged_are_stopped(
-    pair: dict[str, Path], many: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    damage(shards_of(many)[1], "lost")
-    places = (pair["many"], many)
-    # threads share the one process that looks at foreign files
-    opened = {place: open_store(place, skip_damaged=True) for place in places}
-    monkeypatch.setattr("labelkit.stages.sharded.open_store", lambda place, **_: opened[place])
-
-    def run(processes: Processes) -> tuple[str, int]:
-        token = several._current.set(processes)
-        try:
-            alike = open_rest(many, skip_damaged=True)
-            with pytest.raises(StoreError) as caught:
-                open_rest(places[processes.rank], skip_damaged=True)
-            return caught.value.problem, num_left_out(alike)
-        finally:
-            several._current.reset(token)
-
-    assert in_threads(2, run) == [("other shards are damaged, or lost, for one process than for another", 12)] * 2
 
 
 def test_the_same_embed_again_repairs_a_damaged_shard(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:

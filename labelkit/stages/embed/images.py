@@ -18,8 +18,7 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import Reader, count_workers
 from labelkit.engine.devices import Runtime
-from labelkit.engine.launched import process_count
-from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
 from labelkit.stages.embed.dry_run import describe_plan
@@ -35,7 +34,6 @@ from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.several import check_same_on_all
 from labelkit.stages.sharded import open_rest, say_if_split_otherwise, sharding_of
 from labelkit.stages.train.initialize import describe_weights
 from labelkit.stages.train.prepare import list_dataset, warn_of_lost
@@ -60,8 +58,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         ConfigError: it does not fit into the memory.
     """
     if config.index is not None:
-        if process_count() > 1:
-            raise ConfigError("--index", "embeds rows, which several processes do not share", "Start without torchrun.")
         return embed_rows(config)
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
@@ -75,7 +71,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision
     runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
-    check_same_on_all(config, runtime.texts)
     describe_weights(model.network)
     model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
@@ -112,7 +107,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     warn_of_lost(dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
-    runtime.close()
     if model.location is not None:
         remember_model(store.model.weights_fingerprint, model.location)
     remember_images(store.content_digest, config.dataset, config.data_root)
@@ -168,9 +162,8 @@ def _workers(
 
 def _embed_pending(work: _Work) -> int:
     """Make the parts of store and patches that are not there yet; return how many images that were."""
-    rank, world = work.runtime.rank, work.runtime.world_size
-    rows_missing = set(work.run.pending_parts(rank, world))
-    patches_missing = set() if work.patches is None else set(work.patches.pending_parts(rank, world))
+    rows_missing = set(work.run.pending_parts())
+    patches_missing = set() if work.patches is None else set(work.patches.pending_parts())
     parts = sorted(rows_missing | patches_missing)
     ranges = {k: work.run.part_range(k) for k in parts}
     embedded = 0
@@ -184,13 +177,11 @@ def _embed_pending(work: _Work) -> int:
 
 def _published(work: _Work) -> EmbeddingStore:
     """Put the parts together, of the store first; return it."""
-    run, patches, runtime = work.run, work.patches, work.runtime
-    runtime.barrier()
-    if runtime.is_main and not run.already_done:
+    run, patches = work.run, work.patches
+    if not run.already_done:
         run.publish(work.config.bad_limit, sharding_of(work.config))
-    if runtime.is_main and patches is not None:
+    if patches is not None:
         patches.publish(open_store(work.config.out))
-    runtime.barrier()
     store = open_store(work.config.out)
     if run.was_there:
         say_if_split_otherwise(store, sharding_of(work.config))

@@ -21,7 +21,6 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.several import current_processes, of_others
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore
@@ -66,8 +65,6 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "max_gallery": config.max_gallery,
     }
     outputs = _outputs(config, splits, num_classes, solver, protocol)
-    if current_processes().rank > 0:
-        return of_others()
     top1 = mean_and_spread([top_k_accuracy(one, splits.query_labels) for one in outputs])
     top5 = None
     if num_classes > 5:
@@ -144,7 +141,6 @@ def _solve(splits: LabeledSplits, num_classes: int, l2: float) -> NDArray[np.flo
         splits.queries,
         num_classes=num_classes,
         l2=l2,
-        processes=current_processes(),
     )
 
 
@@ -162,7 +158,6 @@ def _train(
         seed=seed,
         optimizer=solver,
         rescale=config.rescale,
-        processes=current_processes(),
     )
 
 
@@ -191,7 +186,6 @@ def _choose_l2(
             splits.gallery.subset(held),
             num_classes=num_classes,
             l2=l2,
-            processes=current_processes(),
         )
         tried.append({"l2": l2, "accuracy": top_k_accuracy(logits, splits.gallery_labels[held])})
     return max(tried, key=lambda entry: entry["accuracy"])["l2"], tried

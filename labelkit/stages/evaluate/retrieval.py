@@ -23,7 +23,6 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.several import current_processes, of_others
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore
@@ -103,15 +102,12 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
             max_bytes=max_bytes,
             num_threads=threads,
             on_block=task.advance,
-            processes=current_processes(),
         )
     if not len(scores.query_rows):
         raise StoreError(
             f"{store.path}:/labels", "no row has another one of its class to find", "Choose other rows with --split."
         )
     nmi = _nmi(asked, held, features, found, config)
-    if current_processes().rank > 0:
-        return of_others()
     return _result(config, asked, held, scores, nmi, names)
 
 

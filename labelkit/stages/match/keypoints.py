@@ -1,8 +1,7 @@
 """Keypoints of images and matches of pairs, found once: in parts, each kept in the user's cache as soon as it is there.
 
 A part is known by everything it depends on: digests of the image files, options, version of OpenCV. So the same
-command goes on where it was stopped, and another one with the same images and options finds the work done. Processes
-share out the parts, and find those of each other in the cache.
+command goes on where it was stopped, and another one with the same images and options finds the work done.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.affine_sift import OPENCV_VERSION, Keypoints, find_keypoints, match_images
-from labelkit.algorithms.shared_rows import Processes, part_of
 from labelkit.cache import cache_folder
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
@@ -31,7 +29,6 @@ from labelkit.store.matches import (
     KeypointPart,
     Matches,
     join_matches,
-    joined_over,
     one_match,
     read_keypoints,
     read_tried,
@@ -110,12 +107,6 @@ class MatchingOptions:
         }
 
 
-def own_range(number: int, per_part: int, processes: Processes) -> range:
-    """Which of so many images or pairs this process works on: whole parts of them."""
-    parts = range(-(-number // per_part))[part_of(-(-number // per_part), processes)]
-    return range(min(parts.start * per_part, number), min(parts.stop * per_part, number))
-
-
 def _key(recipe: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical_json(dict(recipe)).encode()).hexdigest()[:32]
 
@@ -129,10 +120,8 @@ class KeypointReader:
         sha256: (n, 32) digests of the files as they were embedded.
         options: how to look.
         use_cache: look in the user's cache, and put there what was found.
-        processes: that share the images.
 
     Attributes:
-        own: images of this process.
         num_keypoints: (n,) int64 of each image, 0 until ``find_all``; -1 = it could not be read.
         from_cache: images that were found in the cache.
     """
@@ -145,10 +134,7 @@ class KeypointReader:
         options: MatchingOptions,
         *,
         use_cache: bool,
-        processes: Processes,
     ) -> None:
-        self._processes = processes
-        self.own = own_range(len(sha256), IMAGES_PER_PART, processes)
         self._bad: list[str] = []
         self._dataset, self._dataset_rows, self._sha256 = dataset, dataset_rows, sha256
         self._options = options
@@ -166,12 +152,12 @@ class KeypointReader:
         return {**self._options.of_keypoints(), "images": digests}
 
     def find_all(self, pool: ThreadPoolExecutor, task: Task) -> None:
-        """Find the keypoints of all images, each process those of its own; parts of the cache are not done again.
+        """Find the keypoints of all images; parts of the cache are not done again.
 
         Raises:
             DatasetError: an image is not the one that was embedded.
         """
-        for part in range(self.own.start // IMAGES_PER_PART, -(-self.own.stop // IMAGES_PER_PART)):
+        for part in range(-(-len(self._sha256) // IMAGES_PER_PART)):
             rows, recipe = self._rows(part), self._recipe(part)
             found = self._cache.look(self._path(recipe), partial(read_keypoints, recipe=recipe))
             if found is not None and len(found.num_keypoints) == len(rows):
@@ -189,12 +175,7 @@ class KeypointReader:
                 )
             self.num_keypoints[rows.start : rows.stop] = found.num_keypoints
             self._hold(part, found)
-        # where others are done, their parts are in the cache
-        self.num_keypoints = self._processes.join(self.num_keypoints[self.own.start : self.own.stop])
-        self.from_cache = int(self._processes.sum(np.array([float(self.from_cache)]))[0])
-        told = "".join(f"{line}\0" for line in self._bad).encode()
-        lines = self._processes.join(np.frombuffer(told, dtype=np.uint8)).tobytes().decode()
-        for line in lines.split("\0")[:-1]:
+        for line in self._bad:
             current_progress().warning(line)
 
     def _of_row(self, row: int) -> Keypoints | None:
@@ -269,9 +250,8 @@ def try_pairs(
     task: Task,
     *,
     use_cache: bool,
-    processes: Processes,
 ) -> tuple[Matches, int]:
-    """Match pairs of images, each process a part of them.
+    """Match pairs of images.
 
     Args:
         keypoints: of all images.
@@ -281,7 +261,6 @@ def try_pairs(
         pool: threads to work in.
         task: is told of every pair.
         use_cache: look in the user's cache, and put there what was found.
-        processes: that share the pairs.
 
     Returns:
         What matches, in the order of ``pairs``; and how many pairs were found in the cache.
@@ -290,8 +269,7 @@ def try_pairs(
     images = hashlib.sha256(np.ascontiguousarray(sha256).tobytes()).hexdigest()
     found: list[Matches] = []
     matched = cached = 0
-    own = own_range(len(pairs), PAIRS_PER_PART, processes)
-    for start in range(own.start, own.stop, PAIRS_PER_PART):
+    for start in range(0, len(pairs), PAIRS_PER_PART):
         part = pairs[start : start + PAIRS_PER_PART]
         recipe = {
             **options.of_matches(),
@@ -315,7 +293,7 @@ def try_pairs(
             cache.keep(path, partial(write_tried, matches=tried, recipe=recipe))
         matched += len(tried)
         found.append(tried)
-    return joined_over(processes, join_matches(found)), int(processes.sum(np.array([float(cached)]))[0])
+    return join_matches(found), cached
 
 
 def _try(pair: tuple[int, int, Keypoints, Keypoints], options: MatchingOptions) -> Matches | None:

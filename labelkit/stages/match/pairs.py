@@ -25,16 +25,14 @@ from labelkit.algorithms.neighbors import knn
 from labelkit.config.match import MatchConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.engine.launched import processes_here
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.stages.match.keypoints import PAIRS_PER_PART, KeypointReader, MatchingOptions, own_range, try_pairs
+from labelkit.stages.match.keypoints import KeypointReader, MatchingOptions, try_pairs
 from labelkit.stages.new_files import check_output
 from labelkit.stages.pictures.files import indexed_images
 from labelkit.stages.pictures.matches import write_match_sheet
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows
 from labelkit.stages.result import SimpleResult, Table
-from labelkit.stages.several import current_processes, of_others, refuse_several
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.matches import Matches, MatchFile, join_matches, write_matches
 
@@ -70,18 +68,14 @@ class _Compared:
 def match_images_of_store(config: MatchConfig) -> SimpleResult:
     """Find matches and write them; what was found is in the user's cache, so that a stopped run goes on.
 
-    Of several processes the first chooses the pairs, and each finds keypoints and matches of its part.
-
     Raises:
         StoreError: the store cannot be used.
         OutputExistsError: the output is there and holds something else.
-        ConfigError: fewer images than clusters, nowhere to draw, or several processes without the cache.
+        ConfigError: fewer images than clusters, or nowhere to draw.
         DatasetError: the images are not there, or other ones than were embedded.
     """
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     check_output(config, out, "matches")
-    if not config.cache:
-        refuse_several("--no-cache", "keeps what was found to itself", "Leave it out, or start without torchrun.")
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     if len(rows) < 2:
@@ -89,8 +83,6 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     images = indexed_images(store, config.dataset, config.data_root)
     dataset_rows = _rows_of_images(store, rows, images)
     compared = _compare(config, store, rows, images, dataset_rows)
-    if current_processes().rank > 0:
-        return of_others()
     _say_of_keypoints(store, rows, compared)
     kept = best_partners(compared.found, config.partners)
     digest = _write(config, store, rows, compared, kept, out)
@@ -119,12 +111,9 @@ def _compare(
 ) -> _Compared:
     """Find candidates, keypoints and matches; threads work on both, and a stop leaves what is in the cache."""
     sha256 = np.asarray(store.sha256)[rows]
-    progress, processes = current_progress(), current_processes()
+    progress = current_progress()
     started = time.monotonic()
-    pairs = np.zeros((0, 2), dtype=np.int64)
-    if processes.rank == 0:
-        pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
-    pairs = processes.join(pairs)
+    pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
     options = MatchingOptions(
         config.shorter_side,
         config.max_tilt,
@@ -134,17 +123,14 @@ def _compare(
         config.min_inlier_ratio,
     )
     use_one_thread()
-    keypoints = KeypointReader(images, dataset_rows, sha256, options, use_cache=config.cache, processes=processes)
-    pool = ThreadPoolExecutor(config.threads or max(1, (os.cpu_count() or 1) // processes_here()))
+    keypoints = KeypointReader(images, dataset_rows, sha256, options, use_cache=config.cache)
+    pool = ThreadPoolExecutor(config.threads or os.cpu_count() or 1)
     try:
-        with progress.task("keypoints", total=len(keypoints.own)) as task:
+        with progress.task("keypoints", total=len(rows)) as task:
             keypoints.find_all(pool, task)
         keypoint_seconds = time.monotonic() - started
-        own = own_range(len(pairs), PAIRS_PER_PART, processes)
-        with progress.task("matching", total=len(own)) as task:
-            found, cached_pairs = try_pairs(
-                keypoints, pairs, sha256, options, pool, task, use_cache=config.cache, processes=processes
-            )
+        with progress.task("matching", total=len(pairs)) as task:
+            found, cached_pairs = try_pairs(keypoints, pairs, sha256, options, pool, task, use_cache=config.cache)
     finally:
         pool.shutdown(cancel_futures=True)
     seconds = time.monotonic() - started

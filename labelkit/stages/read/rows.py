@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of, row_lengths
-from labelkit.algorithms.shared_rows import part_of
 from labelkit.data.datasets import SPLIT_WORDS
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.several import current_processes
 from labelkit.store.embeddings import EmbeddingStore
 
 
@@ -84,12 +82,6 @@ def zero_rows(features: Rows) -> NDArray[np.bool_]:
     return zero
 
 
-def stored_zero_rows(features: StoredRows) -> NDArray[np.bool_]:
-    """As :func:`zero_rows`; several processes look at a part of the rows each."""
-    processes = current_processes()
-    return processes.join(zero_rows(features.part(part_of(len(features), processes))))
-
-
 def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: Rows) -> None:
     """Refuse rows that are all zero.
 
@@ -101,7 +93,7 @@ def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: R
     Raises:
         StoreError: there are some.
     """
-    zero = stored_zero_rows(features) if isinstance(features, StoredRows) else zero_rows(features)
+    zero = zero_rows(features)
     if zero.any():
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(

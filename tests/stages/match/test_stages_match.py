@@ -14,19 +14,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from labelkit.algorithms.shared_rows import Processes
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.match import MatchConfig
-from labelkit.stages import several
 from labelkit.stages.embed.images import embed_images
-from labelkit.stages.match import keypoints
-from labelkit.stages.match.pairs import best_partners, candidate_pairs, match_images_of_store
-from labelkit.stages.result import StageResult
+from labelkit.stages.match.pairs import best_partners, candidate_pairs
 from labelkit.store.matches import join_matches, one_match, read_matches
 from PIL import Image
 from sklearn.datasets import load_sample_image
-from tests.forked_processes import run_forked
-from tests.process_threads import in_threads
 
 FAST = ("--shorter-side", "128", "--max-tilt", "1", "--threads", "1")
 
@@ -104,68 +98,6 @@ def test_a_damaged_part_is_made_again_and_said(own: Path, labelkit: Any) -> None
     assert "made again" in answer.err
     assert answer.json["keypoints_from_cache"] == 0
     assert answer.json["matched"] == 2
-
-
-def test_several_processes_share_images_and_pairs_and_write_the_bytes_of_one(
-    own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert labelkit(*words(own, "--out", own / "one.h5")).code == 0
-    monkeypatch.setenv("LABELKIT_CACHE", str(own / "new"))
-    monkeypatch.setattr(keypoints, "IMAGES_PER_PART", 2)
-    monkeypatch.setattr(keypoints, "PAIRS_PER_PART", 4)
-    monkeypatch.setattr("labelkit.stages.match.pairs.PAIRS_PER_PART", 4)
-    done: list[str] = []
-
-    def counted(name: str) -> None:
-        work = getattr(keypoints, name)
-        monkeypatch.setattr(keypoints, name, lambda *a, **k: (done.append(name), work(*a, **k))[1])
-
-    counted("find_keypoints")
-    counted("match_images")
-    config = MatchConfig(
-        index=own / "images.h5", dataset=str(own / "images"), shorter_side=128, max_tilt=1, threads=1, out=own / "3.h5"
-    )
-
-    def run(processes: Processes) -> StageResult:
-        token = several._current.set(processes)
-        try:
-            return match_images_of_store(config)
-        finally:
-            several._current.reset(token)
-
-    first, *others = in_threads(3, run)
-
-    assert (own / "3.h5").read_bytes() == (own / "one.h5").read_bytes()
-    assert (done.count("find_keypoints"), done.count("match_images")) == (5, 10)
-    assert (first.values["compared"], first.values["matched"]) == (10, 2)
-    assert [other.values for other in others] == [{}, {}]
-    again = in_threads(2, run)[0]
-    assert (again.values["keypoints_from_cache"], again.values["pairs_from_cache"]) == (5, 10)
-
-
-@pytest.mark.slow
-def test_two_processes_match_as_one_does_and_one_that_fails_ends_the_other(
-    own: Path, labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert labelkit(*words(own, "--out", own / "one.h5")).code == 0
-    monkeypatch.setenv("LABELKIT_CACHE", str(own / "new"))
-    shutil.copytree(own, tmp_path / "changed")
-    Image.new("RGB", (192, 128), "white").save(tmp_path / "changed" / "images" / "china-1.png")
-    lines = {
-        "changed": words(tmp_path / "changed"),  # first: the cache is asked for images as they were embedded
-        "two": words(own, "--json", "--out", own / "two.h5"),
-        "uncached": words(own, "--no-cache", "--out", own / "three.h5"),
-    }
-    done = run_forked(tmp_path, {name: [[list(map(str, line))]] * 2 for name, line in lines.items()})
-
-    assert [process.answers[0][0] for process in done["two"]] == [0, 0]
-    assert (own / "two.h5").read_bytes() == (own / "one.h5").read_bytes()
-    assert [process.answers[0][0] for process in done["uncached"]] == [2, 2]
-    assert "--no-cache: keeps what was found to itself, which several" in done["uncached"][0].answers[0][2]
-    (code, _, err), (failed, _, said) = (process.answers[0] for process in done["changed"])
-    assert (code, failed) == (5, 3)
-    assert "another process of this command ended" in err
-    assert "[process 1] china-1.png: is not the image that was embedded" in said
 
 
 def test_without_the_cache_nothing_is_kept(own: Path, labelkit: Any) -> None:
