@@ -116,10 +116,6 @@ class PatchRun:
         """Return the pieces of a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
-    def has_pieces_before(self, part: int, row: int) -> bool:
-        """Whether all pieces of a part that end at or before a row are there and right."""
-        return all(self._parts.is_done(number) for number in self.pieces_of(part) if self.plan.pieces[number][3] <= row)
-
     def write_piece(self, number: int, piece: Piece) -> None:
         """Commit a piece. The same piece may be written again; the same values give the same bytes.
 

@@ -31,10 +31,9 @@ from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, free_name, write_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
@@ -43,7 +42,7 @@ DECISIONS = ("known", "new", "unsure", "given", "left out")
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 _FEW_LABELS = 10
-_NO_PARAMETERS = ("calibration_labels", "labels", "max_memory", "skip_damaged")
+_NO_PARAMETERS = ("calibration_labels", "labels", "max_memory")
 
 _MOST_NEW = 0.95
 """Share of the images that groups alone can say to be of new classes."""
@@ -82,7 +81,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         DatasetError: no labels to calibrate with.
         ConfigError: files that would be overwritten.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
@@ -265,7 +264,6 @@ def _write(
         arrays=arrays,
         params={
             **params,
-            **left_out_params(store),
             **({"labels": source} if source else {}),
             "grouping": grouping.name,
             "recipe": str(answers.recipe),

@@ -25,7 +25,6 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, check_new_result, read_result, write_result
 
@@ -65,13 +64,12 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         DatasetError: it has no labels that may be used, and the criterion needs some.
         ConfigError: bounds that leave no choice, more classes than rows, or nowhere to draw.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
     params |= {} if config.num_classes is None else {"num_classes": config.num_classes}
-    params |= left_out_params(store)
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     features = _features(config, store, rows)

@@ -21,9 +21,8 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 _SMALL: Final = 20_000
@@ -40,7 +39,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     check_kept_result(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
     splits = choose_labeled_splits(
         store, config.gallery, config.queries, config.labels, label_column=config.label_column

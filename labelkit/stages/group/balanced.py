@@ -37,7 +37,6 @@ from labelkit.stages.memory import Memory, sinkhorn_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_directions, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.sharded import left_out_params, num_left_out
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, read_result, write_result
 
@@ -77,7 +76,7 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
             f"{len(rows)} rows of {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
             "Leave it out, or choose a smaller --split.",
         )
-    name, params = config.result or "sinkhorn", _params(config, store)
+    name, params = config.result or "sinkhorn", _params(config)
     check_new_result(store, name, overwrite=config.overwrite, kind="clusters", stage="cluster sinkhorn", params=params)
     earlier = read_earlier(config, name)
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
@@ -104,9 +103,8 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     return _write(config, store, rows, found, seconds, earlier)
 
 
-def _params(config: SinkhornConfig, store: EmbeddingStore) -> dict[str, object]:
-    told = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
-    return told | left_out_params(store)
+def _params(config: SinkhornConfig) -> dict[str, object]:
+    return {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
 
 
 def _write(
@@ -145,7 +143,7 @@ def _write(
             "prior_shares": lasting.place(found.prior.numpy()),
             **lasting.arrays(),
         },
-        params={**_params(config, store), **lasting.params(), **reached},
+        params={**_params(config), **lasting.params(), **reached},
         stage="cluster sinkhorn",
         overwrite=config.overwrite,
     )
@@ -156,7 +154,6 @@ def _write(
         "algorithm": "sinkhorn",
         "num_clusters": config.num_clusters,
         "rows": len(rows),
-        "left_out": num_left_out(store),
         **reached,
         "cost": found.result.cost,
         "mean_confidence": float(found.confidence.mean()),

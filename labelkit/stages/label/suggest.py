@@ -33,10 +33,9 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labels_to_use
 from labelkit.stages.read.rows import check_finite, split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
 _Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
@@ -156,7 +155,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         ConfigError: files that would be overwritten, a strategy that needs labels or a result where there are none, or
             rows that do not fit into --max-memory.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     Memory.of(config).require(

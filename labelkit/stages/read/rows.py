@@ -12,7 +12,7 @@ from labelkit.store.embeddings import EmbeddingStore
 
 
 def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
-    """Rows of a split, or of the whole store for ``all``, without those of shards that the store was opened without.
+    """Rows of a split, or of the whole store for ``all``.
 
     Args:
         store: with the split.
@@ -23,7 +23,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
         ConfigError: the store has no such split, or no row in it.
     """
     if split == "all":
-        return np.flatnonzero(store.sound)
+        return np.arange(store.n)
     split = split if split in store.split_names else SPLIT_WORDS.get(split.lower(), split)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
@@ -32,11 +32,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
         raise ConfigError(option, f"{store.path} has no row in split {split!r}", "Choose another, or all.")
-    sound = rows[store.sound[rows]]
-    if len(sound) == 0:
-        problem = f"all rows of split {split!r} of {store.path} are in shards that are left out"
-        raise ConfigError(option, problem, "Choose another, or all.")
-    return sound
+    return rows
 
 
 def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:

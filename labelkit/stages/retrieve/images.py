@@ -37,10 +37,9 @@ from labelkit.stages.retrieve.queries import (
     rows_of_store,
 )
 from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search, planned_index
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_text
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 # Cosines from here on are those of the same picture.
@@ -97,7 +96,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
         loading.start()
     try:
-        opened = open_rest(config.index, skip_damaged=config.skip_damaged)
+        opened = open_store(config.index)
         store = with_labels(opened, config.labels, config.label_column)
         if config.k > store.n:
             raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
@@ -128,9 +127,6 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
     """
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
-    if not store.sound.all():
-        rows = np.flatnonzero(store.sound)
-        features = features.subset(rows)
     if store.metric == "cosine":
         zero = zero_rows(features)
         if zero.any():
