@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from generate.commands import command_pages
-from generate.growth import growth_page
 from generate.markdown import Page
 from generate.python_api import python_pages
 from generate.results import result_pages
@@ -19,4 +18,4 @@ def all_pages(root: Path) -> list[Page]:
     Args:
         root: the source tree.
     """
-    return [*command_pages(), *table_pages(), format_page(), *python_pages(), *result_pages(root), growth_page(root)]
+    return [*command_pages(), *table_pages(), format_page(), *python_pages(), *result_pages(root)]

@@ -670,25 +670,6 @@ def _load(record: Record) -> str:
     return table(columns, rows, right=columns[1:4])
 
 
-def _shared(record: Record) -> str:
-    columns = [
-        "Rows",
-        "Processes",
-        "Seconds",
-        "Ratio",
-        "Of the busiest processor (s)",
-        "Ratio of that",
-        "Peak MiB of each",
-    ]
-    rows = [
-        [text(row["command"]), f"{row['rows']:,}", str(row["processes"])]
-        + [f"{row[name]:,.2f}" for name in ("seconds", "ratio", "cpu", "cpu_ratio")]
-        + [text(" + ".join(f"{peak / 2**20:,.0f}" for peak in row["peak_bytes"])), str(row["differing"])]
-        for row in record["rows"]
-    ]
-    return table(["Command", *columns, "Numbers that differ"], rows, right=columns)
-
-
 def _index_growth(record: Record) -> str:
     """A row for each index and what was done with it."""
     columns = [
@@ -922,7 +903,6 @@ TOPICS = (
         "the rows, and only where they differ by more than the spread of the seeds.",
     ),
     _Topic("large-stores", "Large stores", "load", "benchmarks/bench_load.py", _load),
-    _Topic("processes", "Several processes", "processes_*", "examples/processes_growth.py", _shared),
     _Topic("index-growth", "An index that grows", "index_growth*", "examples/index_growth.py", _index_growth),
     _Topic("speed", "Speed against named peers", "bench bench_*", "benchmarks/__main__.py", _speed),
     _Topic("photo-speed", "Speed on photographs", "photo_speed", "benchmarks/bench_photos.py", _speed),

@@ -2,15 +2,11 @@
 
 Source of the vote: Z. Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination"
 (CVPR 2018), as in ``yukimasano/self-label:cifar_utils.py``.
-
-Processes share the rows that a classifier is trained on: gradients are sums over all of them, so that logits differ
-from those of one process by rounding alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
-from labelkit.algorithms.shared_rows import ALONE, Processes, part_of
 
 
 def knn_votes(
@@ -106,7 +101,6 @@ def linear_probe(
     seed: int = 0,
     optimizer: Literal["sgd", "adamw"] = "sgd",
     rescale: bool = True,
-    processes: Processes = ALONE,
 ) -> NDArray[np.float32]:
     """Train a linear classifier on fixed features and return its logits for other rows.
 
@@ -124,15 +118,13 @@ def linear_probe(
         seed: of the order.
         optimizer: SGD with momentum 0.9 and no weight decay, or AdamW with a weight decay of 0.01.
         rescale: center and scale the features; else they are taken as they are.
-        processes: that share the rows: of a batch, each takes those of its part.
 
     Returns:
         (q, c) float32.
     """
-    rows, classes, asked = _parts(features, labels, queries, torch.float32, processes)
-    number = len(np.asarray(labels))
+    rows, classes, asked = _tensors(features, labels, queries, torch.float32)
     if rescale:
-        rows, asked = _centered_and_scaled(rows, asked, number, processes)
+        rows, asked = _centered_and_scaled(rows, asked)
     weight = torch.zeros((num_classes, rows.shape[1]), requires_grad=True)
     bias = torch.zeros(num_classes, requires_grad=True)
     moves: torch.optim.Optimizer = (
@@ -141,21 +133,19 @@ def linear_probe(
         else torch.optim.AdamW([weight, bias], lr=lr, weight_decay=0.01)
     )
     generator = torch.Generator().manual_seed(seed)
-    own = part_of(number, processes)
     for epoch in range(epochs):
         for group in moves.param_groups:
             group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-        order = torch.randperm(number, generator=generator)
-        for start in range(0, number, batch_size):
+        order = torch.randperm(len(rows), generator=generator)
+        for start in range(0, len(rows), batch_size):
             batch = order[start : start + batch_size]
-            mine = batch[(batch >= own.start) & (batch < own.stop)] - own.start
-            losses = torch.nn.functional.cross_entropy(rows[mine] @ weight.T + bias, classes[mine], reduction="sum")
+            losses = torch.nn.functional.cross_entropy(rows[batch] @ weight.T + bias, classes[batch], reduction="sum")
             moves.zero_grad()
             (losses / len(batch)).backward()  # type: ignore[no-untyped-call] # torch does not say
-            _sum_gradients([weight, bias], processes)
             moves.step()
     with torch.no_grad():
-        return processes.join((asked @ weight.T + bias).numpy())
+        logits: NDArray[np.float32] = (asked @ weight.T + bias).numpy()
+    return logits
 
 
 def logistic_regression(
@@ -167,7 +157,6 @@ def logistic_regression(
     l2: float = 1e-3,
     max_iter: int = 1000,
     tol: float = 1e-5,
-    processes: Processes = ALONE,
 ) -> NDArray[np.float64]:
     r"""Solve a logistic regression on fixed features by L-BFGS and return its logits for other rows.
 
@@ -183,98 +172,58 @@ def logistic_regression(
         l2: >= 0.
         max_iter: iterations at most.
         tol: it ends where no part of the gradient is above this.
-        processes: that share the rows; the first one takes the steps, and says where the gradient is asked for.
 
     Returns:
         (q, c) float64.
     """
-    rows, classes, asked = _parts(features, labels, queries, torch.float64, processes)
-    number = len(np.asarray(labels))
-    rows, asked = _centered_and_scaled(rows, asked, number, processes)
+    rows, classes, asked = _tensors(features, labels, queries, torch.float64)
+    rows, asked = _centered_and_scaled(rows, asked)
     from scipy.optimize import minimize
 
     width = math.sqrt(rows.shape[1])
     rows, asked = rows * width, asked * width
     weight = torch.zeros((num_classes, rows.shape[1]), dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(num_classes, dtype=torch.float64, requires_grad=True)
-    penalty = l2 if processes.rank == 0 else 0.0  # it counts once
 
-    def told(*, goes_on: bool) -> bool:
-        """Tell the others where the first process is; of another, go there. Return whether the first goes on."""
-        place = np.concatenate([[float(goes_on)], *(one.detach().numpy().ravel() for one in (weight, bias))])
-        place = processes.sum(place if processes.rank == 0 else np.zeros_like(place))
-        with torch.no_grad():
-            _fill([weight, bias], place[1:])
-        return bool(place[0])
-
-    def gradient() -> tuple[float, NDArray[np.float64]]:
-        """The loss and its gradient, over all rows."""
+    def objective(place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """The loss and its gradient."""
+        _fill(weight, bias, place)
         weight.grad = bias.grad = None
         losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")
-        loss = losses / number + penalty / 2 * weight.square().sum()
+        loss = losses / len(rows) + l2 / 2 * weight.square().sum()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say
         assert weight.grad is not None
         assert bias.grad is not None
-        both = [np.array([float(loss.detach())]), weight.grad.numpy().ravel(), bias.grad.numpy()]
-        found = processes.sum(np.concatenate(both))
-        return float(found[0]), found[1:]
+        return float(loss.detach()), np.concatenate([weight.grad.numpy().ravel(), bias.grad.numpy()])
 
-    def objective(place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        with torch.no_grad():
-            _fill([weight, bias], place)
-        told(goes_on=True)
-        return gradient()
-
-    if processes.rank == 0:
-        options: Any = {"maxiter": max_iter, "maxfun": 2 * max_iter, "gtol": tol, "ftol": 0.0}
-        start = np.zeros(weight.numel() + bias.numel())
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-        with torch.no_grad():
-            _fill([weight, bias], found.x)
-        told(goes_on=False)
-    else:
-        while told(goes_on=True):
-            gradient()
+    options: Any = {"maxiter": max_iter, "maxfun": 2 * max_iter, "gtol": tol, "ftol": 0.0}
+    start = np.zeros(weight.numel() + bias.numel())
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    _fill(weight, bias, found.x)
     with torch.no_grad():
-        return processes.join(np.asarray((asked @ weight.T + bias).numpy()))
+        logits: NDArray[np.float64] = (asked @ weight.T + bias).numpy()
+    return logits
 
 
-def _parts(
-    features: ArrayLike | StoredRows,
-    labels: ArrayLike,
-    queries: ArrayLike | StoredRows,
-    dtype: torch.dtype,
-    processes: Processes,
+def _tensors(
+    features: ArrayLike | StoredRows, labels: ArrayLike, queries: ArrayLike | StoredRows, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return this process's part of features, labels and queries as tensors."""
-    sides = [values if isinstance(values, StoredRows) else np.asarray(values) for values in (features, queries)]
-    rows, asked = (torch.as_tensor(side[part_of(len(side), processes)]).to(dtype) for side in sides)
-    classes = np.asarray(labels, dtype=np.int64)
-    return rows, torch.as_tensor(classes[part_of(len(classes), processes)]), asked
+    """Return features, labels and queries as tensors."""
+    sides = [values[:] if isinstance(values, StoredRows) else np.asarray(values) for values in (features, queries)]
+    rows, asked = (torch.as_tensor(side).to(dtype) for side in sides)
+    return rows, torch.as_tensor(np.asarray(labels, dtype=np.int64)), asked
 
 
-def _centered_and_scaled(
-    rows: torch.Tensor, asked: torch.Tensor, number: int, processes: Processes
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move and scale the parts of features and queries so that all features, n of them, have mean 0 and length 1."""
-    mean = torch.from_numpy(processes.sum(rows.sum(0, dtype=torch.float64).numpy()) / number).to(rows.dtype)
+def _centered_and_scaled(rows: torch.Tensor, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Move and scale features and queries so that the features have mean 0 and mean squared length 1."""
+    mean = rows.mean(0, dtype=torch.float64).to(rows.dtype)
     squares = (rows - mean).square().sum(dtype=torch.float64)
-    scale = max(math.sqrt(processes.sum(np.array([float(squares)]))[0] / number), 1e-12)
+    scale = max(math.sqrt(float(squares) / len(rows)), 1e-12)
     return (rows - mean) / scale, (asked - mean) / scale
 
 
-def _sum_gradients(parameters: Sequence[torch.Tensor], processes: Processes) -> None:
-    """Let gradients be their sums over the processes."""
-    if processes.size == 1:
-        return
-    gradients = [one.grad for one in parameters if one.grad is not None]
-    own = np.concatenate([one.numpy().astype(np.float64).ravel() for one in gradients])
-    _fill(gradients, processes.sum(own))
-
-
-def _fill(tensors: Sequence[torch.Tensor], values: NDArray[np.float64]) -> None:
-    """Put numbers that follow each other into tensors."""
-    start = 0
-    for one in tensors:
-        one.copy_(torch.from_numpy(values[start : start + one.numel()]).view_as(one))
-        start += one.numel()
+def _fill(weight: torch.Tensor, bias: torch.Tensor, place: NDArray[np.float64]) -> None:
+    """Put the numbers of both, one after the other, into them."""
+    with torch.no_grad():
+        weight.copy_(torch.from_numpy(place[: weight.numel()]).view_as(weight))
+        bias.copy_(torch.from_numpy(place[weight.numel() :]))

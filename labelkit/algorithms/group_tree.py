@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.group_space import ClassSpace, class_space, near_space
-from labelkit.algorithms.row_blocks import StoredRows, parts_of
-from labelkit.algorithms.shared_rows import ALONE, Processes, SharedRows, of_first, shared_rows
+from labelkit.algorithms.row_blocks import Rows, StoredRows, checked_rows, parts_of
 
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -141,7 +140,6 @@ def group_tree(
     labels: ArrayLike | None = None,
     *,
     generator: np.random.Generator,
-    processes: Processes = ALONE,
 ) -> GroupTree:
     """Join rows into groups.
 
@@ -149,21 +147,19 @@ def group_tree(
         x: (n, d) rows, n >= 1; only their directions from the mean count.
         labels: (n,) integers, -1 = none; ``None``: no labels at all.
         generator: of what is drawn where there are many rows.
-        processes: that share the rows. All draw and join alike; of many rows, each puts its part into the small groups
-            of the first process.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinity.
     """
-    rows = shared_rows(x, "x", processes)
+    rows = checked_rows(x, "x")
     known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
     if known.shape != (len(rows),) or not len(rows):
         raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together, or are empty")
-    space = class_space(rows.whole, known, generator=generator)
+    space = class_space(rows, known, generator=generator)
     if len(rows) > MOST_LEAVES:
         small, places = _small_groups(rows, space, generator)
     else:
-        small, places = np.arange(len(rows), dtype=np.int64), space.place(rows.whole)
+        small, places = np.arange(len(rows), dtype=np.int64), space.place(rows)
     places = near_space(places)
     classes, of_class = np.unique(known, return_inverse=True)
     if classes[0] < 0:
@@ -199,27 +195,18 @@ def ward_unions(places: ArrayLike, weights: ArrayLike) -> tuple[Ints, Doubles]:
     return _numbered(pairs, np.ones(len(points), dtype=np.int64))[0], costs
 
 
-def _small_groups(
-    rows: SharedRows, space: ClassSpace, generator: np.random.Generator
-) -> tuple[Ints, NDArray[np.float32]]:
+def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator) -> tuple[Ints, NDArray[np.float32]]:
     """(n,) small group of each row, and their centroids; rows are placed block by block."""
-    processes = rows.processes
     order = generator.permutation(len(rows))[:_DRAWN]
     in_order = np.sort(order)
-    drawn = space.place(rows.whole[in_order])[np.searchsorted(in_order, order)]
+    drawn = space.place(rows[in_order])[np.searchsorted(in_order, order)]
     start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense places are drawn more often
     found = kmeans(drawn, len(start), generator=generator, init_centroids=start, max_iter=_ITERATIONS)
-    centroids = of_first(found.centroids, processes)
-    scales = np.zeros((0, len(space.directions.T))) if space.scales is None else space.scales
-    scales = of_first(scales, processes)
-    space = ClassSpace(
-        of_first(space.mean, processes), of_first(space.directions, processes), scales if len(scales) else None
-    )
-    own = np.empty(len(rows.own), dtype=np.int64)
-    for where, part in parts_of(rows.own):
-        own[where] = nearest_centroids(space.place(part), centroids)
-    used, small = np.unique(processes.join(own), return_inverse=True)
-    return small.astype(np.int64), np.asarray(centroids[used], dtype=np.float32)
+    own = np.empty(len(rows), dtype=np.int64)
+    for where, part in parts_of(rows):
+        own[where] = nearest_centroids(space.place(part), found.centroids)
+    used, small = np.unique(own, return_inverse=True)
+    return small.astype(np.int64), np.asarray(found.centroids[used], dtype=np.float32)
 
 
 def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Doubles]:

@@ -16,22 +16,19 @@ of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neura
 Budgets" (TypiClust). Departures: a choice rules out its near duplicates; of more than ``MOST_SERVED`` rows, the sum of
 facility location is over a draw of rows, so that time and memory grow with the rows and not with their square.
 
-Processes share the rows: each looks at its part, and the best of all parts is chosen. Scores that rounding cannot tell
-apart are equal, so that the first of equal rows is chosen for any number of processes.
+Scores that rounding cannot tell apart are equal: the first of equal rows is chosen.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.neighbors import knn
-from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.shared_rows import SharedRows
+from labelkit.algorithms.row_blocks import column_sums
 
 MOST_SERVED = 5_000
 """Rows that the sum of facility location is over."""
@@ -65,32 +62,30 @@ class Candidates:
 
     Attributes:
         rows: as given.
-        open: (m,) bool, the rows of this process that may still be chosen.
+        open: (n,) bool, the rows that may still be chosen.
     """
 
-    def __init__(self, rows: SharedRows, duplicate_share: float) -> None:
+    def __init__(self, rows: Rows, duplicate_share: float) -> None:
         self.rows = rows
         # around the mean, so that float32 keeps its digits for rows that are much alike
-        self._mean: NDArray[np.float64] = rows.column_sums() / len(rows)
-        own = own_rows(rows)
-        self._near: Rows = np.empty(own.shape, dtype=np.float32)
-        for block in _blocks(own, own.shape[1]):
-            self._near[block] = own[block] - self._mean
+        self._mean: NDArray[np.float64] = column_sums(rows) / len(rows)
+        self._near: Rows = np.empty(rows.shape, dtype=np.float32)
+        for block in _blocks(rows, rows.shape[1]):
+            self._near[block] = rows[block] - self._mean
         self._squares: NDArray[np.float32] = np.einsum("ij,ij->i", self._near, self._near)
-        between = 2 * rows.total(self._squares.astype(np.float64)) / len(rows)
+        between = 2 * float(self._squares.sum(dtype=np.float64)) / len(rows)
         # distances of equal rows differ from 0 in the seventh digit of what they are computed from
-        self._limit = duplicate_share * between + 1e-6 * _largest(rows, self._squares)
+        self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
         self.open = np.ones(len(self._near), dtype=bool)
 
     def close_near(self, distances: NDArray[np.float64]) -> None:
-        """Rule out rows by their squared distances to rows that are chosen already, (m,) those of this process."""
+        """Rule out rows by their squared distances to rows that are chosen already, (n,)."""
         self.open &= distances > self._limit
 
     def close(self, chosen: Ids) -> None:
-        """Rule out these of all rows and their near duplicates."""
-        where = self.rows.where
-        self.open[chosen[(chosen >= where.start) & (chosen < where.stop)] - where.start] = False
-        others: Rows = (self.rows.whole[chosen] - self._mean).astype(np.float32)
+        """Rule out these rows and their near duplicates."""
+        self.open[chosen] = False
+        others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
         # tiles stay in the cache: of thousands of rows chosen, each few would take a pass through all others
         width = max(1, min(len(chosen), _TILE_WIDTH))
@@ -101,35 +96,6 @@ class Candidates:
                 block = slice(start, start + width)
                 apart = self._squares[here, None] + squares[block] - 2 * self._near[here] @ others[block].T
                 self.open[here] &= apart.min(axis=1) > self._limit
-
-    def best(self, place: int, score: float, tie: float) -> tuple[int, float]:
-        """Return the row of the highest score over all processes, of equals the first, and its score.
-
-        Args:
-            place: of the best row of this process, in its part.
-            score: of it; minus infinity if none may be chosen.
-            tie: by how much equal scores may differ.
-
-        Returns:
-            -1 and minus infinity if there is none on any.
-        """
-        found = self.rows.processes.join(np.array([[float(self.rows.where.start + place), score]]))
-        highest = found[:, 1].max()
-        if highest == -np.inf:
-            return -1, -np.inf
-        # parts follow each other
-        row, score = found[found[:, 1] >= highest - tie][0].tolist()
-        return int(row), score
-
-
-def own_rows(rows: SharedRows) -> Rows:
-    """(m, d) the rows of this process, in memory."""
-    return rows.own.to_array() if isinstance(rows.own, StoredRows) else rows.own.astype(np.float32, copy=False)
-
-
-def _largest(rows: SharedRows, values: NDArray[np.floating[Any]]) -> float:
-    """The largest of the numbers >= 0 of all rows; (m,) those of this process."""
-    return float(rows.processes.join(np.array([float(values.max(initial=0))])).max())
 
 
 def _first_of_best(scores: NDArray[np.float64], tie: float) -> int:
@@ -240,7 +206,7 @@ def squared_distances(rows: Rows, others: Rows) -> NDArray[np.float64]:
 
 
 def choose_covering(
-    rows: SharedRows,
+    rows: Rows,
     count: int,
     labeled: Ids,
     candidates: Candidates,
@@ -258,7 +224,7 @@ def choose_covering(
         count: rows to choose; fewer are chosen if candidates run out.
         labeled: rows that are in C from the start.
         candidates: what may be chosen; changed.
-        generator: draws the j of more than ``MOST_SERVED`` rows; on each process alike.
+        generator: draws the j of more than ``MOST_SERVED`` rows.
         weights: (n,) w >= 0; by default all 1.
 
     Returns:
@@ -268,25 +234,25 @@ def choose_covering(
     if len(rows) > MOST_SERVED:
         served = np.sort(generator.choice(len(rows), MOST_SERVED, replace=False))
     amounts = np.ones(len(served)) if weights is None else np.asarray(weights, dtype=np.float64)[served]
-    own, points, known = own_rows(rows), rows.whole[served], rows.whole[labeled]
-    farthest = 4 * _largest(rows, np.einsum("ij,ij->i", own, own))
+    points, known = rows[served], rows[labeled]
+    farthest = 4 * float(np.einsum("ij,ij->i", rows, rows).max())
     gain = _Gain(points, amounts, np.minimum(nearest_of(points, known)[1], farthest))
     tie = _TIE * farthest * float(amounts.sum())
-    bounds = np.empty(len(own))
-    for block in _blocks(own, len(served)):
-        bounds[block] = gain.nearly(own[block]) if len(labeled) else gain.most(own[block])
-    bounds += gain.slack(own)
+    bounds = np.empty(len(rows))
+    for block in _blocks(rows, len(served)):
+        bounds[block] = gain.nearly(rows[block]) if len(labeled) else gain.most(rows[block])
+    bounds += gain.slack(rows)
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
         bounds[~candidates.open] = -np.inf
-        row, found = candidates.best(*_best(own, gain, bounds, tie), tie)
-        if row < 0:
+        row, found = _best(rows, gain, bounds, tie)
+        if found == -np.inf:
             break
         chosen.append(row)
         gains.append(found / len(served))
         candidates.close(np.array([row]))
-        gain.choose(rows.whole[np.array([row])][0])
+        gain.choose(rows[row])
     return np.array(chosen, dtype=np.int64), np.array(gains)
 
 
@@ -375,7 +341,7 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
 
 
 def choose_typical(
-    rows: SharedRows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
+    rows: Rows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
     """Choose the most typical row of each cluster without a label, the largest cluster first (TypiClust).
 
@@ -394,8 +360,7 @@ def choose_typical(
         (c,) rows in the order chosen; (c,) their typicality; (c,) size of their cluster.
     """
     num_clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
-    processes, where = rows.processes, rows.where
-    found = kmeans(rows.whole, num_clusters, generator=generator, num_inits=1, max_iter=50)
+    found = kmeans(rows, num_clusters, generator=generator, num_inits=1, max_iter=50)
     cluster_ids = found.cluster_ids
     sizes = np.bincount(cluster_ids, minlength=num_clusters)
     labels = np.bincount(cluster_ids[labeled], minlength=num_clusters)
@@ -403,23 +368,19 @@ def choose_typical(
     chosen: list[int] = []
     scores: list[float] = []
     while len(chosen) < count:
-        left = np.bincount(cluster_ids[where][candidates.open], minlength=num_clusters).astype(np.float64)
-        left = processes.sum(left)
+        left = np.bincount(cluster_ids[candidates.open], minlength=num_clusters)
         if not left.any():
             break
         cluster = next(int(c) for c in np.lexsort((-sizes, labels)) if left[c])
         members = np.flatnonzero(cluster_ids == cluster)
         if cluster not in typicality:
-            # one computes them, so that all know the same
-            told = _typicality(rows.whole[members]) if processes.rank == 0 else np.zeros(0)
-            typicality[cluster] = processes.join(told)
-        own = np.full(len(candidates.open), -np.inf)
-        mine = members[(members >= where.start) & (members < where.stop)]
-        own[mine - where.start] = typicality[cluster][np.searchsorted(members, mine)]
-        own[~candidates.open] = -np.inf
-        row, score = _best_open(own, candidates, 0)
+            typicality[cluster] = _typicality(rows[members])
+        values = np.full(len(rows), -np.inf)
+        values[members] = typicality[cluster]
+        values[~candidates.open] = -np.inf
+        row = _first_of_best(values, 0)
         chosen.append(row)
-        scores.append(score)
+        scores.append(float(values[row]))
         labels[cluster] += 1
         candidates.close(np.array([row]))
     return np.array(chosen, dtype=np.int64), np.array(scores), sizes[cluster_ids[np.array(chosen, dtype=np.int64)]]
@@ -435,9 +396,7 @@ def _typicality(members: Rows) -> NDArray[np.float64]:
     return np.asarray(1 / np.maximum(mean, 1e-12))
 
 
-def choose_farthest(
-    rows: SharedRows, count: int, labeled: Ids, candidates: Candidates
-) -> tuple[Ids, NDArray[np.float64]]:
+def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates) -> tuple[Ids, NDArray[np.float64]]:
     """Choose the row farthest from all labeled and chosen ones, one after the other (greedy k-center).
 
     Without any label, the first choice is the row nearest to the mean.
@@ -446,26 +405,25 @@ def choose_farthest(
         (c,) rows in the order chosen, the first of equals; (c,) distance of each from those before, NaN for the first
         of all.
     """
-    own = own_rows(rows)
-    tie = _TIE * 4 * _largest(rows, np.einsum("ij,ij->i", own, own))
+    tie = _TIE * 4 * float(np.einsum("ij,ij->i", rows, rows).max())
     chosen: list[int] = []
     distances: list[float] = []
-    nearest = nearest_of(own, rows.whole[labeled])[1]
+    nearest = nearest_of(rows, rows[labeled])[1]
     while len(chosen) < count:
         first = not len(labeled) and not chosen
         if first:
-            mean = (rows.column_sums() / len(rows)).astype(np.float32)
-            scores = -nearest_of(own, mean[None])[1]
+            mean = (column_sums(rows) / len(rows)).astype(np.float32)
+            scores = -nearest_of(rows, mean[None])[1]
         else:
             scores = nearest.copy()
         scores[~candidates.open] = -np.inf
-        row, score = _best_open(scores, candidates, tie)
-        if row < 0:
+        if not candidates.open.any():
             break
+        row = _first_of_best(scores, tie)
         chosen.append(row)
-        distances.append(np.nan if first else float(np.sqrt(score)))
+        distances.append(np.nan if first else float(np.sqrt(scores[row])))
         candidates.close(np.array([row]))
-        nearest = np.minimum(nearest, nearest_of(own, rows.whole[np.array([row])])[1])
+        nearest = np.minimum(nearest, nearest_of(rows, rows[row : row + 1])[1])
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
 
@@ -477,24 +435,14 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
         count: rows to choose; fewer are chosen if candidates run out.
         candidates: what may be chosen; changed.
     """
-    values = np.array(scores, dtype=np.float64)[candidates.rows.where]
+    values = np.array(scores, dtype=np.float64)
     chosen: list[int] = []
-    while len(chosen) < count:
+    while len(chosen) < count and candidates.open.any():
         values[~candidates.open] = -np.inf
-        row, _ = _best_open(values, candidates, _TIE)
-        if row < 0:
-            break
+        row = _first_of_best(values, _TIE)
         chosen.append(row)
         candidates.close(np.array([row]))
     return np.array(chosen, dtype=np.int64)
-
-
-def _best_open(scores: NDArray[np.float64], candidates: Candidates, tie: float) -> tuple[int, float]:
-    """``Candidates.best`` of (m,) scores of the rows of this process."""
-    if not len(scores):
-        return candidates.best(0, -np.inf, tie)
-    place = _first_of_best(scores, tie)
-    return candidates.best(place, float(scores[place]), tie)
 
 
 def nearest_of(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:

@@ -54,7 +54,7 @@ class StageConfig(BaseModel):
     retired_fields: ClassVar[frozenset[str]] = frozenset()
     """Options of earlier versions that never acted: config files of old runs may name them."""
 
-    constants: ClassVar[Mapping[str, object]] = {}
+    constants: ClassVar[Mapping[str, object]] = {"max_memory": None}
     """What options of earlier versions became: config files may name them with this value only."""
 
     comes_last: ClassVar[bool] = False

@@ -13,12 +13,11 @@ from labelkit.config.mixins import (
     AddedLabelsOption,
     MinSizeOption,
     NormalizeOption,
-    SkipDamagedOption,
     SplitOption,
 )
 
 
-class ClusterConfig(SplitOption, PreviousOption, SkipDamagedOption, IndexConfig, MemoryConfig):
+class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     """What all clusterings share."""
 
     num_clusters: int = Field(..., ge=1, description="Groups to find.")
@@ -47,8 +46,6 @@ class PatchClusterConfig(MinSizeOption, ClusterConfig):
     def _patches_may_be_alone(self) -> PatchClusterConfig:
         if self.patches and self.min_size > 1:
             raise ValueError("--min-size is for groups of images; leave it out with --patches")
-        if self.patches and self.skip_damaged:
-            raise ValueError("--skip-damaged leaves out rows of the store; leave it out with --patches")
         return self
 
 

@@ -16,7 +16,6 @@ from labelkit.config.mixins import (
     AddedLabelsOption,
     MinSizeOption,
     NewClassesOption,
-    SkipDamagedOption,
     SplitOption,
     TableOption,
 )
@@ -32,7 +31,6 @@ class DiscoverCategoriesConfig(
     MinSizeOption,
     NewClassesOption,
     PreviousOption,
-    SkipDamagedOption,
     IndexConfig,
     MemoryConfig,
 ):
@@ -104,7 +102,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
     )
 
 
-class DiscoverAnswerConfig(TableOption, AddedLabelsOption, SkipDamagedOption, IndexConfig, MemoryConfig):
+class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")

@@ -16,7 +16,6 @@ from labelkit.config.mixins import (
     LabelsOption,
     OverwriteOption,
     ShardsOptions,
-    SkipDamagedOption,
     StoreOutOption,
     ThreadsOption,
     WorkersOption,
@@ -40,7 +39,6 @@ class EmbedConfig(
     OverwriteOption,
     StoreOutOption,
     ShardsOptions,
-    SkipDamagedOption,
     ThreadsOption,
     WorkersOption,
     DeviceOption,
@@ -184,10 +182,4 @@ class EmbedConfig(
     def _patches_are_not_reused(self) -> EmbedConfig:
         if self.reuse is not None and self.dense:
             raise ValueError("--reuse saves nothing with --dense, which needs the network for every image")
-        return self
-
-    @model_validator(mode="after")
-    def _damaged_stores_are_reused(self) -> EmbedConfig:
-        if self.skip_damaged and self.reuse is None:
-            raise ValueError("--skip-damaged goes with --reuse, and is about the stores that it names")
         return self

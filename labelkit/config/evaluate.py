@@ -19,7 +19,6 @@ from labelkit.config.mixins import (
     LabelsOption,
     PerClassOption,
     ResamplesOptions,
-    SkipDamagedOption,
     SplitOption,
     ThreadsOption,
 )
@@ -27,16 +26,6 @@ from labelkit.config.mixins import (
 _RUN: JsonDict = {"panel": "Run"}
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
-
-
-class _RestOptions(SkipDamagedOption, ScoresConfig):
-    """A command that can score the rest of a store whose shards are damaged, but not keep that as scores of all."""
-
-    @model_validator(mode="after")
-    def _scores_of_a_part_are_not_kept(self) -> _RestOptions:
-        if self.skip_damaged and self.result is not None:
-            raise ValueError("--skip-damaged scores a part of the rows, which --result would keep as scores of all")
-        return self
 
 
 class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
@@ -62,7 +51,6 @@ class EvaluateClusteringConfig(
     PerClassOption,
     ResamplesOptions,
     SplitOption,
-    SkipDamagedOption,
     GateConfig,
     LabelsOption,
     ScoresConfig,
@@ -98,7 +86,7 @@ class EvaluateClusteringConfig(
         return self
 
 
-class EvaluateKNNConfig(GateConfig, LabelsOption, _RestOptions, MemoryConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -133,7 +121,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, _RestOptions, MemoryConfig):
         return value
 
 
-class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, _RestOptions, MemoryConfig):
+class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
@@ -188,7 +176,7 @@ class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, _RestOption
         return self
 
 
-class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, _RestOptions, MemoryConfig):
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")

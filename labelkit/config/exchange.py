@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from labelkit.config.base import option
 from labelkit.config.earlier import RESULT_NAME
-from labelkit.config.mixins import IndexOption, OverwriteOption, ShardsOptions, SkipDamagedOption, StoreOutOption
+from labelkit.config.mixins import IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
 
 _FILES = option("Files", preset=False)
 _MEANING = option("What is what", preset=False)
@@ -119,7 +119,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         return self
 
 
-class ExportConfig(OverwriteOption, SkipDamagedOption, IndexOption):
+class ExportConfig(OverwriteOption, IndexOption):
     """``labelkit export``."""
 
     command: ClassVar[tuple[str, ...]] = ("export",)

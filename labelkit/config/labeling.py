@@ -17,7 +17,6 @@ from labelkit.config.mixins import (
     IndexOption,
     OverwriteOption,
     SheetOption,
-    SkipDamagedOption,
     StoredImagesOptions,
 )
 
@@ -33,9 +32,7 @@ SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 """Formats of ``--export`` that are one file; the others are a folder."""
 
 
-class SuggestConfig(
-    OverwriteOption, SkipDamagedOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption, MemoryConfig
-):
+class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption, MemoryConfig):
     """``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)

@@ -348,7 +348,7 @@ class ShardsOptions(StageConfig):
     shard_rows: int | None = Field(
         None,
         ge=1,
-        description="Instead of --shards: most rows of a file. Stores above 4 MiB are split at whole pages of 64 KiB.",
+        description="Instead of --shards: most rows of a file.",
         json_schema_extra=option("Output", preset=False),
     )
 
@@ -357,18 +357,6 @@ class ShardsOptions(StageConfig):
         if self.shards is not None and self.shard_rows is not None:
             raise ValueError("give either --shards or --shard-rows")
         return self
-
-
-class SkipDamagedOption(StageConfig):
-    """A command that can work on the rest of a store whose shards are damaged."""
-
-    comes_last: ClassVar[bool] = True
-
-    skip_damaged: bool = Field(
-        False,
-        description="Leave out the rows of shards that are lost or damaged, and name these; all rows are read first.",
-        json_schema_extra=option("Store", preset=False),
-    )
 
 
 class OverwriteOption(StageConfig):

@@ -360,7 +360,7 @@ def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], 
     faults = []
     fields = config_class.model_fields
     for key, value in values.items():
-        if key in config_class.constants:
+        if key in config_class.constants and key not in fields:
             always = value_text(config_class.constants[key])
             problem = f"{key}: no option any more, it is always {always} (value {value_text(value)})"
             faults.append(Fault(name, problem, "Leave it out."))

@@ -18,7 +18,6 @@ from labelkit.config.mixins import (
     DeviceOption,
     LabelsOption,
     ListingOptions,
-    SkipDamagedOption,
     StoredImagesOptions,
 )
 
@@ -30,9 +29,7 @@ _SEARCH: JsonDict = {"panel": "Search"}
 _PATCHES: JsonDict = {"panel": "Patches"}
 
 
-class RetrieveConfig(
-    DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, SkipDamagedOption, IndexConfig, MemoryConfig
-):
+class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig):
     """``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
@@ -133,16 +130,6 @@ class RetrieveConfig(
             if getattr(self, name) == ():
                 raise ValueError(f"{flag(name)} is empty; leave it out for all rows")
         self._check_patch()
-        return self
-
-    @model_validator(mode="after")
-    def _damaged_stores_are_searched_exactly(self) -> RetrieveConfig:
-        if not self.skip_damaged:
-            return self
-        if self.search != "exact" or self.patch is not None or self.pixel is not None:
-            raise ValueError("--skip-damaged goes with the exact search of images: leave out --search and --patch")
-        if self.result is not None:
-            raise ValueError("--skip-damaged finds a part of the hits, which --result would keep as all of them")
         return self
 
     def _check_patch(self) -> None:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.allocator import keep_freed_memory
 from labelkit.engine.compute_device import compute_device
+from labelkit.engine.distributed import LONGEST_WAIT, process_count
 from labelkit.engine.fixed_order import FixedOrder
 from labelkit.engine.host_memory import peak_resident_bytes
-from labelkit.engine.launched import LONGEST_WAIT, process_count
 from labelkit.errors import ResourceError
 from labelkit.models.backbones import Backbone
 

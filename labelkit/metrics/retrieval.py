@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.matching import as_ids
-from labelkit.algorithms.shared_rows import ALONE, Processes, part_of
 
 _RESOLUTION = float(2**29)
 # Similarities computed together, 8 MB or so many rows, and looked at together, so that they stay in the cache.
@@ -98,7 +97,6 @@ def score_retrieval(
     max_bytes: int = 1 << 30,
     num_threads: int = 1,
     on_block: Callable[[int], object] | None = None,
-    processes: Processes = ALONE,
 ) -> RetrievalScores:
     """Rank a gallery for every query and score the ranking.
 
@@ -113,7 +111,6 @@ def score_retrieval(
         max_bytes: of the blocks of similarities; each thread holds at least a row of them.
         num_threads: blocks worked on at a time; with more than one, each product takes one.
         on_block: is told the number of queries done, block by block.
-        processes: that share the queries; each calls this with the same arguments and gets the scores of all.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinity, a zero row, or a k out of range.
@@ -126,16 +123,15 @@ def score_retrieval(
     ranking = _Ranking(asked, held, own_rows, ks, at_r=at_r)
     n, num_gallery = len(ranking.places), len(held.order)
     size = max(1, min(max(_LEAST_ROWS, _PRODUCT_PAIRS // num_gallery), max_bytes // num_threads // (8 * num_gallery)))
-    own = part_of(n, processes)
-    blocks = [slice(start, min(start + size, own.stop)) for start in range(own.start, own.stop, size)]
-    found = np.empty((own.stop - own.start, 5))
+    blocks = [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    found = np.empty((n, 5))
     with threadpool_limits(1 if num_threads > 1 else None, "blas"), ThreadPoolExecutor(num_threads) as pool:
         for block, one in zip(blocks, (pool.map if num_threads > 1 else map)(ranking.score, blocks), strict=True):
-            found[block.start - own.start : block.stop - own.start] = one
+            found[block] = one
             if on_block is not None:
                 on_block(block.stop - block.start)
     order = np.argsort(query_rows := asked.order[ranking.places])
-    above, strangers, matches, r_precision, average_precision = processes.join(found)[order].T
+    above, strangers, matches, r_precision, average_precision = found[order].T
     recall = [_chance_of_a_match(k, above, strangers, matches) for k in ks]
     return RetrievalScores(
         ks=tuple(ks),

@@ -7,6 +7,7 @@ Config classes and stages are named by text and imported on use, so that help st
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from labelkit.config.base import StageConfig
     from labelkit.errors import LabelkitError
     from labelkit.stages.result import StageResult
-    from labelkit.stages.several import Shares
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Command:
         config: ``module:Class`` of its options, below ``labelkit.config``; or the class.
         stage: ``module:function`` that does the work, below ``labelkit.stages``; takes the config.
         summary: a line for the list of all commands; of a subcommand its group's stands there.
-        shares: what several processes of torchrun share of its work; ``None``: it is refused there.
+        distributed: several processes may run it together, as torchrun starts them; others are refused there.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Command:
     config: str | type[StageConfig]
     stage: str
     summary: str = ""
-    shares: Shares | None = None
+    distributed: bool = False
 
     @property
     def help(self) -> str:
@@ -56,20 +56,29 @@ class Command:
 
         Returns:
             What was found, and what is wrong with it: a limit that is not kept, a file that is damaged.
+
+        Raises:
+            ConfigError: torchrun started several processes of a command that works alone.
         """
         from labelkit.config.gate import GateConfig
+        from labelkit.errors import ConfigError
         from labelkit.stages.evaluate.gate import Gate
         from labelkit.stages.input_files import check_inputs
         from labelkit.stages.new_files import check_outputs
-        from labelkit.stages.several import together
 
-        with together(self.shares, config) as processes:
-            check_outputs(config)
-            gate = Gate(config) if isinstance(config, GateConfig) else None
-            check_inputs(config)
-            stage: Callable[[StageConfig], StageResult] = _load("labelkit.stages", self.stage)
-            result = stage(config)
-        if gate is not None and processes.rank == 0:
+        count = int(os.environ.get("WORLD_SIZE") or "1")  # torchrun says it
+        if count > 1 and not self.distributed:
+            raise ConfigError(
+                f"labelkit {' '.join(config.command)}",
+                f"was started as {count} processes (WORLD_SIZE), and does not share its work: each would do all of it",
+                "Start it without torchrun, or unset WORLD_SIZE in a process that works alone.",
+            )
+        check_outputs(config)
+        gate = Gate(config) if isinstance(config, GateConfig) else None
+        check_inputs(config)
+        stage: Callable[[StageConfig], StageResult] = _load("labelkit.stages", self.stage)
+        result = stage(config)
+        if gate is not None:
             return gate.judge(result)
         return result, getattr(result, "fault", None)
 
@@ -124,7 +133,7 @@ def _train_commands() -> dict[str, Command]:
             f"labelkit train {name} --dataset digits --out runs/{name}-digits",
             spec.options,
             "train.run:train_method",
-            shares="images",
+            distributed=True,
         )
         for name, spec in METHODS.items()
     }
@@ -167,7 +176,6 @@ COMMANDS: dict[str, Command | Group] = {
         "embed:EmbedConfig",
         "embed.images:embed_images",
         summary="Turn a data set into an embedding store.",
-        shares="images",
     ),
     "import": Command(
         "Make a store of embeddings that another program wrote: .npy, .npz, CSV or HDF5; everything is checked.",
@@ -211,7 +219,6 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit cluster sinkhorn --index digits.h5 --num-clusters 10",
                 "cluster:SinkhornConfig",
                 "group.cluster:cluster_store",
-                shares="rows",
             ),
         },
     ),
@@ -224,7 +231,6 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit discover categories --index digits.h5",
                 "discover:DiscoverCategoriesConfig",
                 "discover.categories:discover_categories",
-                shares="rows",
             ),
             "head": Command(
                 "Assign every image to the class that the trained classifier names.",
@@ -238,7 +244,6 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit discover answer --index digits.h5 --min-confidence 0.8",
                 "discover:DiscoverAnswerConfig",
                 "discover.answer:answer_images",
-                shares="rows",
             ),
             "snowball": Command(
                 "Grow a few labels: the images nearest to the mean of a class get its label.",
@@ -259,7 +264,6 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
         "labeling:SuggestConfig",
         "label.suggest:suggest_images",
-        shares="rows",
         summary="Suggest the images to label next.",
     ),
     "label": Command(
@@ -331,14 +335,12 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit evaluate knn --index digits.h5 -k 10 --temperature 0.1",
                 "evaluate:EvaluateKNNConfig",
                 "evaluate.knn:evaluate_knn",
-                shares="rows",
             ),
             "linear": Command(
                 "Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5.",
                 "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
                 "evaluate:EvaluateLinearConfig",
                 "evaluate.linear:evaluate_linear",
-                shares="rows",
             ),
             "probes": Command(
                 "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
@@ -357,7 +359,6 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit evaluate retrieval --index digits.h5 -k 1,2,4,8",
                 "evaluate:EvaluateRetrievalConfig",
                 "evaluate.retrieval:evaluate_retrieval",
-                shares="rows",
             ),
             "classification": Command(
                 "Score a classifier: top 1 and 5, classes with many, medium and few images, confusions.",
@@ -407,7 +408,6 @@ COMMANDS: dict[str, Command | Group] = {
         "retrieve:RetrieveConfig",
         "retrieve.images:retrieve_images",
         summary="Find the images most like a query.",
-        shares="rows",
     ),
     "prototypes": Command(
         "Spread one vector per class over the sphere, write them, and say how well they are spread.",

@@ -16,12 +16,10 @@ from labelkit.algorithms.group_space import MOST_DIRECTIONS, MOST_SAMPLED
 from labelkit.algorithms.group_tree import MOST_LEAVES
 from labelkit.algorithms.indexes import LINKS, Kind, default_pq_bytes, num_trained
 from labelkit.algorithms.row_blocks import BLOCK_NUMBERS, StoredRows
-from labelkit.algorithms.shared_rows import largest_part, part_of
 from labelkit.config.cluster import SinkhornConfig
 from labelkit.config.memory import MemoryConfig
 from labelkit.engine.host_memory import resident_bytes
 from labelkit.errors import ConfigError
-from labelkit.stages.several import current_processes
 from labelkit.store.embeddings import EmbeddingStore
 
 # What the allocator keeps, and modules that load on first use.
@@ -142,16 +140,12 @@ class Memory:
 
 
 def stored_rows(store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, in_blocks: bool) -> StoredRows:
-    """Some rows of a store, compared with their digests now; processes share what it takes to scale them.
+    """Some rows of a store, compared with their digests now.
 
     Raises:
         StoreError: the rows are not as they were written.
     """
-    found = StoredRows(store.embeddings, None if len(rows) == store.n else rows, in_blocks=in_blocks)
-    if not unit:
-        return found
-    processes = current_processes()
-    return found.divided(processes.join(found.part(part_of(len(found), processes)).lengths()))
+    return StoredRows(store.embeddings, None if len(rows) == store.n else rows, unit=unit, in_blocks=in_blocks)
 
 
 def size_text(size: int) -> str:
@@ -176,7 +170,7 @@ def sinkhorn_bytes(config: SinkhornConfig, num_rows: int, dim: int) -> int:
     """What balanced assignment takes beside rows and blocks, or the k-means that it starts from; without a kernel."""
     starting = kmeans_bytes(num_rows, dim, config.num_clusters, config.num_inits)
     exact = 40 * num_rows * config.num_clusters if config.exact_balance else 0
-    own_rows = largest_part(num_rows, current_processes())
+    own_rows = num_rows
     return max(starting, 80 * own_rows + 20 * num_rows + _SCORES_BYTES + 8 * config.num_clusters**2 + exact)
 
 
@@ -207,13 +201,13 @@ def votes_bytes(num_queries: int, num_classes: int, dim: int) -> int:
 
 def linear_probe_bytes(num_rows: int, num_queries: int, dim: int, num_classes: int) -> int:
     """What training a linear classifier takes, torch included: rows of this process as given, centered, and scaled."""
-    own = largest_part(num_rows, current_processes()) + largest_part(num_queries, current_processes())
+    own = num_rows + num_queries
     return (400 << 20) + 4 * 4 * own * dim + 8 * num_queries * num_classes
 
 
 def logistic_regression_bytes(num_rows: int, num_queries: int, dim: int, num_classes: int) -> int:
     """What solving a logistic regression takes: rows of this process in float64, outputs, and the steps of L-BFGS."""
-    own = largest_part(num_rows, current_processes()) + largest_part(num_queries, current_processes())
+    own = num_rows + num_queries
     # ten pairs of them, as scipy keeps, what it works with, and copies of place and gradient
     steps = 8 * num_classes * dim * (2 * 10 + 60)
     return (200 << 20) + 28 * own * dim + 5 * 8 * own * num_classes + steps + 3 * 8 * num_queries * num_classes
@@ -227,7 +221,7 @@ def suggest_bytes(num_rows: int, dim: int, num_labels: int) -> int:
         dim: of a row.
         num_labels: rows that have a label.
     """
-    own = largest_part(num_rows, current_processes())
+    own = num_rows
     return 3 * 4 * own * dim + 150 * num_rows + 3 * 8 * num_labels * dim + _BLOCK_BYTES
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.mapped import map_of, release
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
 from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
@@ -27,7 +27,6 @@ from labelkit.store.hdf5.reading import CheckedFile, verify_sharded_block
 from labelkit.store.hdf5.writing import Contents
 from labelkit.store.opening import open_file
 from labelkit.store.schema import has_name_fault, name_bytes, name_fault, name_text, name_texts
-from labelkit.store.shards import Shards
 from labelkit.store.views import COLUMN as VIEWS
 from labelkit.store.views import read_view_recipe
 
@@ -140,26 +139,30 @@ class _Rows:
 
     def __init__(self, file: CheckedFile, path: str, verify: bool) -> None:
         self._place = file.place(path)
-        self._array = file.map(path)
+        self._column, self._length = path, file.datasets[path].shape[0]
+        self._shards = file.shards if file.is_sharded(path) else None
+        self._array = None if self._shards is not None else file.map(path)
         self._block_rows = file.datasets[path].block_rows
         self._digests = file.digests(path)
-        self._shards = file.shards if file.is_sharded(path) else None
-        # of a store whose damaged shards are left out, all others were compared
-        self._unchecked = verify and not (self._shards is not None and self._shards.lost)
+        self._unchecked = verify
 
     def get(self) -> NDArray[Any]:
+        if self._array is None:
+            assert self._shards is not None  # all else is a map of the file
+            self._array = self._shards.read(self._column, 0, self._length)
+            self._array.flags.writeable = False
         if self._unchecked:
-            self._check()
+            self._check(self._array)
             self._unchecked = False
         return self._array
 
-    def _check(self) -> None:
-        mapped = map_of(self._array)
+    def _check(self, array: NDArray[Any]) -> None:
+        mapped = map_of(array)
         digests: list[Any] = [None] if self._digests is None else list(self._digests)
-        step = len(self._array) if self._digests is None else self._block_rows
+        step = len(array) if self._digests is None else self._block_rows
         for number, expected in enumerate(digests):
             start = number * step
-            block = self._array[start : start + step]
+            block = array[start : start + step]
             verify_sharded_block(self._shards, self._place, block, start, expected)
             finite = np.isfinite(block).all(axis=1)
             if not finite.all():
@@ -173,7 +176,7 @@ class _Rows:
 class EmbeddingStore:
     """A finished store, open for reading. Holds no open file; the large arrays are maps of the file.
 
-    Open it once per process: it refuses to be pickled.
+    Open it once per process: it refuses to be pickled. Large arrays in shards are read into memory when first used.
 
     Attributes:
         path: the file.
@@ -198,15 +201,14 @@ class EmbeddingStore:
         packed_results: names of the results in the same file; see ``labelkit.store.results``.
         shard_borders: first row, and the row after the last one, of each file that the large arrays lie in; empty: they
             are in the file itself.
-        damaged: what is wrong with shards that were left out.
-        sound: (n,) bool, rows that are not in a shard that was left out; the others read as zeros.
     """
 
-    def __init__(self, file: CheckedFile, path: Path, *, verify: bool, skip_damaged: bool = False) -> None:
+    def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
         self.path = path
         shards = () if file.shards is None else file.shards.table.shards
         self.shard_borders = tuple((shard.start, shard.stop) for shard in shards)
-        self.damaged = _look_at_shards(file.shards, skip_damaged=skip_damaged)
+        if file.shards is not None:
+            file.shards.check()
         self.content_digest = file.content_digest
         root = file.attributes[""]
         self._check_root(file)
@@ -226,8 +228,6 @@ class EmbeddingStore:
         self.model = read_model(file)
         self.view_recipe = read_view_recipe(file, self.dim)
         self.sample_ids = _read_ids(file, verify)
-        lost = np.zeros(self.n, dtype=np.bool_) if file.shards is None else file.shards.rows_of(file.shards.lost)
-        self.sound: NDArray[np.bool_] = ~lost
 
         def column(name: str) -> NDArray[Any] | None:
             return file.read(name, verify=verify) if name in file.datasets else None
@@ -387,24 +387,6 @@ class EmbeddingStore:
             raise Refused(file.place("split_names"), "a name comes twice", RESTORE)
 
 
-def _look_at_shards(shards: Shards | None, *, skip_damaged: bool) -> tuple[StoreError, ...]:
-    """Check shards; note those that are left out.
-
-    Raises:
-        StoreError: some cannot be used, and none, or all, are to be left out.
-    """
-    if shards is None:
-        return ()
-    if not skip_damaged:
-        shards.check()
-        return ()
-    faults = shards.deep_faults()
-    if len(faults) == len(shards.table.shards):
-        raise shards.together(faults)
-    shards.lost = frozenset(faults)
-    return tuple(faults[number] for number in sorted(faults))
-
-
 def _packed_results(file: CheckedFile) -> tuple[str, ...]:
     names = [path.removeprefix("results/") for path in file.groups if path.startswith("results/")]
     names = sorted({name.split("/")[0] for name in names})
@@ -510,7 +492,7 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
             yield name
 
 
-def open_store(path: str | os.PathLike[str], *, verify: bool = True, skip_damaged: bool = False) -> EmbeddingStore:
+def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> EmbeddingStore:
     """Open a finished store and check it.
 
     Structure, sizes, types and the content digest are always checked; a file that this process did not write
@@ -520,8 +502,6 @@ def open_store(path: str | os.PathLike[str], *, verify: bool = True, skip_damage
         path: the file, ``NAME.h5``.
         verify: also compare every block of array data with its digest when it is first used, about one
             second per gigabyte.
-        skip_damaged: of a store in shards, leave out those that are lost or damaged: all rows are read to find them,
-            ``damaged`` says what is wrong, and ``sound`` which rows are left.
 
     Raises:
         NotAStore: missing, not HDF5, or of another format.
@@ -533,4 +513,4 @@ def open_store(path: str | os.PathLike[str], *, verify: bool = True, skip_damage
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:
-        return EmbeddingStore(file, path, verify=verify, skip_damaged=skip_damaged)
+        return EmbeddingStore(file, path, verify=verify)

@@ -1,4 +1,4 @@
-"""The one writer of parts: a plan is carried out part by part, by one process or several, and survives a kill.
+"""The one writer of parts: a plan is carried out part by part, and survives a kill.
 
 ``Parts`` begins or continues a run, commits and verifies its parts, and guards the step that puts them together. Rows
 of a store and patches of its images differ in what a part holds and in what is made of the parts; that is said in
@@ -161,44 +161,11 @@ class Parts(Generic[Held]):
         Raises:
             ResourceError: the disk is full, ...
         """
-        self._write(self.path(number), number, datasets)
-        with translated(self.folder):
-            self._begun_path(number).unlink(missing_ok=True)
-
-    def _write(self, path: Path, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
         contents = Contents(dict(datasets))
         contents.set("", format=schema.FORMAT_PART, format_version=schema.FORMAT_VERSION, requires="")
         contents.set("", plan_digest=self.digest, **_part_numbers(*self._numbers[number]))
         data = Image(contents, block_bytes=1 << 62).to_bytes()
-        commit_bytes(path, [data, hashlib.sha256(data).digest()])
-
-    def keep(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
-        """Keep what is made of a part so far, so that a kill loses no more than what came since.
-
-        Raises:
-            ResourceError: the disk is full, ...
-        """
-        self._write(self._begun_path(number), number, datasets)
-
-    def kept(self, number: int) -> dict[str, NDArray[Any]] | None:
-        """Return what was kept of a part; ``None``: nothing, or what is damaged, which is said and made again.
-
-        Raises:
-            ResourceError: it cannot be read.
-        """
-        path = self._begun_path(number)
-        if not path.exists():
-            return None
-        try:
-            with translated(path), open_part(path) as file:
-                check_owner(file, self.digest, *self._numbers[number])
-                return {name: file.read(name) for name in file.datasets if not name.startswith("digests/")}
-        except StoreError as error:
-            self.warnings.append(f"{error.where}: {error.problem}; the {self._word} is made from its start")
-            return None
-
-    def _begun_path(self, number: int) -> Path:
-        return self.path(number).with_suffix(".begun")
+        commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
 
     def is_done(self, number: int) -> bool:
         """Say whether a part exists and is right; one that is not gets the name ``.bad`` and a warning.

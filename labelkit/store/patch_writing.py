@@ -1,4 +1,4 @@
-"""Make the patches of a store in pieces that survive a kill, by one process or several, with the same bytes.
+"""Make the patches of a store in pieces that survive a kill, with the same bytes.
 
 ``PatchRun`` goes beside an ``EmbeddingRun``: the rows of each of its parts are cut into pieces of whole batches,
 committed one by one. Once the store is there, ``publish`` makes the files of the set of them, ``SET.json`` last.
@@ -106,20 +106,15 @@ class PatchRun:
         if not run._is_finished():
             run._check_place()
 
-    def pending_parts(self, rank: int = 0, world: int = 1) -> list[int]:
-        """Return the parts of the store of which worker ``rank`` of ``world`` still has to make patches, in order."""
+    def pending_parts(self) -> list[int]:
+        """Return the parts of the store whose patches are still to be made, in order."""
         if self.already_done:
             return []
-        mine = [number for number, piece in enumerate(self.plan.pieces) if piece[0] % world == rank]
-        return sorted({self.plan.pieces[number][0] for number in mine if not self._parts.is_done(number)})
+        return sorted({piece[0] for number, piece in enumerate(self.plan.pieces) if not self._parts.is_done(number)})
 
     def pieces_of(self, part: int) -> list[int]:
         """Return the pieces of a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
-
-    def has_pieces_before(self, part: int, row: int) -> bool:
-        """Whether all pieces of a part that end at or before a row are there and right."""
-        return all(self._parts.is_done(number) for number in self.pieces_of(part) if self.plan.pieces[number][3] <= row)
 
     def write_piece(self, number: int, piece: Piece) -> None:
         """Commit a piece. The same piece may be written again; the same values give the same bytes.

@@ -73,8 +73,6 @@ def match_rows(
     named: dict[tuple[bytes, str], tuple[int, int]] = {}
     for number, store in enumerate(stores):
         for row, (name, digest) in enumerate(zip(store.sample_ids, store.sha256, strict=True)):
-            if not store.sound[row]:
-                continue
             first.setdefault(digest.tobytes(), (number, row))
             named.setdefault((digest.tobytes(), name), (number, row))
     found = np.full((len(sample_ids), 2), -1, dtype=np.int64)
@@ -104,8 +102,6 @@ def copy_rows(
     for number, store in enumerate(stores):
         mine = places[:, 0] == number
         rows = places[mine, 1]
-        if not store.sound[rows].all():
-            raise store.damaged[0]
         sources = {name: getattr(store, name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
         for name in extras:
             views = store.view_embeddings if name == VIEWS else None

@@ -73,10 +73,8 @@ the content digest; the lines of the columns in shards do, as if they were in th
 Shards lie in ``NAME.h5.shards/`` as ``00000-FRAME.h5``: the number from 0, and the first 16 digits of ``frame``, so
 that no name is taken from the file, and a store can be replaced while it is read. Each is an HDF5 file of the same
 rules, format labelkit.shard: ``embeddings`` (m, d) and further outputs (m, w), attributes ``shard``, ``row_start``,
-``row_stop`` and ``store_digest``; large arrays begin at multiples of 65536 bytes. The embeddings in each shard of a
-store above 4 MiB fill whole pages of 65536 bytes, the last shard excepted, so that they can be mapped one after the
-other; above 64 MiB further outputs do, too. The index is committed last. It holds no virtual dataset: HDF5 reads zeros
-where the file of one is missing.
+``row_stop`` and ``store_digest``. The index is committed last. It holds no virtual dataset: HDF5 reads zeros where the
+file of one is missing.
 
 Patches, ``NAME.h5.patches/SET-00000-of-00008.h5``: the features of each place of the images, in files of their own
 that are never merged; the same rules, kind ``patches``. Each holds rows [``row_start``, ``row_stop``) of the store
@@ -171,7 +169,6 @@ Run folder, ``NAME.h5.run/``, while a store is being made; gone once the store h
                      format labelkit.part, followed by the 32 bytes of its SHA-256, so that damage is
                      found before HDF5 reads it. Datasets as in a store, ``skipped/rows`` (m,) int64
                      instead of ``skipped/sample_ids``; attributes ``part`` and ``plan_digest``
-    parts/000042.begun  the rows of a part so far, a few seconds old at most; gone once the part is there
     lock             held by the one process that publishes
     publish-*.tmp    the store being assembled
 
@@ -227,12 +224,6 @@ MAX_OBJECTS = 10_000
 PART_DIGEST_BYTES = 32
 SET_BYTES = 512 << 20
 MAX_SHARDS = 10_000
-SHARD_ALIGNMENT = 1 << 16
-"""Pages of all systems are at most this large."""
-UNALIGNED_BYTES = 64 << 20
-"""Up to this many bytes further outputs in shards need not fill pages: they are read into memory, not mapped."""
-COPIED_BYTES = 4 << 20
-"""Up to this many bytes the embeddings in shards need not, either."""
 SET_JSON_BYTES = 16 << 20
 
 RESULT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

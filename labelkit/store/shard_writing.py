@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,53 +30,39 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a store is split; one of the three is given.
+    """How a store is split; one of the two is given.
 
     Attributes:
         count: shards of about equal size.
         rows: most rows of a shard.
-        given: first row, and the row after the last one, of each shard, as another store has them.
     """
 
     count: int | None = None
     rows: int | None = None
-    given: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Check that one is given.
 
         Raises:
-            ValueError: several or none are, or the number is below 1.
+            ValueError: both or none are, or the number is below 1.
         """
-        numbers = [number for number in (self.count, self.rows, len(self.given) or None) if number is not None]
+        numbers = [number for number in (self.count, self.rows) if number is not None]
         if len(numbers) != 1 or numbers[0] < 1:
             raise ValueError(f"count or rows of shards must be at least 1, got {self.count} and {self.rows}")
 
-    def borders(self, rows: int, row_bytes: Mapping[str, int]) -> list[tuple[int, int]]:
-        """Return first row, and the row after the last one, of each shard.
+    @classmethod
+    def of(cls, count: int | None, rows: int | None) -> Sharding | None:
+        """Return how a store is split; ``None`` if neither is given: it is one file."""
+        return None if count is None and rows is None else cls(count, rows)
 
-        Those of all but small stores fill whole pages, so that they can be mapped one after the other: there may then
-        be fewer shards than asked for, or shards of fewer rows.
-
-        Args:
-            rows: of the store, at least one.
-            row_bytes: of each column in shards.
-        """
-        if self.given:
-            return list(self.given)
-        size, page = rows * sum(row_bytes.values()), schema.SHARD_ALIGNMENT
-        # of a store that fits in memory many times, it is enough that the embeddings are not copied
-        mapped = list(row_bytes.values()) if size > schema.UNALIGNED_BYTES else [row_bytes["embeddings"]]
-        unit = math.lcm(*(page // math.gcd(page, width) for width in mapped)) if size > schema.COPIED_BYTES else 1
-        units = -(-rows // unit)
+    def borders(self, rows: int) -> tuple[tuple[int, int], ...]:
+        """Return first row, and the row after the last one, of each shard of a store of so many rows, at least one."""
         if self.rows is not None:
-            step = max(1, self.rows // unit, -(-units // schema.MAX_SHARDS))
-            cuts = [*range(0, units, step), units]
+            cuts = [*range(0, rows, max(self.rows, -(-rows // schema.MAX_SHARDS))), rows]
         else:
-            count = min(self.count or 1, units, schema.MAX_SHARDS)
-            cuts = [units * number // count for number in range(count + 1)]
-        edges = [min(cut * unit, rows) for cut in cuts]
-        return list(pairwise(edges))
+            count = min(self.count or 1, rows, schema.MAX_SHARDS)
+            cuts = [rows * number // count for number in range(count + 1)]
+        return tuple(pairwise(cuts))
 
 
 def sharded_columns(contents: Contents) -> list[str]:
@@ -123,7 +108,7 @@ class ShardedImage:
             )
             for name in names
         }
-        borders = sharding.borders(data[names[0]].shape[0], {name: columns[name].row_bytes for name in names})
+        borders = sharding.borders(data[names[0]].shape[0])
         root = contents.attributes[""]
         images: list[tuple[str, Image]] = []
         described: list[Shard] = []
@@ -242,7 +227,7 @@ def _shard_image(
     contents.set("", format=schema.FORMAT_SHARD, format_version=schema.FORMAT_VERSION, requires="")
     contents.set("", shard=number, row_start=start, row_stop=stop, store_digest=attribute_text(root["content_digest"]))
     # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
-    return Image(contents, block_bytes=1 << 62, alignment=schema.SHARD_ALIGNMENT)
+    return Image(contents, block_bytes=1 << 62)
 
 
 def _describe(image: Image, columns: ShardTable, number: int, start: int, stop: int) -> Shard:

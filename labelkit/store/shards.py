@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,19 +22,13 @@ from labelkit.errors import Damaged, Refused, StoreError, resource_error
 from labelkit.reading import NotRegularError, check_keys, open_regular, parse_object
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.stitched import StitchedMap, can_stitch
 
 Array = NDArray[Any]
 
-SHARD_RESTORE = (
-    "Restore it from a copy, or give the `labelkit embed` command that made the store again, which computes its rows "
-    "alone; `cluster`, `discover`, `evaluate`, `retrieve`, `suggest`, `export` and `embed --reuse` leave them out with "
-    "--skip-damaged"
-)
+SHARD_RESTORE = "Restore it from a copy, or repeat the `labelkit embed` command that made the store, with --overwrite."
 """What to do about a shard that is lost or damaged."""
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 _DIGEST = re.compile("[0-9a-f]{64}")
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -136,18 +130,7 @@ class ShardTable:
         shards: list[Shard] = []
         for number, entry in enumerate(values["files"]):
             shards.append(_shard(number, shards[-1].stop if shards else 0, entry, columns))
-        table = cls(columns, tuple(shards))
-        for name, column in columns.items():
-            if table.rows * column.row_bytes > schema.UNALIGNED_BYTES and not table.fills_pages(name):
-                raise ValueError(f"{name} is large, and does not fill pages")
-        return table
-
-    def fills_pages(self, column: str) -> bool:
-        """Say whether the rows of a column fill whole pages of every system, so that nobody has to copy them."""
-        page, row_bytes = schema.SHARD_ALIGNMENT, self.columns[column].row_bytes
-        return all(shard.offsets[column] % page == 0 for shard in self.shards) and all(
-            (shard.stop - shard.start) * row_bytes % page == 0 for shard in self.shards[:-1]
-        )
+        return cls(columns, tuple(shards))
 
     def spans(self, shard: Shard) -> list[tuple[int, int]]:
         """Return offset and bytes of the rows of each column in a shard, in the order of the file."""
@@ -217,20 +200,17 @@ def shards_folder(index: Path) -> Path:
     return real.with_name(real.name + ".shards")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Shards:
     """The shards of a store, for reading. No file is held open.
 
     Attributes:
         index: file of the store.
         table: what it says about them.
-        lost: shards whose rows are left out: they read as zeros.
     """
 
     index: Path
     table: ShardTable
-    lost: frozenset[int] = field(default_factory=frozenset)
-    _seen: dict[int, tuple[int, int, int, int]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def folder(self) -> Path:
@@ -241,60 +221,28 @@ class Shards:
         """Return the file of a shard."""
         return self.folder / shard.name
 
-    # ---- what is wrong
-
-    def gone(self) -> StoreError | None:
-        """Return the error that names the folder if there is none."""
-        if self.folder.exists():
-            return None
-        problem = f"there is no such folder, and all {len(self.table.shards)} shards of {self.index.name} lie in it"
-        remedy = f"Put it back beside {self.index.name}, or embed again with --overwrite."
-        return Damaged(str(self.folder), problem, remedy)
-
-    def faults(self) -> dict[int, StoreError]:
-        """Return what is wrong with shards at first sight, by number: absent, cut, another file.
-
-        Raises:
-            ResourceError: the system does not let us read one.
-        """
-        found: dict[int, StoreError] = {}
-        for shard in self.table.shards:
-            try:
-                self._open(shard).close()
-            except StoreError as error:
-                found[shard.number] = error
-        return found
-
-    def deep_faults(self) -> dict[int, StoreError]:
-        """Return what is wrong with shards when all of their rows are read, by number."""
-        found = self.faults()
-        for shard in self.table.shards:
-            for name in self.table.columns:
-                if shard.number not in found and (error := self._fault_in(shard, name)) is not None:
-                    found[shard.number] = error
-        return found
-
     def check(self) -> None:
-        """Look at every shard that is not left out, not at its rows.
+        """Look at every shard, not at its rows.
 
         Raises:
-            StoreError: some are absent, cut, or other files; one error that names them.
+            StoreError: one is absent, cut, or another file.
             ResourceError: the system does not let us read one.
         """
-        found = {number: fault for number, fault in self.faults().items() if number not in self.lost}
-        if found:
-            raise self.together(found)
+        for shard in self.table.shards:
+            self._open(shard).close()
 
-    def together(self, faults: Mapping[int, StoreError]) -> StoreError:
-        """Return one error that names damaged shards, or the folder if it is gone with all of them."""
-        if (gone := self.gone()) is not None:
-            return gone
-        first, *others = (faults[number] for number in sorted(faults))
-        if not others:
-            return first
-        names = ", ".join(Path(error.where).name for error in others[:_SHOWN])
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        return type(first)(first.where, f"{first.problem}; also damaged or absent: {names}{more}", first.remedy)
+    def faults(self) -> Iterator[StoreError]:
+        """Yield what is wrong with each shard that is lost or damaged; all rows are read.
+
+        Raises:
+            ResourceError: the system does not let us read one.
+        """
+        for shard in self.table.shards:
+            for column in self.table.columns:
+                error = self._fault_in(shard, column)
+                if error is not None:
+                    yield error
+                    break
 
     def blame(self, column: str, start: int, stop: int) -> StoreError | None:
         """Return the error that names the damaged shard among those with the rows [start, stop); ``None``: none is.
@@ -302,30 +250,20 @@ class Shards:
         Raises:
             ResourceError: the system does not let us read one.
         """
-        for shard in self.table.overlapping(start, stop):
-            try:
-                error = self._fault_in(shard, column)
-            except StoreError as found:
-                return found
-            if error is not None:
-                return error
-        return None
+        faults = (self._fault_in(shard, column) for shard in self.table.overlapping(start, stop))
+        return next((error for error in faults if error is not None), None)
 
     def _fault_in(self, shard: Shard, column: str) -> StoreError | None:
-        digest, row = hashlib.sha256(), shard.start
-        problem: str | None = None
-        for block in self._rows(shard, column, 0, shard.stop - shard.start):
-            digest.update(block.data)
-            finite = np.isfinite(block).all(axis=1)
-            if problem is None and not finite.all():
-                problem = f"row {row + int(np.argmin(finite))} of {column} holds a number that is not finite"
-            row += len(block)
-        if digest.hexdigest() != shard.sha256[column]:
-            problem = f"digest of {column} differs, the file was changed or the disk is failing"
-            problem = f"{problem} (rows {shard.start}-{shard.stop - 1})"
-        return None if problem is None else Damaged(str(self.path(shard)), problem, SHARD_RESTORE)
-
-    # ---- reading
+        digest = hashlib.sha256()
+        try:
+            for block in self._rows(shard, column, 0, shard.stop - shard.start):
+                digest.update(block.data)
+        except StoreError as error:
+            return error
+        if digest.hexdigest() == shard.sha256[column]:
+            return None
+        problem = f"digest of {column} differs, the file was changed or the disk is failing"
+        return Damaged(str(self.path(shard)), f"{problem} (rows {shard.start}-{shard.stop - 1})", SHARD_RESTORE)
 
     def _open(self, shard: Shard) -> BinaryIO:
         """Open a shard that is the file which the index describes, as far as can be seen without its rows.
@@ -348,19 +286,16 @@ class Shards:
         except OSError as error:
             raise resource_error(error, str(path)) from error
         try:
-            status = os.fstat(handle.fileno())
-            if status.st_size != shard.size:
-                raise Damaged(str(path), f"has {status.st_size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
-            identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-            if self._seen.get(shard.number) != identity:
-                digest = hashlib.sha256()
-                for start, stop in gaps(shard.size, self.table.spans(shard)):
-                    handle.seek(start)
-                    digest.update(_read_fully(handle, stop - start))
-                if digest.hexdigest() != shard.frame:
-                    problem = f"is not the file that {self.index.name} names: its header differs ({rows})"
-                    raise Damaged(str(path), problem, SHARD_RESTORE)
-                self._seen[shard.number] = identity
+            size = os.fstat(handle.fileno()).st_size
+            if size != shard.size:
+                raise Damaged(str(path), f"has {size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
+            digest = hashlib.sha256()
+            for start, stop in gaps(shard.size, self.table.spans(shard)):
+                handle.seek(start)
+                digest.update(_read_fully(handle, stop - start))
+            if digest.hexdigest() != shard.frame:
+                problem = f"is not the file that {self.index.name} names: its header differs ({rows})"
+                raise Damaged(str(path), problem, SHARD_RESTORE)
         except OSError as error:
             handle.close()
             raise resource_error(error, str(path)) from error
@@ -391,46 +326,13 @@ class Shards:
             ResourceError: the system does not let us read one.
         """
         found = self.table.columns[column]
-        values = np.zeros((stop - start, found.width), found.dtype)
+        values = np.empty((stop - start, found.width), found.dtype)
         for shard in self.table.overlapping(start, stop):
-            if shard.number in self.lost:
-                continue
             first = max(start, shard.start)
             for block in self._rows(shard, column, first - shard.start, min(stop, shard.stop) - shard.start):
                 values[first - start : first - start + len(block)] = block
                 first += len(block)
         return values
-
-    def map(self, column: str) -> Array:
-        """Return a column as a read-only map of the files, or as an array where their rows do not fill whole pages.
-
-        Raises:
-            StoreError: a shard is absent, cut, or another file.
-            ResourceError: the system does not let us read one.
-        """
-        found = self.table.columns[column]
-        shards = self.table.shards
-        sizes = [(shard.stop - shard.start) * found.row_bytes for shard in shards]
-        if not can_stitch([shard.offsets[column] for shard in shards], sizes):
-            value = self.read(column, 0, self.table.rows)
-            value.flags.writeable = False
-            return value
-        stitched = StitchedMap(found.dtype, (self.table.rows, found.width))
-        for shard, size in zip(shards, sizes, strict=True):
-            if shard.number not in self.lost:
-                with self._open(shard) as handle:
-                    try:
-                        stitched.put(handle.fileno(), shard.offsets[column], size, shard.start * found.row_bytes)
-                    except OSError as error:
-                        raise resource_error(error, str(self.path(shard))) from error
-        return stitched.array
-
-    def rows_of(self, numbers: Iterable[int]) -> NDArray[np.bool_]:
-        """Return (n,) whether a row lies in one of these shards."""
-        marks = np.zeros(self.table.rows, dtype=np.bool_)
-        for number in numbers:
-            marks[self.table.shards[number].start : self.table.shards[number].stop] = True
-        return marks
 
 
 def _read_fully(handle: BinaryIO, size: int) -> bytearray:

@@ -219,12 +219,10 @@ def _collect(found: Verified, check: Callable[[], object]) -> None:
 
 def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
     """Read all datasets but those of packed results, which are files of their own; name the shards that are damaged."""
-    shards = file.shards
-    if shards is not None:
-        shards.lost = frozenset(shards.faults())
-    in_shards: list[LabelkitError] = []
+    damaged_shards = [] if file.shards is None else list(file.shards.faults())
+    found.faults += damaged_shards
     for path, info in file.datasets.items():
-        if path.startswith("results/"):
+        if path.startswith("results/") or (damaged_shards and file.is_sharded(path)):
             continue
         damaged: list[Damaged] = []
         wants_finite = _wants_finite(file, path)
@@ -240,11 +238,7 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
                     where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
                     found.faults.append(Refused(where, "holds a number that is not finite", RESTORE))
             start += len(block) if info.shape else 0
-        (in_shards if file.is_sharded(path) else found.faults).extend(damaged)
-    if shards is not None and (in_shards or shards.lost):
-        gone = shards.gone()
-        named = {0: gone} if gone is not None else shards.deep_faults()
-        found.faults += [named[number] for number in sorted(named)] or in_shards
+        found.faults.extend(damaged)
 
 
 def _wants_finite(file: CheckedFile, path: str) -> bool:

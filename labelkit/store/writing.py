@@ -1,6 +1,6 @@
-"""Make an embedding store in parts that survive a kill, by one process or several, with the same bytes.
+"""Make an embedding store in parts that survive a kill, with the same bytes.
 
-``EmbeddingRun.open`` checks the place and writes down the plan; workers write parts, in any order and any
+``EmbeddingRun.open`` checks the place and writes down the plan; parts are written, in any order and any
 number of times; ``publish`` puts them together, and the store appears under its name complete. Whatever
 is interrupted is continued by doing the same again. Parts are written by ``labelkit.store.parts``.
 """
@@ -73,7 +73,6 @@ class EmbeddingRun:
         self.plan = plan
         self.already_done = False
         self._overwrite = overwrite
-        self._rest: EmbeddingStore | None = None
         self._parts = Parts(
             embedding_run_folder(out),
             out,
@@ -90,9 +89,6 @@ class EmbeddingRun:
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
         """Check that the store can be made here, before any image is touched, and begin or continue the run.
 
-        Of a finished store of this plan whose shards are damaged, parts are made of the rows that are left, so that
-        only the others are to be made again; the content has to come out the same.
-
         Args:
             out: the store, ``NAME.h5``; its folder is made if it is missing.
             plan: what to make; see ``continue_plan`` for runs that were interrupted.
@@ -106,8 +102,6 @@ class EmbeddingRun:
         """
         run = cls(Path(out), plan, overwrite=overwrite)
         run.already_done = not run._parts.begin(run._is_finished, run._check_space, plan.files())
-        if not run.already_done and run._rest is not None:
-            run._keep_rest(run._rest)
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
@@ -117,8 +111,8 @@ class EmbeddingRun:
         start = part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
-    def pending_parts(self, rank: int = 0, world: int = 1) -> list[int]:
-        """Return the parts that worker ``rank`` of ``world`` still has to write, in order.
+    def pending_parts(self) -> list[int]:
+        """Return the parts that are still to be written, in order.
 
         Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and
         returned.
@@ -126,11 +120,9 @@ class EmbeddingRun:
         Raises:
             ResourceError: a part cannot be read or renamed.
         """
-        if not 0 <= rank < world:
-            raise ValueError(f"rank {rank} of {world}")
         if self.already_done:
             return []
-        return [part for part in range(rank, self.plan.num_parts, world) if not self._parts.is_done(part)]
+        return [part for part in range(self.plan.num_parts) if not self._parts.is_done(part)]
 
     def write_part(
         self,
@@ -182,27 +174,6 @@ class EmbeddingRun:
         """Return what lets `labelkit status` count this process while it makes parts."""
         return nullcontext() if self.already_done else working(self._parts.folder)
 
-    def keep_begun(self, part: int, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Keep what is made of a part that is not done; what it holds is for the caller to know.
-
-        Raises:
-            ResourceError: the disk is full, ...
-        """
-        self._parts.keep(part, columns)
-
-    def begun(self, part: int) -> dict[str, NDArray[Any]] | None:
-        """Return what was kept of a part, ``None`` if there is nothing that can be used.
-
-        Raises:
-            ResourceError: it cannot be read.
-        """
-        return self._parts.kept(part)
-
-    @property
-    def was_there(self) -> bool:
-        """Whether the store was there before this run, whole or in part."""
-        return self.already_done or self._rest is not None
-
     def publish(self, max_bad: float = 0.01, sharding: Sharding | None = None) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
 
@@ -211,8 +182,7 @@ class EmbeddingRun:
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
-            sharding: how the store is split; ``None``: it is one file. The content is the same. A store whose shards
-                are damaged keeps its own.
+            sharding: how the store is split; ``None``: it is one file. The content is the same.
 
         Returns:
             The store.
@@ -231,9 +201,6 @@ class EmbeddingRun:
                 small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
                 load = lru_cache(maxsize=None if small else 1)(self._parts.load)
                 image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
-                if self._rest is not None:
-                    sharding = Sharding(given=self._rest.shard_borders)
-                    self._check_same(image, self._rest)
                 self._install(image if sharding is None else ShardedImage.of(image, sharding))
                 try:
                     self._parts.clear()
@@ -255,9 +222,6 @@ class EmbeddingRun:
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
         except StoreError as error:
-            self._rest = self._rest_of_store()
-            if self._rest is not None:
-                return False
             raise output_exists(self.out, state=f"and cannot be used ({error.problem})") from error
         raise self._made_otherwise(store)
 
@@ -279,43 +243,7 @@ class EmbeddingRun:
         )
         return output_exists(self.out, state=f"and was made from these images with other options{told}")
 
-    def _rest_of_store(self) -> EmbeddingStore | None:
-        """What is left of a store of this plan, of which nothing but shards is damaged; ``None``: there is none."""
-        try:
-            rest = open_store(self.out, skip_damaged=True)
-        except StoreError:
-            return None
-        if rest.plan_digest != self._parts.digest or not rest.damaged:
-            return None
-        self.warnings.extend(f"{fault.where}: {fault.problem}; made again" for fault in rest.damaged)
-        return rest
-
-    def _keep_rest(self, rest: EmbeddingStore) -> None:
-        """Make the parts whose rows are all left."""
-        reasons = dict(rest.skipped)
-        names = self.plan.sample_ids
-        before = np.cumsum([name not in reasons for name in names])
-        for part in self.pending_parts():
-            start, stop = self.part_range(part)
-            skipped = [(row, reasons[names[row]]) for row in range(start, stop) if names[row] in reasons]
-            last = int(before[stop - 1])
-            rows = slice(last - (stop - start - len(skipped)), last)
-            if rest.sound[rows].all():
-                columns = {name: getattr(rest, name)[rows] for name in ("embeddings", *schema.IMAGE_COLUMNS)}
-                extras = {name: rest.extras[name][rows] for name in self.plan.widths}
-                if rest.view_embeddings is not None:
-                    extras[VIEWS] = rest.view_embeddings[rows].reshape(-1, self.plan.num_views * self.plan.dim)
-                self.write_part(part, **columns, extras=extras, skipped=skipped)
-
-    def _check_same(self, image: Image, rest: EmbeddingStore) -> None:
-        if image.content_digest != rest.content_digest:
-            problem = "the rows that were made again are not those that were lost"
-            remedy = "Embed anew with --overwrite; results of the old rows will not fit."
-            raise Mismatch(str(self.out), problem, remedy)
-
     def _plan_of_store(self) -> str | None:
-        if self._rest is not None:
-            return None  # it is there, and damaged
         try:
             with open_file(self.out, schema.FORMAT_STORE) as file:
                 return str(file.attributes[""].get("plan_digest"))
@@ -467,7 +395,7 @@ class EmbeddingRun:
         try:
             for old in self._parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, replace=self._overwrite or self._rest is not None, alone=True)
+            install_store(image, self.out, temporary, replace=self._overwrite, alone=True)
         except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
                 return  # another process published the same

@@ -7,9 +7,6 @@ import math
 import numpy as np
 import pytest
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
-from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.shared_rows import ALONE, Processes
-from tests.process_threads import in_threads
 
 
 @pytest.mark.parametrize("k", [1, 3, 50])
@@ -134,24 +131,3 @@ def test_logistic_regression_does_not_know_scale_or_place(rng: np.random.Generat
     first = logistic_regression(features, labels, features, num_classes=2)
     moved = logistic_regression(1e3 * features + 50, labels, 1e3 * features + 50, num_classes=2)
     np.testing.assert_allclose(first, moved, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("solver", ["lbfgs", "sgd", "adamw"])
-def test_classifiers_of_several_processes_are_those_of_one(rng: np.random.Generator, solver: str, size: int) -> None:
-    features, labels = rng.normal(size=(91, 4)).astype(np.float32) + 3, rng.integers(0, 3, 91)
-    features[np.arange(91), labels] += 1
-    # one process has no query, as few of a batch as none, and parts are of different length
-    rows, queries = StoredRows(features, in_blocks=False), features[:2]
-
-    def run(processes: Processes) -> np.ndarray:
-        if solver == "lbfgs":
-            return logistic_regression(rows, labels, queries, num_classes=3, l2=0.01, processes=processes)
-        return linear_probe(
-            rows, labels, queries, num_classes=3, epochs=9, batch_size=6, lr=0.1, optimizer=solver, processes=processes
-        )  # type: ignore[arg-type] # one of two words
-
-    expected, found = run(ALONE), in_threads(size, run)
-    for one in found:
-        np.testing.assert_array_equal(one, found[0])
-        np.testing.assert_allclose(one, expected, atol=1e-8 if solver == "lbfgs" else 1e-5)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms import suggestion
-from labelkit.algorithms.shared_rows import ALONE, Processes, SharedRows, shared_rows
 from labelkit.algorithms.suggestion import (
     Candidates,
     choose_best,
@@ -18,17 +17,12 @@ from labelkit.algorithms.suggestion import (
     nearest_of,
 )
 from numpy.typing import NDArray
-from tests.process_threads import in_threads
 
 Array = NDArray[Any]
 
 
 def unit(rows: Array) -> Array:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-
-def alone(rows: Array) -> SharedRows:
-    return shared_rows(rows, "rows", ALONE)
 
 
 @pytest.fixture
@@ -38,7 +32,7 @@ def rows(rng: np.random.Generator) -> Array:
 
 @pytest.fixture
 def anyone(rows: Array) -> Candidates:
-    return Candidates(alone(rows), 0.0)
+    return Candidates(rows, 0.0)
 
 
 def cost(rows: Array, chosen: list[int], weights: Array) -> float:
@@ -70,7 +64,7 @@ def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
         falls.append((before - min(costs)) / 40)
 
     chosen, gains = choose_covering(
-        alone(rows), 5, np.array(labeled, dtype=np.int64), anyone, generator=rng, weights=weights if weighted else None
+        rows, 5, np.array(labeled, dtype=np.int64), anyone, generator=rng, weights=weights if weighted else None
     )
 
     assert chosen.tolist() == expected
@@ -81,11 +75,11 @@ def test_covering_looks_at_few_rows_at_a_time_and_chooses_the_same(
     rows: Array, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = np.zeros(0, dtype=np.int64)
-    chosen, _ = choose_covering(alone(rows), 8, nobody, Candidates(alone(rows), 0.0), generator=rng)
+    chosen, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
     monkeypatch.setattr(suggestion, "_LOOKED_AT", 2)
     monkeypatch.setattr(suggestion, "_BLOCK_NUMBERS", 50)
 
-    again, _ = choose_covering(alone(rows), 8, nobody, Candidates(alone(rows), 0.0), generator=rng)
+    again, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
 
     assert again.tolist() == chosen.tolist()
 
@@ -105,10 +99,10 @@ def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
         gains[labeled + expected] = -1
         expected.append(int(gains.argmax()))
         nearest = np.minimum(nearest, apart[:, expected[-1]])
-    candidates = Candidates(alone(rows), 0.0)
+    candidates = Candidates(rows, 0.0)
     candidates.open[labeled] = False
 
-    chosen, _ = choose_covering(alone(rows), 6, np.array(labeled, dtype=np.int64), candidates, generator=rng)
+    chosen, _ = choose_covering(rows, 6, np.array(labeled, dtype=np.int64), candidates, generator=rng)
 
     assert chosen.tolist() == expected
 
@@ -121,7 +115,7 @@ def test_covering_of_many_rows_sums_over_a_draw_of_them(
     inside = np.isin(np.arange(40), drawn).astype(float)
     first = int(np.argmin([cost(rows, [row], inside) for row in range(40)]))
 
-    chosen, _ = choose_covering(alone(rows), 1, np.zeros(0, dtype=np.int64), anyone, generator=np.random.default_rng(3))
+    chosen, _ = choose_covering(rows, 1, np.zeros(0, dtype=np.int64), anyone, generator=np.random.default_rng(3))
 
     assert chosen.tolist() == [first]
 
@@ -135,14 +129,14 @@ def test_the_farthest_row_is_the_one_whose_nearest_label_is_farthest(rows: Array
         have.append(int(np.argmax(nearest)))
         distances.append(max(nearest))
 
-    chosen, apart = choose_farthest(alone(rows), 6, np.array(labeled), anyone)
+    chosen, apart = choose_farthest(rows, 6, np.array(labeled), anyone)
 
     assert chosen.tolist() == have[2:]
     np.testing.assert_allclose(apart, distances, rtol=1e-5)
 
 
 def test_the_first_of_the_farthest_rows_is_nearest_to_the_mean(rows: Array, anyone: Candidates) -> None:
-    chosen, apart = choose_farthest(alone(rows), 1, np.zeros(0, dtype=np.int64), anyone)
+    chosen, apart = choose_farthest(rows, 1, np.zeros(0, dtype=np.int64), anyone)
 
     assert chosen.tolist() == [int(np.argmin(np.linalg.norm(rows - rows.mean(axis=0), axis=1)))]
     assert np.isnan(apart[0])
@@ -160,10 +154,10 @@ def test_typical_rows_are_the_middles_of_the_largest_clusters_without_a_label(rn
         near = np.sort(apart, axis=1)[:, 1 : 1 + min(20, len(blob) - 1)]
         middles.append(int(near.mean(axis=1).argmin()))
     labeled = np.array([0])
-    candidates = Candidates(alone(points), 0.0)
+    candidates = Candidates(points, 0.0)
     candidates.close(labeled)
 
-    chosen, scores, of = choose_typical(alone(points), 2, labeled, candidates, generator=rng)
+    chosen, scores, of = choose_typical(points, 2, labeled, candidates, generator=rng)
 
     assert chosen.tolist() == [starts[1] + middles[1], starts[2] + middles[2]]
     assert of.tolist() == [30, 20]
@@ -219,18 +213,18 @@ def test_a_choice_rules_out_its_near_duplicates(rng: np.random.Generator) -> Non
     scores = np.arange(20)[::-1]
     nobody = np.zeros(0, dtype=np.int64)
 
-    assert choose_best(scores, 20, Candidates(alone(points), 0.001)).tolist() == list(range(10))
+    assert choose_best(scores, 20, Candidates(points, 0.001)).tolist() == list(range(10))
     for chosen in (
-        choose_covering(alone(points), 20, nobody, Candidates(alone(points), 0.001), generator=rng)[0],
-        choose_farthest(alone(points), 20, nobody, Candidates(alone(points), 0.001))[0],
-        choose_typical(alone(points), 20, nobody, Candidates(alone(points), 0.001), generator=rng)[0],
+        choose_covering(points, 20, nobody, Candidates(points, 0.001), generator=rng)[0],
+        choose_farthest(points, 20, nobody, Candidates(points, 0.001))[0],
+        choose_typical(points, 20, nobody, Candidates(points, 0.001), generator=rng)[0],
     ):
         assert sorted(row % 10 for row in chosen.tolist()) == list(range(10))
 
 
 def test_duplicates_of_labeled_rows_and_all_but_one_black_image_are_ruled_out() -> None:
     points = np.array([[1, 0], [1, 0], [0, 1], [0, 0], [0, 0]], dtype=np.float32)
-    candidates = Candidates(alone(points), 0.0)
+    candidates = Candidates(points, 0.0)
     candidates.close(np.array([0]))
 
     assert choose_best([5, 4, 3, 2, 1], 5, candidates).tolist() == [2, 3]
@@ -240,13 +234,13 @@ def test_rows_in_a_narrow_cone_are_not_all_duplicates(rng: np.random.Generator) 
     points = unit(np.array([1.0, 0, 0, 0]) + 0.001 * rng.normal(size=(20, 4)))
 
     assert (points @ points.T).min() > 0.9999
-    assert sorted(choose_best(np.ones(20), 20, Candidates(alone(points), 0.001)).tolist()) == list(range(20))
+    assert sorted(choose_best(np.ones(20), 20, Candidates(points, 0.001)).tolist()) == list(range(20))
 
 
 def test_near_duplicates_are_found_in_every_tile(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.repeat(rng.normal(size=(40, 3)), 2, axis=0).astype(np.float32)[rng.permutation(80)]
     chosen = np.arange(0, 80, 3)
-    whole, tiled = (Candidates(alone(rows), 0.001) for _ in range(2))
+    whole, tiled = (Candidates(rows, 0.001) for _ in range(2))
     whole.close(chosen)
     for name, number in (("_TILE_WIDTH", 4), ("_TILE_NUMBERS", 28)):
         monkeypatch.setattr(suggestion, name, number)
@@ -258,49 +252,10 @@ def test_near_duplicates_are_found_in_every_tile(rng: np.random.Generator, monke
     np.testing.assert_array_equal(tiled.open, ~equal)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("labeled", [[], [3, 30]])
-def test_several_processes_choose_what_one_chooses(
-    rng: np.random.Generator, labeled: list[int], size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(suggestion, "MOST_SERVED", 25)
-    monkeypatch.setattr(suggestion, "_LOOKED_AT", 4)
-    # each row is there twice, far apart: the first of equals is chosen
-    points = np.tile(unit(rng.normal(size=(19, 3))), (2, 1))
-    weights, known = rng.uniform(size=38), np.array(labeled, dtype=np.int64)
-
-    def run(processes: Processes) -> list[list[Any]]:
-        rows = shared_rows(points, "rows", processes)
-        found: list[list[Any]] = []
-        for choose in (
-            lambda c: choose_covering(rows, 12, known, c, generator=np.random.default_rng(1)),
-            lambda c: choose_covering(rows, 12, known, c, generator=np.random.default_rng(1), weights=weights),
-            lambda c: choose_farthest(rows, 30, known, c),
-            lambda c: choose_typical(rows, 12, known, c, generator=np.random.default_rng(1)),
-            lambda c: (choose_best(weights, 30, c),),
-        ):
-            candidates = Candidates(rows, 0.01)
-            candidates.close(known)
-            found.append([np.asarray(one).tolist() for one in choose(candidates)])
-        return found
-
-    expected = run(ALONE)
-    assert [len(one[0]) for one in expected][:2] == [12, 12]
-    for one in in_threads(size, run):
-        for (rows, *scores), (wanted, *falls) in zip(one, expected, strict=True):
-            assert rows == wanted
-            for these, those in zip(scores, falls, strict=True):
-                np.testing.assert_allclose(these, those, rtol=1e-9, atol=1e-12)
-
-
 def test_of_scores_that_rounding_cannot_tell_apart_the_first_row_is_chosen(rng: np.random.Generator) -> None:
     points, scores = unit(rng.normal(size=(6, 3))), np.array([0.0, 1, 1 + 1e-15, 0, 1 + 4e-15, 1 + 2e-15])
 
-    def run(processes: Processes) -> list[int]:
-        return choose_best(scores, 2, Candidates(shared_rows(points, "rows", processes), 0.0)).tolist()
-
-    assert run(ALONE) == [1, 2]
-    assert in_threads(2, run) == [[1, 2]] * 2
+    assert choose_best(scores, 2, Candidates(points, 0.0)).tolist() == [1, 2]
 
 
 def test_the_nearest_place_is_the_first_of_equals_with_its_squared_distance() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import h5py
-from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.shard_writing import Sharding
 from labelkit.store.shards import shards_folder
@@ -11,8 +10,6 @@ from labelkit.store.writing import EmbeddingRun
 from store_samples import make_plan, write_part
 
 BAD = {1: "broken", 4: "empty"}
-PAGE_DIM = schema.SHARD_ALIGNMENT // 4
-"""Values of a row that fills a page."""
 
 
 def make_sharded(out, plan=None, *, sharding=None, bad=None, overwrite=False):

@@ -416,18 +416,3 @@ def test_a_damaged_piece_is_made_again(tmp_path: Path) -> None:
     again = PatchRun.open(tmp_path / "s.h5", plan)
     assert 0 in again.pending_parts()
     assert "made again" in again.warnings[0]
-
-
-def test_two_workers_make_the_same_bytes(tmp_path: Path) -> None:
-    plan = make_patch_plan()
-    make_both(tmp_path / "s.h5", plan)
-    expected = bytes_of_all(tmp_path / "s.h5")
-    (tmp_path / "w").mkdir()
-    make_store(tmp_path / "w" / "s.h5", bad=BAD)
-    for rank in (1, 0):
-        run = PatchRun.open(tmp_path / "w" / "s.h5", plan)
-        for part in run.pending_parts(rank, 2):
-            for number in run.pieces_of(part):
-                run.write_piece(number, piece_of(plan, number))
-    run.publish(open_store(tmp_path / "w" / "s.h5"))
-    assert bytes_of_all(tmp_path / "w" / "s.h5") == expected

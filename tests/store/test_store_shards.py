@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import mmap
 import os
-from itertools import pairwise
 
 import h5py
 import labelkit
 import numpy as np
 import pytest
-from labelkit.algorithms.mapped import map_of, release
 from labelkit.errors import Refused, ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
@@ -21,18 +18,9 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.shard_writing import Sharding
 from labelkit.store.shards import ShardTable, shards_folder
-from labelkit.store.stitched import StitchedMap
 from labelkit.store.writing import EmbeddingRun
-from shard_samples import BAD, PAGE_DIM, flip, make_sharded, shard_paths
+from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
-
-
-@pytest.fixture
-def mapped(monkeypatch):
-    """Shards of any size fill whole pages, as those of large stores do."""
-    monkeypatch.setattr(schema, "UNALIGNED_BYTES", 0)
-    monkeypatch.setattr(schema, "COPIED_BYTES", 0)
-
 
 # ---- the same content
 
@@ -51,21 +39,6 @@ def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, sharding, dtype):
         assert getattr(many, name) == getattr(one, name)
     for name in ("labels", "labeled", "splits", "sha256", "file_sizes", "image_sizes"):
         np.testing.assert_array_equal(getattr(many, name), getattr(one, name))
-
-
-def test_shards_that_fill_pages_are_one_map(tmp_path, mapped):
-    plan = make_plan(dim=PAGE_DIM, extras={"logits": PAGE_DIM})
-    one = make_store(tmp_path / "one.h5", plan, bad=BAD)
-    many = make_sharded(tmp_path / "many.h5", plan, sharding=Sharding(count=4), bad=BAD)
-    assert many.num_shards == 4
-    assert many.content_digest == one.content_digest
-    for found, expected in ((many.embeddings, one.embeddings), (many.extras["logits"], one.extras["logits"])):
-        whole = map_of(found)
-        assert whole is not None
-        assert not found.flags.writeable
-        np.testing.assert_array_equal(found, expected)
-        release(found[1:5], whole)
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_rows_of_a_shard_are_read_by_others(tmp_path):
@@ -148,7 +121,7 @@ def test_a_store_without_images_can_be_split(tmp_path):
 @pytest.mark.parametrize("rows", [1, 7, 16, 1000])
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
-    borders = Sharding(count=count).borders(rows, {"embeddings": 12})
+    borders = Sharding(count=count).borders(rows)
     assert len(borders) == min(count, rows)
     assert [row for start, stop in borders for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in borders]
@@ -156,25 +129,7 @@ def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
 
 
 def test_at_most_so_many_rows_are_in_a_shard():
-    assert Sharding(rows=4).borders(10, {"embeddings": 12}) == [(0, 4), (4, 8), (8, 10)]
-
-
-@pytest.mark.parametrize("sharding", [Sharding(count=16), Sharding(rows=100_000)])
-def test_shards_of_large_stores_fill_pages(sharding):
-    row_bytes = {"embeddings": 4 * 129, "logits": 40}
-    borders = sharding.borders(1_000_000, row_bytes)
-    for size in row_bytes.values():
-        assert all((stop - start) * size % 65536 == 0 for start, stop in borders[:-1])
-    assert [borders[0][0], borders[-1][1]] == [0, 1_000_000]
-    assert all(first[1] == second[0] for first, second in pairwise(borders))
-    assert max(stop - start for start, stop in borders) <= 100_000
-
-
-def test_embeddings_of_middling_stores_fill_pages():
-    borders = Sharding(count=16).borders(100_000, {"embeddings": 512, "logits": 40})
-    assert len(borders) == 16
-    assert all((stop - start) * 512 % 65536 == 0 for start, stop in borders[:-1])
-    assert any((stop - start) * 40 % 65536 for start, stop in borders[:-1])
+    assert Sharding(rows=4).borders(10) == ((0, 4), (4, 8), (8, 10))
 
 
 @pytest.mark.parametrize("wrong", [{}, {"count": 0}, {"rows": 0}, {"count": 1, "rows": 1}])
@@ -196,14 +151,6 @@ def test_a_replaced_store_takes_its_shards_along(tmp_path):
     assert new.labels is None
     make_store(tmp_path / "s.h5", overwrite=True)
     assert not shards_folder(tmp_path / "s.h5").exists()
-
-
-def test_a_store_that_is_replaced_while_it_is_read_stays_whole_under_its_reader(tmp_path, mapped):
-    plan = make_plan(dim=PAGE_DIM, extras={})
-    old = make_sharded(tmp_path / "s.h5", plan)
-    expected = np.array(old.embeddings)
-    make_sharded(tmp_path / "s.h5", make_plan(dim=PAGE_DIM, extras={}, splits=None, split_names=()), overwrite=True)
-    np.testing.assert_array_equal(old.embeddings, expected)
 
 
 @pytest.mark.parametrize("failing", range(4))
@@ -332,23 +279,6 @@ def test_a_table_that_cannot_be_is_refused(store, change):
         parsed(values)
 
 
-@pytest.mark.parametrize("rows", [1 << 14, 1 << 28])
-def test_large_columns_that_would_have_to_be_copied_are_refused(store, rows):
-    # a file with holes takes no place on the disk, a copy of it takes memory
-    values = table_of(store)
-    for entry in values["files"]:
-        entry.update(rows=rows, offsets={"embeddings": 65536, "logits": 65536 + 12 * rows}, bytes=65536 + 20 * rows)
-    assert parsed(values).rows == 4 * rows
-    for entry in values["files"]:
-        entry.update(rows=rows + 1, bytes=65536 + 20 * (rows + 1))
-        entry["offsets"]["logits"] += 12
-    if rows == 1 << 14:
-        assert parsed(values).rows == 4 * (rows + 1)
-    else:
-        with pytest.raises(ValueError, match="does not fill pages"):
-            parsed(values)
-
-
 def test_a_flipped_bit_of_the_table_is_found(store):
     at = store.read_bytes().index(b'"frame"')
     for offset in (at, at + 20, at + 60):
@@ -357,20 +287,3 @@ def test_a_flipped_bit_of_the_table_is_found(store):
         with pytest.raises(StoreError):
             open_store(store)
         store.write_bytes(data)
-
-
-# ---- maps
-
-
-def test_what_no_file_was_put_into_reads_as_zeros(tmp_path):
-    path = tmp_path / "rows"
-    path.write_bytes(bytes(range(256)) * (2 * mmap.PAGESIZE // 256))
-    stitched = StitchedMap(np.dtype("u1"), (3 * mmap.PAGESIZE,))
-    with path.open("rb") as file:
-        stitched.put(file.fileno(), mmap.PAGESIZE, mmap.PAGESIZE, 2 * mmap.PAGESIZE)
-        with pytest.raises(ValueError, match="bytes"):
-            stitched.put(file.fileno(), 0, 2 * mmap.PAGESIZE, 2 * mmap.PAGESIZE)
-        with pytest.raises(OSError, match="argument"):
-            stitched.put(file.fileno(), 1, mmap.PAGESIZE, 0)
-    assert not stitched.array[: 2 * mmap.PAGESIZE].any()
-    np.testing.assert_array_equal(stitched.array[2 * mmap.PAGESIZE :], np.arange(mmap.PAGESIZE) % 256)

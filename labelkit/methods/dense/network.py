@@ -10,7 +10,7 @@ from torch import Tensor
 from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.launched import process_count
+from labelkit.engine.distributed import process_count
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.recipe import check_crops, take_branches

@@ -22,7 +22,7 @@ from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.sending import send, send_all
-from labelkit.engine.gathering import gather_batch
+from labelkit.engine.distributed import gather_batch
 from labelkit.engine.method import StepOutput, TrainState
 from labelkit.errors import DivergenceError
 from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity

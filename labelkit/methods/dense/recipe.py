@@ -14,7 +14,7 @@ from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.checkpoint import load_model_state
-from labelkit.engine.launched import process_count
+from labelkit.engine.distributed import process_count
 from labelkit.engine.method import Phase
 from labelkit.engine.schedules import CosineSchedule
 from labelkit.engine.timing import GroupRates, Pace

@@ -14,7 +14,7 @@ from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.launched import process_count
+from labelkit.engine.distributed import process_count
 from labelkit.engine.method import Phase, TrainState
 from labelkit.engine.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.engine.timing import Pace

@@ -27,7 +27,7 @@ from labelkit.config.methods.san import SANConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.gathering import gather_batch
+from labelkit.engine.distributed import gather_batch
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.timing import GroupRates, Moment, Pace, RunSize, Scheduled

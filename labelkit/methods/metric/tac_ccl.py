@@ -29,7 +29,7 @@ from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.gathering import gather_batch
+from labelkit.engine.distributed import gather_batch
 from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.timing import GroupRates, Moment, Pace, RunSize, Scheduled

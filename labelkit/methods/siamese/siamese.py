@@ -29,7 +29,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import plain_view, sela_view, siamese_views
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.gathering import gather_batch
+from labelkit.engine.distributed import gather_batch
 from labelkit.engine.inputs import MonitorInputs
 from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.representation import RepresentationMonitor

@@ -25,17 +25,15 @@ from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe, c
 from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
 from labelkit.stages.discover.grouping import GroupedRows, group_first, read_grouping
 from labelkit.stages.discover.held_out import Grouping, Looks, given_label_evidence, hidden_label_looks
-from labelkit.stages.discover.many_rows import answer_rest, from_first, merged, merged_rows
+from labelkit.stages.discover.many_rows import answer_rest, merged, merged_rows
 from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.several import current_processes, of_others, refuse_several
-from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, free_name, write_result
 
 DECISIONS = ("known", "new", "unsure", "given", "left out")
@@ -44,7 +42,7 @@ DECISIONS = ("known", "new", "unsure", "given", "left out")
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 _FEW_LABELS = 10
-_NO_PARAMETERS = ("calibration_labels", "labels", "max_memory", "skip_damaged")
+_NO_PARAMETERS = ("calibration_labels", "labels", "max_memory")
 
 _MOST_NEW = 0.95
 """Share of the images that groups alone can say to be of new classes."""
@@ -83,13 +81,11 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         DatasetError: no labels to calibrate with.
         ConfigError: files that would be overwritten.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(store, name, overwrite=config.overwrite, kind="answers")
-    if config.num_clusters is not None:
-        refuse_several("--num-clusters", "makes groups first", "Make them first: `labelkit cluster ss-kmeans`.")
     grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
     read = read_grouping(store, config)
     grouping, given, rows = read.grouping, read.given, read.rows
@@ -101,8 +97,6 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
             "Embed images without labels too.",
         )
     answers = _answer_all(config, store, read)
-    if answers is None:
-        return of_others()
     found = answers.found
     sure = found.confidence >= config.min_confidence
     if config.coverage is not None:
@@ -148,21 +142,16 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), _tables(counts, expected, cells, answers.calibration))
 
 
-def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows) -> _Answers | None:
-    """Name all rows: some together, by the first process, and the others by what these say, by all.
-
-    Returns:
-        Answers; ``None`` on processes other than the first.
+def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows) -> _Answers:
+    """Name all rows: some together, and the others by what these say.
 
     Raises:
         DatasetError: no labels to calibrate with.
         StoreError: rows that are not finite.
     """
-    processes, places = current_processes(), read.places
+    places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
-    answers: _Answers | None = None
-    if processes.rank == 0:
-        answers = _answer(config, store, read.grouping, given)
+    answers = _answer(config, store, read.grouping, given)
     others = np.ones(len(read.rows), dtype=bool)
     others[places] = False
     if not others.any():
@@ -172,21 +161,13 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     if used < known:
         current_progress().warning(f"{used:,} of {known:,} labels are learned from: raise --max-rows to use more")
 
-    def told() -> dict[str, NDArray[Any]]:
-        assert answers is not None  # it is the first process
-        made = answers.calibration
-        sides = np.array([[side.known, side.new] for side in (made, made.lower, made.upper)])
-        return {**answers.rule.arrays(), "sides": sides, "new_classes": read.grouping.class_of_group < 0}
-
-    arrays = from_first(told, processes)
-    own, *ends = arrays.pop("sides").tolist()
-    rule = AnswerRule.of_arrays(arrays, {"temperature": own[0], "temperature_new": own[1]})
+    made = answers.calibration
+    arrays = {**answers.rule.arrays(), "new_classes": read.grouping.class_of_group < 0}
+    rule = AnswerRule.of_arrays(arrays, {"temperature": made.known, "temperature_new": made.new})
     assert rule is not None
     assert rule.temperatures is not None
-    sides = [Temperatures(known, new, rule.temperatures.threshold) for known, new in ends]
-    rest = answer_rest(store, read.rows[others], read.grouping.features, rule, sides, processes)
-    if answers is None:
-        return None
+    sides = [Temperatures(end.known, end.new, rule.temperatures.threshold) for end in (made.lower, made.upper)]
+    rest = answer_rest(store, read.rows[others], read.grouping.features, rule, sides)
     return replace(
         answers,
         found=merged(places, answers.found, rest.found),
@@ -283,7 +264,6 @@ def _write(
         arrays=arrays,
         params={
             **params,
-            **left_out_params(store),
             **({"labels": source} if source else {}),
             "grouping": grouping.name,
             "recipe": str(answers.recipe),

@@ -13,7 +13,6 @@ from labelkit.algorithms.class_number import ClassNumberChoice
 from labelkit.algorithms.class_number_belief import MOST_ROWS
 from labelkit.algorithms.group_levels import GroupLevels
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
-from labelkit.algorithms.shared_rows import largest_part, of_first
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -26,8 +25,6 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.several import current_processes, of_others, refuse_several
-from labelkit.stages.sharded import left_out_params, open_rest
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, check_new_result, read_result, write_result
 
@@ -60,25 +57,19 @@ class _Classes:
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     """Choose the number of classes, unless it is given, then put every row into one: by a tree, or by k-means.
 
-    Rows are scaled to length 1. Of several processes each draws rows and chooses the number alike, and the number of
-    the first counts; then each puts its part of the rows into groups.
+    Rows are scaled to length 1.
 
     Raises:
         StoreError: the store cannot be used.
         DatasetError: it has no labels that may be used, and the criterion needs some.
-        ConfigError: bounds that leave no choice, more classes than rows, nowhere to draw, or several processes and a
-            search over all rows.
+        ConfigError: bounds that leave no choice, more classes than rows, or nowhere to draw.
     """
-    if config.criterion == "published":
-        remedy = "Leave it out, or start without torchrun."
-        refuse_several("--criterion", "published clusters all rows at once", remedy)
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
     params |= {} if config.num_classes is None else {"num_classes": config.num_classes}
-    params |= left_out_params(store)
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     features = _features(config, store, rows)
@@ -91,10 +82,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
             "the network was trained with labels of these classes, which it tells apart better than others: there are "
             "likely more classes than the numbers say"
         )
-    (best,) = of_first(np.array([judgement.choice.best]), current_processes()).tolist()
-    found = _assign(config, features, labels, best)
-    if current_processes().rank > 0:
-        return of_others()
+    found = _assign(config, features, labels, judgement.choice.best)
     seconds = time.monotonic() - started
     if len(found.labels) < judgement.choice.best:
         current_progress().message(
@@ -167,7 +155,6 @@ def _assign(
             num_classes,
             rule,
             generator=keyed_generator(config.seed, "cluster"),
-            processes=current_processes(),
         )
         levels = made.levels(config.levels - 1) if config.levels > 1 else None
     return _Classes(made.ids, made.labels, made.centroids, inertia=made.inertia, levels=levels)
@@ -181,7 +168,7 @@ def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDA
     beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
     if config.grouping == "tree":
         beside = max(beside, tree_bytes(len(rows), store.dim, most))
-        held = largest_part(len(rows), current_processes())
+        held = len(rows)
     else:
         held = kmeans_held(len(rows))
     remedy, what = "lower --max-classes", "choosing the number of classes"

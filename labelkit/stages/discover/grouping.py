@@ -80,7 +80,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         Mismatch: it belongs to another version of the store.
     """
     result, ids = _grouped(store, config)
-    rows = np.flatnonzero((ids >= 0) & store.sound)
+    rows = np.flatnonzero(ids >= 0)
     if not len(rows):
         raise StoreError(result.where, "groups no row", "Make it again on this store.")
     given, class_of_group = _labels(store, config, result, rows, ids[rows])

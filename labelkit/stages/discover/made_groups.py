@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.clustering import kmeans, nearest_centroids, sum_rows
 from labelkit.algorithms.group_levels import GroupLevels, join_groups
 from labelkit.algorithms.group_tree import group_tree
-from labelkit.algorithms.row_blocks import Rows, StoredRows, parts_of
-from labelkit.algorithms.shared_rows import ALONE, Processes, of_first, part_of
+from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.algorithms.small_groups import set_aside_small
 from labelkit.errors import ConfigError
 from labelkit.stages.group.cluster import semi_supervised_cluster
@@ -67,7 +66,6 @@ def make_groups(
     rule: GroupingRule,
     *,
     generator: np.random.Generator,
-    processes: Processes = ALONE,
 ) -> MadeGroups:
     """Put rows into groups; fewer come out if there are not so many of the least size.
 
@@ -77,13 +75,12 @@ def make_groups(
         num_groups: at least the number of classes with labels, at most these and one for each row without a label.
         rule: how.
         generator: of draws and starts.
-        processes: that share the rows; the groups are those that the first one makes.
 
     Raises:
         ConfigError: more groups than a tree of so many rows has leaves.
     """
     if rule.name == "tree":
-        tree = group_tree(features, labels, generator=generator, processes=processes)
+        tree = group_tree(features, labels, generator=generator)
         if num_groups > tree.most:
             problem = f"{num_groups} classes: a tree of {len(labels):,} rows is made of {tree.most:,} small groups"
             raise ConfigError("--num-classes", problem, "Choose fewer, or pass --grouping k-means.")
@@ -94,9 +91,9 @@ def make_groups(
         places = np.zeros((count, tree.places.shape[1]))
         np.add.at(places, of_leaf, tree.places * weights[:, None])
         places = places / np.bincount(of_leaf, weights)[:, None]
-        return _made(features, of_first(ids, processes), tree.labels, of_first(places, processes), processes)
+        return _made(features, ids, tree.labels, places)
     ids, classes, centroids = _by_kmeans(features, labels, num_groups, rule, generator)
-    made = _made(features, ids, classes, centroids, processes)
+    made = _made(features, ids, classes, centroids)
     return replace(made, places=made.centroids)
 
 
@@ -150,16 +147,13 @@ def _made(
     ids: NDArray[np.int64],
     classes: NDArray[np.int64],
     places: NDArray[np.float64],
-    processes: Processes,
 ) -> MadeGroups:
     count = len(places)
     labels = np.full(count, -1, dtype=np.int64)
     labels[: len(classes)] = classes
-    mine = part_of(len(ids), processes)
-    rows: Rows = features.part(mine) if isinstance(features, StoredRows) else features[mine]
     # no group is empty
-    centroids = processes.sum(sum_rows(rows, ids[mine], count)) / np.bincount(ids, minlength=count)[:, None]
+    centroids = sum_rows(features, ids, count) / np.bincount(ids, minlength=count)[:, None]
     inertia = 0.0
-    for where, part in parts_of(rows):
-        inertia += float(np.square(part - centroids[ids[mine][where]]).sum())
-    return MadeGroups(ids, labels, centroids, float(processes.sum(np.array([inertia]))[0]), places)
+    for where, part in parts_of(features):
+        inertia += float(np.square(part - centroids[ids[where]]).sum())
+    return MadeGroups(ids, labels, centroids, inertia, places)

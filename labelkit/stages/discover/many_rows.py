@@ -1,13 +1,11 @@
 """Answer for more rows than are answered together: some are, and the others by the rule that these give.
 
-The rule is that of ``predict`` (``rule``). It works row by row, so that time and memory grow with the rows alone, and
-processes share the rows.
+The rule is that of ``predict`` (``rule``). It works row by row, so that time and memory grow with the rows alone.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -16,7 +14,6 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.algorithms.shared_rows import Processes, part_of
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
 from labelkit.stages.discover.rule import NEIGHBORS, AnswerRule
@@ -90,9 +87,8 @@ def answer_rest(
     together: NDArray[np.float32],
     rule: AnswerRule,
     sides: Sequence[Temperatures],
-    processes: Processes,
 ) -> RestAnswers:
-    """Answer for rows of a store by a rule; each process answers for a part of them.
+    """Answer for rows of a store by a rule.
 
     Args:
         store: whose.
@@ -100,27 +96,20 @@ def answer_rest(
         together: (m, d) features that ``rule.shares`` belong to.
         rule: with temperatures.
         sides: lower and upper temperatures.
-        processes: that share the rows.
 
     Raises:
         StoreError: rows that are not finite.
     """
     assert rule.temperatures is not None
-    mine = rows[part_of(len(rows), processes)]
     found: list[Confidences] = []
     expected: list[NDArray[np.float64]] = []
-    for shares in rest_shares(store, mine, together, rule):
+    for shares in rest_shares(store, rows, together, rule):
         found.append(confidences(shares, rule.class_of_group, rule.temperatures))
         ends = [confidences(shares, rule.class_of_group, side).confidence for side in sides]
         expected.append(np.stack(ends, axis=1))
     return RestAnswers(
-        Confidences(
-            *(
-                processes.join(_joined([getattr(one, field.name) for one in found], getattr(_EMPTY, field.name)))
-                for field in fields(Confidences)
-            )
-        ),
-        processes.join(_joined(expected, np.zeros((0, len(sides))))),
+        Confidences(*(np.concatenate([getattr(one, f.name) for one in found]) for f in fields(Confidences))),
+        np.concatenate(expected),
     )
 
 
@@ -148,16 +137,6 @@ def rest_shares(
             features = embeddings / lengths if rule.unit_rows else embeddings
             yield rule.with_near(features, None if near is None else near(embeddings))
             task.advance(len(embeddings))
-
-
-_NO_IDS: Final = np.zeros(0, dtype=np.int64)
-_NONE: Final = np.zeros(0)
-_EMPTY: Final = Confidences(_NO_IDS, _NONE, _NONE, _NO_IDS, _NONE, np.zeros(0, dtype=bool))
-
-
-def _joined(parts: Sequence[NDArray[Any]], empty: NDArray[Any]) -> NDArray[Any]:
-    """One after the other; a process may have none."""
-    return np.concatenate(parts) if parts else empty
 
 
 class _NearShares:
@@ -196,13 +175,3 @@ def merged_rows(places: Ints, together: NDArray[Any], rest: NDArray[Any]) -> NDA
     others[places] = False
     whole[places], whole[others] = together, rest
     return whole
-
-
-def from_first(make: Callable[[], Mapping[str, NDArray[Any]]], processes: Processes) -> dict[str, NDArray[Any]]:
-    """Return arrays that the first process makes, on all."""
-    buffer = io.BytesIO()
-    if processes.rank == 0:
-        np.savez(buffer, allow_pickle=False, **make())
-    whole = processes.join(np.frombuffer(buffer.getvalue(), dtype=np.uint8)).tobytes()
-    with np.load(io.BytesIO(whole), allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}

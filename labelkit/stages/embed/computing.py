@@ -131,8 +131,6 @@ def _chosen_runtime(
         needs = "a CPU and float32"
     elif config.dense or with_logits:
         needs = "the embeddings alone (--no-logits, and no --dense)"
-    elif runtime.world_size > 1:
-        needs = "a single process"
     elif not has_onnx() or missing_packages():
         needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:

@@ -18,12 +18,10 @@ from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import Reader, count_workers
 from labelkit.engine.devices import Runtime
-from labelkit.engine.launched import process_count
-from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
 from labelkit.stages.embed.dry_run import describe_plan
-from labelkit.stages.embed.journal import Journal
 from labelkit.stages.embed.listing import as_asked, of_run
 from labelkit.stages.embed.memory import check_embed_memory
 from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_summary, plan_patches
@@ -35,8 +33,6 @@ from labelkit.stages.progress import Task, current_progress
 from labelkit.stages.read.locations import remember_images, remember_model
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.several import check_same_on_all
-from labelkit.stages.sharded import open_rest, say_if_split_otherwise, sharding_of
 from labelkit.stages.train.initialize import describe_weights
 from labelkit.stages.train.prepare import list_dataset, warn_of_lost
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -44,6 +40,7 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.reuse import copy_rows
+from labelkit.store.shard_writing import Sharding
 from labelkit.store.views import COLUMN as VIEWS
 from labelkit.store.writing import EmbeddingRun
 
@@ -60,8 +57,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         ConfigError: it does not fit into the memory.
     """
     if config.index is not None:
-        if process_count() > 1:
-            raise ConfigError("--index", "embeds rows, which several processes do not share", "Start without torchrun.")
         return embed_rows(config)
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
@@ -75,7 +70,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     dataset, labeled = _some_images(config, dataset, labeled)
     precision = "float32" if config.precision == "auto" else config.precision
     runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
-    check_same_on_all(config, runtime.texts)
     describe_weights(model.network)
     model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
@@ -84,7 +78,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
     draws = ViewDraws.of(config, dataset, model.view)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
-    reused = tuple(open_rest(path, skip_damaged=config.skip_damaged) for path in config.reuse or ())
+    reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(config.out, plan, reused, dataset)
     if config.dry_run:
@@ -112,7 +106,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     warn_of_lost(dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
-    runtime.close()
     if model.location is not None:
         remember_model(store.model.weights_fingerprint, model.location)
     remember_images(store.content_digest, config.dataset, config.data_root)
@@ -168,9 +161,8 @@ def _workers(
 
 def _embed_pending(work: _Work) -> int:
     """Make the parts of store and patches that are not there yet; return how many images that were."""
-    rank, world = work.runtime.rank, work.runtime.world_size
-    rows_missing = set(work.run.pending_parts(rank, world))
-    patches_missing = set() if work.patches is None else set(work.patches.pending_parts(rank, world))
+    rows_missing = set(work.run.pending_parts())
+    patches_missing = set() if work.patches is None else set(work.patches.pending_parts())
     parts = sorted(rows_missing | patches_missing)
     ranges = {k: work.run.part_range(k) for k in parts}
     embedded = 0
@@ -184,16 +176,16 @@ def _embed_pending(work: _Work) -> int:
 
 def _published(work: _Work) -> EmbeddingStore:
     """Put the parts together, of the store first; return it."""
-    run, patches, runtime = work.run, work.patches, work.runtime
-    runtime.barrier()
-    if runtime.is_main and not run.already_done:
-        run.publish(work.config.bad_limit, sharding_of(work.config))
-    if runtime.is_main and patches is not None:
+    run, patches = work.run, work.patches
+    sharding = Sharding.of(work.config.shards, work.config.shard_rows)
+    if not run.already_done:
+        run.publish(work.config.bad_limit, sharding)
+    if patches is not None:
         patches.publish(open_store(work.config.out))
-    runtime.barrier()
     store = open_store(work.config.out)
-    if run.was_there:
-        say_if_split_otherwise(store, sharding_of(work.config))
+    if run.already_done and store.shard_borders != (() if sharding is None else sharding.borders(store.n)):
+        held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
+        current_progress().warning(f"{store.path} was there already and stays {held}; `labelkit pack` splits it anew")
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()
@@ -352,7 +344,7 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
         is_copied = run.plan.reused[start:end, 0] >= 0
         rows, copied = rows[~is_copied], rows[is_copied]
         task.advance(len(copied))
-    columns, skipped = _embed_rows(work, k, rows, collector, task)
+    columns, skipped = _embed_rows(work, rows, collector, task)
     if not with_rows:
         return len(rows)
     if len(copied):
@@ -369,12 +361,9 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
 
 
 def _embed_rows(
-    work: _Work, part: int, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
+    work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
-    """Embed some rows of a part; return columns of those that can be read, and the others with reasons.
-
-    What is there is kept every few seconds, and found again when the same command is given after a kill.
-    """
+    """Embed some rows of a part; return columns of those that can be read, and the others with reasons."""
     runtime, config, network, order = work.runtime, work.config, work.network, work.order
     spec, plan = network.input_spec, work.run.plan
     found: dict[str, list[NDArray[Any]]] = {
@@ -386,10 +375,7 @@ def _embed_rows(
     }
     if work.draws is not None:
         found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
-    journal = Journal(work.run, work.patches, part, collector)
-    done, skipped = journal.restore(found, rows)
-    task.advance(done)
-    rows = rows[done:]
+    skipped: list[tuple[int, str]] = []
     loader = EvalLoader(
         work.dataset,
         work.model.view,
@@ -435,6 +421,4 @@ def _embed_rows(
         if collector is not None and maps is not None:
             collector.add(batch, keep, maps, config.dataset)
         task.advance(len(batch.rows))
-        done += len(batch.rows)
-        journal.keep(done, found, skipped)
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped

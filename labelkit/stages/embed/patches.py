@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,20 +122,6 @@ class PatchCollector:
         self._batches.append(Piece(rows, features.numpy(), cells, view_regions(batch.image_sizes[keep], self._view)))
         if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][3]:
             self._commit()
-
-    def waiting(self) -> dict[str, NDArray[Any]]:
-        """Return the batches that wait for the rest of their piece, as columns."""
-        if not self._batches:
-            return {}
-        names = ["rows", "features", "regions", *(["cells"] if self._run.plan.is_sampled else [])]
-        return {f"waiting/{name}": np.concatenate([getattr(batch, name) for batch in self._batches]) for name in names}
-
-    def go_on(self, row: int, kept: Mapping[str, NDArray[Any]]) -> None:
-        """Begin behind a row, with the batches that waited then."""
-        self._pieces = [number for number in self._pieces if self._run.plan.pieces[number][3] > row]
-        if "waiting/rows" in kept:
-            waiting = {name.removeprefix("waiting/"): values for name, values in kept.items()}
-            self._batches = [Piece(waiting["rows"], waiting["features"], waiting.get("cells"), waiting["regions"])]
 
     def _commit(self) -> None:
         batches, self._batches = self._batches, []

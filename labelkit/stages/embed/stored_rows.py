@@ -24,10 +24,10 @@ from labelkit.stages.read.locations import find_images, remember_images, remembe
 from labelkit.stages.read.networks import TrainedRun, headed_fingerprint, load_run, numerics_record, trained_labels
 from labelkit.stages.read.row_data import RowData, recorded_rows, store_listing
 from labelkit.stages.result import SimpleResult, Table
-from labelkit.stages.sharded import sharding_of
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.importing import ImportedColumns, ImportedImages, write_imported
 from labelkit.store.plans import plan_digest
+from labelkit.store.shard_writing import Sharding
 
 _ROWS_AT_A_TIME = 4096
 
@@ -142,7 +142,7 @@ def _write(
         created_by=f"labelkit {__version__}",
         recipe=recipe,
         extras=None if order is None else {"logits": logits[:, order]},
-        sharding=sharding_of(config),
+        sharding=Sharding.of(config.shards, config.shard_rows),
         overwrite=config.overwrite,
     )
 

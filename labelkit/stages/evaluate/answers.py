@@ -21,7 +21,6 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.read.given_labels import class_names_of, with_labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.sharded import say_if_made_without_rows
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, newest_name, read_result, write_result
 
@@ -39,7 +38,6 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(store, "answer"))
     check_kept_result(config, store, "evaluation", answer=result.name, split=config.split, bins=config.bins)
-    say_if_made_without_rows(store, result)
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"
         raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")

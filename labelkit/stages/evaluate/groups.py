@@ -28,9 +28,8 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.sharded import open_rest, say_if_made_without_rows
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result, write_result
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
@@ -48,7 +47,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
         ConfigError: it does not fit into the memory.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     check_kept_result(
         config,
         store,
@@ -317,7 +316,6 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
             continue
         key = next((key for key in _GROUPINGS if key in result.arrays), None)
         if key is not None:
-            say_if_made_without_rows(store, result)
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
             raise StoreError(result.where, "does not group the rows", "Name a result of cluster or discover.")
@@ -344,7 +342,7 @@ def _counted(
     store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result, truth: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """(n,) rows that have a label, without those that ``--rows`` leaves out."""
-    keep = (truth >= 0) & store.sound
+    keep = truth >= 0
     used = _used_labels(store, result)
     return keep & ~used if used is not None and _held_out(store, config, result) else keep
 

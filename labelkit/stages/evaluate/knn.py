@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe
 from labelkit.algorithms.projection import mapped_rows, principal_map
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.shared_rows import part_of
 from labelkit.config.evaluate import EvaluateKNNConfig
 from labelkit.errors import ConfigError
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
@@ -20,10 +19,8 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.several import current_processes, of_others
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 
@@ -39,7 +36,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         ConfigError: no such split, or a single row or a linear classifier where both are the same.
     """
     memory = Memory.of(config)
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     check_kept_result(
         config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
     )
@@ -59,8 +56,6 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
     by_k, votes = _votes(config, splits, memory)
     linear = _linear(config, splits) if config.linear else {}
-    if current_processes().rank > 0:
-        return of_others()
     first = dict(by_k[0])
     del first["k"]
     values: dict[str, object] = {
@@ -135,19 +130,15 @@ def _votes(
         queries, gallery = _on_components(splits, config.pca, memory)
     by_k: list[dict[str, float]] = []
     votes: list[NDArray[np.float64]] = []
-    processes = current_processes()
-    asked = part_of(len(splits.queries), processes)
     for k in config.k:
-        found = processes.join(
-            knn_votes(
-                queries.part(asked) if isinstance(queries, StoredRows) else queries[asked],
-                gallery,
-                splits.gallery_labels,
-                num_classes=num_classes,
-                k=k,
-                temperature=config.temperature,
-                own=splits.own[asked] if (splits.own >= 0).any() else None,
-            )
+        found = knn_votes(
+            queries,
+            gallery,
+            splits.gallery_labels,
+            num_classes=num_classes,
+            k=k,
+            temperature=config.temperature,
+            own=splits.own if (splits.own >= 0).any() else None,
         )
         votes = votes or [found]
         wanted = splits.query_labels
@@ -185,6 +176,5 @@ def _linear(config: EvaluateKNNConfig, splits: LabeledSplits) -> dict[str, float
         num_classes=len(splits.class_names),
         epochs=config.linear_epochs,
         seed=config.seed,
-        processes=current_processes(),
     )
     return {"linear_accuracy": top_k_accuracy(logits, splits.query_labels)}

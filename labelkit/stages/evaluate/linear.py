@@ -21,10 +21,8 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.several import current_processes, of_others
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 _SMALL: Final = 20_000
@@ -41,7 +39,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, both are the same, or they do not fit into the memory.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     check_kept_result(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
     splits = choose_labeled_splits(
         store, config.gallery, config.queries, config.labels, label_column=config.label_column
@@ -66,8 +64,6 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "max_gallery": config.max_gallery,
     }
     outputs = _outputs(config, splits, num_classes, solver, protocol)
-    if current_processes().rank > 0:
-        return of_others()
     top1 = mean_and_spread([top_k_accuracy(one, splits.query_labels) for one in outputs])
     top5 = None
     if num_classes > 5:
@@ -144,7 +140,6 @@ def _solve(splits: LabeledSplits, num_classes: int, l2: float) -> NDArray[np.flo
         splits.queries,
         num_classes=num_classes,
         l2=l2,
-        processes=current_processes(),
     )
 
 
@@ -162,7 +157,6 @@ def _train(
         seed=seed,
         optimizer=solver,
         rescale=config.rescale,
-        processes=current_processes(),
     )
 
 
@@ -191,7 +185,6 @@ def _choose_l2(
             splits.gallery.subset(held),
             num_classes=num_classes,
             l2=l2,
-            processes=current_processes(),
         )
         tried.append({"l2": l2, "accuracy": top_k_accuracy(logits, splits.gallery_labels[held])})
     return max(tried, key=lambda entry: entry["accuracy"])["l2"], tried

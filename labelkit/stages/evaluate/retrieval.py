@@ -23,10 +23,8 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
 from labelkit.stages.read.rows import check_features, split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.several import current_processes, of_others
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 # Python, numpy, scipy and what else the process holds beside the rows.
@@ -74,7 +72,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         Mismatch: two stores that were not embedded alike.
         ConfigError: no such split, k too large, too little memory allowed.
     """
-    store = with_labels(open_rest(config.index, skip_damaged=config.skip_damaged), config.labels, config.label_column)
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
     check_kept_result(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
     names = list(store.class_names)
     asked, held = _sides(store, names, config)
@@ -103,15 +101,12 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
             max_bytes=max_bytes,
             num_threads=threads,
             on_block=task.advance,
-            processes=current_processes(),
         )
     if not len(scores.query_rows):
         raise StoreError(
             f"{store.path}:/labels", "no row has another one of its class to find", "Choose other rows with --split."
         )
     nmi = _nmi(asked, held, features, found, config)
-    if current_processes().rank > 0:
-        return of_others()
     return _result(config, asked, held, scores, nmi, names)
 
 
@@ -124,7 +119,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         config: which rows.
     """
     if config.gallery_index is not None:
-        other = open_rest(config.gallery_index, skip_damaged=config.skip_damaged)
+        other = open_store(config.gallery_index)
         differing = other.differences(store)
         if differing:
             raise Mismatch(

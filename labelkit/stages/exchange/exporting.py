@@ -18,9 +18,8 @@ from labelkit.errors import ConfigError, StoreError, output_exists
 from labelkit.stages.exchange.parquet import Values, check_parquet, write_parquet
 from labelkit.stages.new_files import check_output
 from labelkit.stages.result import SimpleResult, Table
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.foreign.tables import ESCAPED_COLUMN, escape_name, needs_escape
 from labelkit.store.hdf5.writing import strings
 from labelkit.store.results import Result, read_result
@@ -40,27 +39,19 @@ class _Export:
         embeddings: (n, d), or ``None``.
         arrays: by name, for ``.npz``; the embeddings besides.
         single: the one array of ``.npy``, if it is not the embeddings.
-        rows: of the embeddings that are written; ``None``: all.
     """
 
     columns: dict[str, Values]
     embeddings: NDArray[Any] | None = None
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     single: NDArray[Any] | None = None
-    rows: NDArray[np.int64] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the embeddings that are written."""
-        assert self.embeddings is not None
-        return self.embeddings.shape if self.rows is None else (len(self.rows), self.embeddings.shape[1])
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Read the embeddings in pieces of rows."""
         assert self.embeddings is not None
         step = max(1, BLOCK_BYTES // (4 * self.embeddings.shape[1]))
-        for start in range(0, self.shape[0], step):
-            yield self.embeddings[slice(start, start + step) if self.rows is None else self.rows[start : start + step]]
+        for start in range(0, len(self.embeddings), step):
+            yield self.embeddings[start : start + step]
 
 
 def export_store(config: ExportConfig) -> SimpleResult:
@@ -80,7 +71,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
         check_output(config, names_path, "csv")
     if kind == ".parquet":
         check_parquet()
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     if config.what == "model":
         from labelkit.stages.exchange.onnx_model import export_model  # torch loads here
 
@@ -109,7 +100,6 @@ def export_store(config: ExportConfig) -> SimpleResult:
         "index": config.index,
         "what": config.what if config.result is None else f"result {config.result}",
         "rows": count,
-        "left_out": 0 if export.rows is None else store.n - len(export.rows),
         "dim": None if export.embeddings is None else store.dim,
         "columns": list(export.arrays) if kind == ".npz" else list(export.columns),
         "names_escaped": escaped,
@@ -151,22 +141,7 @@ def _store_export(store: EmbeddingStore, config: ExportConfig) -> _Export:
         arrays.update({name: np.asarray(getattr(store, name)) for name in IMAGE_COLUMNS})
     if with_rows:
         arrays.update(store.extras)
-    if with_rows and store.damaged:
-        return _of_rows(np.flatnonzero(store.sound), store, columns, arrays)
     return _Export(columns, store.embeddings if with_rows else None, arrays, store.labels)
-
-
-def _of_rows(
-    rows: NDArray[np.int64], store: EmbeddingStore, columns: dict[str, Values], arrays: dict[str, NDArray[Any]]
-) -> _Export:
-    """Some rows of the store alone; what is said about classes and splits stays whole."""
-    whole = ("class_names", "split_names", "old_classes")
-    some: dict[str, Values] = {
-        name: values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows.tolist()]
-        for name, values in columns.items()
-    }
-    fewer = {name: values if name in whole else values[rows] for name, values in arrays.items()}
-    return _Export(some, store.embeddings, fewer, rows=rows)
 
 
 def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _Export:
@@ -271,7 +246,7 @@ def _cell(value: object) -> object:
 
 def _write_npy(file: BinaryIO, export: _Export) -> None:
     if export.embeddings is not None:
-        _write_array(file, export.embeddings.dtype, export.shape, export.blocks())
+        _write_array(file, export.embeddings.dtype, export.embeddings.shape, export.blocks())
     else:
         assert export.single is not None
         _write_array(file, export.single.dtype, export.single.shape, iter([export.single]))
@@ -285,7 +260,7 @@ def _write_npz(file: BinaryIO, export: _Export) -> None:
                 _write_array(member, dtype, shape, blocks)
 
         if export.embeddings is not None:
-            add("embeddings", export.embeddings.dtype, export.shape, export.blocks())
+            add("embeddings", export.embeddings.dtype, export.embeddings.shape, export.blocks())
         for name, array in export.arrays.items():
             add(name, array.dtype, array.shape, iter([array]))
 

@@ -26,7 +26,6 @@ from labelkit.reading import sha256_file
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import remember_images
 from labelkit.stages.result import SimpleResult, Table
-from labelkit.stages.sharded import sharding_of
 from labelkit.store.embeddings import open_store
 from labelkit.store.foreign.arrays import Column, ForeignRows, read_npy, read_npz, spooled
 from labelkit.store.foreign.hdf5 import read_hdf5
@@ -40,6 +39,7 @@ from labelkit.store.importing import (
 )
 from labelkit.store.run_folder import translated
 from labelkit.store.schema import name_bytes, name_fault
+from labelkit.store.shard_writing import Sharding
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5
@@ -179,7 +179,7 @@ def _write(config: ImportConfig, foreign: _Foreign, digests: Mapping[str, str]) 
         images=None if config.images is None else _look_at_images(config.images, sample_ids),
         created_by=f"labelkit {__version__}",
         recipe={"imported": dict(digests), "found": rows.found, "images": config.images is not None},
-        sharding=sharding_of(config),
+        sharding=Sharding.of(config.shards, config.shard_rows),
         overwrite=config.overwrite,
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from labelkit.config.store_commands import PackConfig
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.sharded import sharding_of
 from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.patches import patches_folder
+from labelkit.store.shard_writing import Sharding
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
@@ -23,7 +23,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
     packed = pack_store(
         store,
         config.out,
-        sharding=sharding_of(config),
+        sharding=Sharding.of(config.shards, config.shard_rows),
         allow_stale=config.allow_stale,
         overwrite=config.overwrite,
     )

@@ -23,7 +23,7 @@ from labelkit.stages.find.stored_images import StoredImages
 from labelkit.stages.group.stable_ids import held_rows
 from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.rows import check_features, check_finite, split_rows, stored_zero_rows, unit_rows
+from labelkit.stages.read.rows import check_features, check_finite, split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, newest_name, read_result
@@ -141,7 +141,7 @@ def _nearest(
     what = f"comparing {len(rows):,} images with {len(among):,} others"
     beside = store.n * _BESIDE_BYTES
     gallery = Memory.of(config).rows(store, among, beside=beside, what=what)
-    directed = ~stored_zero_rows(gallery)
+    directed = ~zero_rows(gallery)
     gallery, among = gallery.subset(np.flatnonzero(directed)), among[directed]
     number = min(k, len(among) - int(np.isin(rows, among).any()))
     cosines, places = np.full((len(rows), max(1, number)), -1.0), np.full((len(rows), max(1, number)), -1)

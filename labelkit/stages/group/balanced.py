@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,11 +18,9 @@ from torch import Tensor
 
 from labelkit.algorithms.clustering import spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.algorithms.shared_rows import Processes, largest_part, part_of
 from labelkit.algorithms.sinkhorn import (
     KERNEL_BYTES,
     LinearScores,
-    Reduce,
     SinkhornResult,
     balanced_labels,
     make_prior,
@@ -40,8 +37,6 @@ from labelkit.stages.memory import Memory, sinkhorn_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_directions, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.several import current_processes, of_others, refuse_several
-from labelkit.stages.sharded import left_out_params, num_left_out
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, read_result, write_result
 
@@ -75,41 +70,30 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
         ConfigError: the prior is neither a word nor a file, or there are too many rows for an exact balance.
         InputError: the file of the prior cannot be used.
     """
-    if config.exact_balance:
-        refuse_several("--exact-balance", "balances all rows at once", "Leave it out, or start without torchrun.")
     if config.exact_balance and len(rows) > _EXACT_MOST_ROWS:
         raise ConfigError(
             "--exact-balance",
             f"{len(rows)} rows of {config.index}; the assignment takes at most {_EXACT_MOST_ROWS}",
             "Leave it out, or choose a smaller --split.",
         )
-    name, params = config.result or "sinkhorn", _params(config, store)
+    name, params = config.result or "sinkhorn", _params(config)
     check_new_result(store, name, overwrite=config.overwrite, kind="clusters", stage="cluster sinkhorn", params=params)
     earlier = read_earlier(config, name)
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     memory = Memory.of(config)
-    processes = current_processes()
     features = memory.rows(
         store,
         rows,
         beside=sinkhorn_bytes(config, len(rows), store.dim),
         what="sinkhorn",
         unit=True,
-        held=largest_part(len(rows), processes),
     )
     check_directions(store, rows, features)
     started = time.monotonic()
     with current_progress().task(f"sinkhorn, {config.num_clusters} clusters", total=None):
         prototypes = _first_prototypes(config, store, features)
-        own = features.part(part_of(len(rows), processes))
-        points = own if own.in_blocks else torch.from_numpy(own.to_array())
-        left = memory.left()
-        if left is not None:
-            # all must choose the same form
-            left = int(processes.join(np.array([left])).min())
-        found = _alternate(config, points, prior, prototypes, left, processes)
-    if processes.rank > 0:
-        return of_others()
+        points = features if features.in_blocks else torch.from_numpy(features.to_array())
+        found = _alternate(config, points, prior, prototypes, memory.left())
     seconds = time.monotonic() - started
     if not found.result.converged:
         current_progress().warning(
@@ -119,9 +103,8 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     return _write(config, store, rows, found, seconds, earlier)
 
 
-def _params(config: SinkhornConfig, store: EmbeddingStore) -> dict[str, object]:
-    told = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
-    return told | left_out_params(store)
+def _params(config: SinkhornConfig) -> dict[str, object]:
+    return {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
 
 
 def _write(
@@ -160,7 +143,7 @@ def _write(
             "prior_shares": lasting.place(found.prior.numpy()),
             **lasting.arrays(),
         },
-        params={**_params(config, store), **lasting.params(), **reached},
+        params={**_params(config), **lasting.params(), **reached},
         stage="cluster sinkhorn",
         overwrite=config.overwrite,
     )
@@ -171,7 +154,6 @@ def _write(
         "algorithm": "sinkhorn",
         "num_clusters": config.num_clusters,
         "rows": len(rows),
-        "left_out": num_left_out(store),
         **reached,
         "cost": found.result.cost,
         "mean_confidence": float(found.confidence.mean()),
@@ -192,24 +174,21 @@ def _alternate(
     prior: Tensor,
     prototypes: Tensor,
     memory_bytes: int | None,
-    processes: Processes,
 ) -> _Balanced:
     """Assign and move prototypes until no row changes its group.
 
     Args:
         config: options.
-        points: (m, d) rows of this process.
+        points: (m, d) rows.
         prior: (k,) shares.
         prototypes: (k, d) to begin with.
         memory_bytes: bounds what passes keep.
-        processes: that share the rows.
     """
     lam = 1 / config.temperature
-    reduce = None if processes.size == 1 else _reduce_over(processes)
     potentials: Tensor | None = None
     passes = 0
     if config.prototypes is None and bool((prior != prior[0]).any()):
-        first = solve(LinearScores(points, prototypes), lam, max_iterations=1, reduce=reduce)
+        first = solve(LinearScores(points, prototypes), lam, max_iterations=1)
         prior, passes = order_prior(prior, first.marginals), 1
     rounds = 0
     before: Tensor | None = None
@@ -218,33 +197,22 @@ def _alternate(
         last = rounds == config.max_iterations
         tol = config.tolerance if last else max(config.tolerance, _ROUND_TOLERANCE)
         scores = LinearScores(points, prototypes)
-        found = _solve(scores, lam, prior, tol, potentials, memory_bytes, reduce)
+        found = _solve(scores, lam, prior, tol, potentials, memory_bytes)
         passes += found.num_iterations
-        moved = np.array([before is None or not torch.equal(found.cluster_ids, before)], dtype=np.float64)
-        same = not processes.sum(moved).any()
+        same = before is not None and torch.equal(found.cluster_ids, before)
         if same and not last and tol > config.tolerance:
-            found = _solve(scores, lam, prior, config.tolerance, found.potentials, memory_bytes, reduce)
+            found = _solve(scores, lam, prior, config.tolerance, found.potentials, memory_bytes)
             passes += found.num_iterations
         if same or last:
             break
         before, potentials = found.cluster_ids, found.potentials
-        prototypes = _means(points, found.cluster_ids, prototypes, processes)
+        prototypes = _means(points, found.cluster_ids, prototypes)
     cluster_ids, confidence = found.cluster_ids, found.confidence
     if config.exact_balance:
         cluster_ids = balanced_labels(torch.as_tensor(points[:]) @ prototypes.T, prior)
         confidence = found.assignments(scores).gather(1, cluster_ids[:, None]).squeeze(1)
-    ids, shares = processes.join(cluster_ids.numpy()), processes.join(confidence.float().numpy())
+    ids, shares = cluster_ids.numpy(), confidence.float().numpy()
     return _Balanced(found, prior, prototypes, ids, shares, rounds=rounds, passes=passes)
-
-
-def _reduce_over(processes: Processes) -> Reduce:
-    """What combines small tensors of the solver over processes."""
-
-    def reduce(values: Tensor, how: Literal["sum", "max"]) -> Tensor:
-        own = values.numpy()
-        return torch.from_numpy(processes.sum(own) if how == "sum" else processes.join(own[None]).max(axis=0))
-
-    return reduce
 
 
 def _solve(
@@ -254,20 +222,18 @@ def _solve(
     tol: float,
     initial: Tensor | None,
     memory_bytes: int | None,
-    reduce: Reduce | None,
 ) -> SinkhornResult:
     # sums of float32 exponentials do not meet a prior to six digits
     dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
     most = KERNEL_BYTES if memory_bytes is None else min(KERNEL_BYTES, max(0, memory_bytes))
-    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=most, reduce=reduce)
+    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=most)
 
 
-def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor, processes: Processes) -> Tensor:
+def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
     """Mean directions of the members; a group without members, or whose members cancel out, keeps its prototype."""
     sums = torch.zeros(prototypes.shape, dtype=torch.float64)
     for block in blocks(*points.shape):
         sums.index_add_(0, cluster_ids[block], torch.as_tensor(points[block]).double())
-    sums = torch.from_numpy(processes.sum(sums.numpy()))
     lengths = sums.norm(dim=1, keepdim=True)
     return torch.where(lengths > 1e-6, (sums / lengths.clamp_min(1e-12)).float(), prototypes)
 

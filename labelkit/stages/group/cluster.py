@@ -29,8 +29,7 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import check_directions, split_rows, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.sharded import left_out_params, num_left_out, open_rest
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
 
 _NO_PARAMETERS = (*NO_PARAMETERS, "patches", "max_patches")
@@ -67,7 +66,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         StoreError: the store cannot be used, or has no labels where they are needed.
         ConfigError: more clusters than rows, or than labels leave room for.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
         if config.previous is not None:
             raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
@@ -82,7 +81,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
 
         return cluster_balanced(config, store, rows)
     algorithm = config.command[1]
-    name, params = config.result or algorithm, _params(config, store)
+    name, params = config.result or algorithm, _params(config)
     assert isinstance(config, KMeansConfig | SphericalKMeansConfig | SSKMeansConfig)
     check_new_result(
         store, name, overwrite=config.overwrite, kind="clusters", stage=f"cluster {algorithm}", params=params
@@ -99,9 +98,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     return _write(config, store, rows, given, found, earlier, time.monotonic() - started)
 
 
-def _params(config: ClusterConfig, store: EmbeddingStore) -> dict[str, object]:
-    told = {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
-    return told | left_out_params(store)
+def _params(config: ClusterConfig) -> dict[str, object]:
+    return {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
 
 
 def _write(
@@ -132,7 +130,7 @@ def _write(
         arrays["names"] = lasting.names(found.classes, given.class_names)
         arrays["new_classes"] = lasting.new_classes(found.classes).astype(np.uint8)
         arrays |= labeled_array(store, rows, given)
-    params = _params(config, store)
+    params = _params(config)
     params |= {"labels": given.source} if given is not None and given.source else {}
     algorithm = config.command[1]
     name = config.result or algorithm
@@ -153,7 +151,6 @@ def _write(
         "algorithm": algorithm,
         "num_clusters": config.num_clusters,
         "rows": len(rows),
-        "left_out": num_left_out(store),
         "inertia": found.inertia,
         "iterations": found.iterations,
         "seconds": round(seconds, 3),

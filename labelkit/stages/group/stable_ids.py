@@ -29,7 +29,6 @@ NO_PARAMETERS = (
     "previous_result",
     "keep_overlap",
     "max_memory",
-    "skip_damaged",
 )
 """Fields of a config that its result tells in another way, or not at all."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.algorithms.shared_rows import SharedRows, part_of, shared_rows
 from labelkit.algorithms.suggestion import (
     Candidates,
     Claims,
@@ -21,7 +19,6 @@ from labelkit.algorithms.suggestion import (
     choose_typical,
     class_claims,
     nearest_of,
-    own_rows,
 )
 from labelkit.config.labeling import SuggestConfig
 from labelkit.data.datasets import ImageDataset
@@ -36,11 +33,9 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labels_to_use
 from labelkit.stages.read.rows import check_finite, split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
-from labelkit.stages.several import current_processes, of_others
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
 _Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
@@ -122,8 +117,7 @@ def suggested_rows(
     with current_progress().task("choosing images", total=None):
         to_label = doubt.to_label
         if to_label is None:
-            known = features.whole[np.flatnonzero(given.labeled)]
-            to_label = features.processes.join(nearest_of(own_rows(features), known)[1])
+            to_label = nearest_of(features, features[given.labeled])[1]
         places, scores, reasons = _choose(config, features, given, doubt, to_label)
     if not len(places):
         raise DatasetError(
@@ -134,7 +128,9 @@ def suggested_rows(
     weighted = config.strategy == "both" and doubt.uncertainty is not None
     source = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
-    nearest, like_them = _nearer_than_labels(features, places, to_label)
+    # of each image, which of the chosen ones is nearest, and whether it is nearer than every label
+    nearest, apart = nearest_of(features, features[places])
+    like_them = apart < to_label
     if config.strategy in ("coverage", "both"):
         served = np.bincount(nearest[like_them], minlength=len(places))
         numbers = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
@@ -142,14 +138,6 @@ def suggested_rows(
     like_them[given.labeled] = like_them[places] = False
     wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
     return Suggested(places, scores, reasons, guesses, source, int(like_them.sum()), wrong)
-
-
-def _nearer_than_labels(
-    features: SharedRows, places: NDArray[np.int64], to_label: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Of each row, which of some chosen ones is nearest, and whether it is nearer than every label."""
-    nearest, apart = nearest_of(own_rows(features), features.whole[places])
-    return features.processes.join(nearest), features.processes.join(apart < to_label[features.where])
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
@@ -167,7 +155,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
         ConfigError: files that would be overwritten, a strategy that needs labels or a result where there are none, or
             rows that do not fit into --max-memory.
     """
-    store = open_rest(config.index, skip_damaged=config.skip_damaged)
+    store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     Memory.of(config).require(
@@ -177,8 +165,6 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     )
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
     chosen = suggested_rows(config, store, rows, given)
-    if current_processes().rank > 0:
-        return of_others()
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
@@ -215,25 +201,23 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), tables)
 
 
-def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> SharedRows:
-    """Rows scaled to length 1, each process with its part of them in memory.
+def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(n, d) rows scaled to length 1.
 
     Raises:
         StoreError: some are not finite.
     """
-    processes = current_processes()
-    mine = rows[part_of(len(rows), processes)]
-    source = StoredRows(store.embeddings, mine, in_blocks=True)
+    source = StoredRows(store.embeddings, rows, in_blocks=True)
     for block in blocks(*source.shape):
-        check_finite(store, mine[block], source[block])
-    return shared_rows(stored_rows(store, rows, unit=True, in_blocks=False), "embeddings", processes)
+        check_finite(store, rows[block], source[block])
+    return stored_rows(store, rows, unit=True, in_blocks=False).to_array()
 
 
 def _doubt(
     config: SuggestConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    features: SharedRows,
+    features: NDArray[np.float32],
     given: GivenLabels,
 ) -> _Doubt:
     """Say what is known of the class of each row, from the result if there is one, else from the labels."""
@@ -244,15 +228,10 @@ def _doubt(
         if config.strategy == "both":
             current_progress().message("fewer than two classes have labels, so that coverage alone counts")
         return _Doubt(None, lambda _: "", lambda _: "", "none")
-    claims = _claims(features, features.whole[np.flatnonzero(given.labeled)], labels)
+    claims = class_claims(features, features[given.labeled], labels)
     names = given.class_names
     guess, doubts = (lambda row: names[claims.first[row]]), _either(claims, names)
     return _Doubt(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
-
-
-def _claims(features: SharedRows, examples: NDArray[np.floating[Any]], classes: NDArray[np.int64]) -> Claims:
-    """``class_claims`` of all rows; processes compare a part of them each."""
-    return Claims(*map(features.processes.join, astuple(class_claims(own_rows(features), examples, classes))))
 
 
 def _either(claims: Claims, names: Sequence[str]) -> Callable[[int], str]:
@@ -260,7 +239,9 @@ def _either(claims: Claims, names: Sequence[str]) -> Callable[[int], str]:
     return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
 
 
-def _doubt_of_result(name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: SharedRows) -> _Doubt:
+def _doubt_of_result(
+    name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
+) -> _Doubt:
     """Confidence of a result if it has one, else how much nearer the mean of the group is than the next mean.
 
     Raises:
@@ -281,7 +262,7 @@ def _doubt_of_result(name: str, store: EmbeddingStore, rows: NDArray[np.int64], 
         raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
     told = result.arrays.get("names")
     names = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
-    claims = _claims(features, _means(features, groups, there), there)
+    claims = class_claims(features, _means(features, groups, there), there)
 
     def guess(row: int) -> str:
         return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
@@ -295,20 +276,21 @@ def _doubt_of_result(name: str, store: EmbeddingStore, rows: NDArray[np.int64], 
     return _Doubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
 
-def _means(features: SharedRows, groups: NDArray[np.int64], there: NDArray[np.int64]) -> NDArray[np.float64]:
+def _means(features: NDArray[np.float32], groups: NDArray[np.int64], there: NDArray[np.int64]) -> NDArray[np.float64]:
     """(k, d) mean of the rows of each group that is there; groups (n,)."""
-    own, mine = own_rows(features), groups[features.where]
-    sums = np.stack([own[mine == group].sum(axis=0, dtype=np.float64) for group in there])
-    sizes = np.bincount(np.searchsorted(there, groups[groups >= 0]), minlength=len(there))
-    return features.processes.sum(sums) / sizes[:, None]
+    return np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in there])
 
 
 def _choose(
-    config: SuggestConfig, features: SharedRows, given: GivenLabels, doubt: _Doubt, to_label: NDArray[np.float64]
+    config: SuggestConfig,
+    features: NDArray[np.float32],
+    given: GivenLabels,
+    doubt: _Doubt,
+    to_label: NDArray[np.float64],
 ) -> _Choice:
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
-    candidates.close_near(to_label[features.where])
+    candidates.close_near(to_label)
     labeled, count = np.flatnonzero(given.labeled), config.num_images
     if config.strategy == "typical":
         places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)

@@ -15,7 +15,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.memory import Memory, linear_probe_bytes, stored_rows, votes_bytes
 from labelkit.stages.read.given_labels import labels_to_use, with_labels
-from labelkit.stages.read.rows import split_rows, stored_zero_rows
+from labelkit.stages.read.rows import split_rows, zero_rows
 from labelkit.store.embeddings import EmbeddingStore
 
 
@@ -115,7 +115,7 @@ def choose_labeled_splits(
             remedy="leave out --linear" if linear else "choose smaller splits",
         )
     features = stored_rows(store, known, in_blocks=in_blocks)
-    if stored_zero_rows(features).all():
+    if zero_rows(features).all():
         raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)

@@ -6,15 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of, row_lengths
-from labelkit.algorithms.shared_rows import part_of
 from labelkit.data.datasets import SPLIT_WORDS
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.several import current_processes
 from labelkit.store.embeddings import EmbeddingStore
 
 
 def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
-    """Rows of a split, or of the whole store for ``all``, without those of shards that the store was opened without.
+    """Rows of a split, or of the whole store for ``all``.
 
     Args:
         store: with the split.
@@ -25,7 +23,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
         ConfigError: the store has no such split, or no row in it.
     """
     if split == "all":
-        return np.flatnonzero(store.sound)
+        return np.arange(store.n)
     split = split if split in store.split_names else SPLIT_WORDS.get(split.lower(), split)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
@@ -34,11 +32,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
         raise ConfigError(option, f"{store.path} has no row in split {split!r}", "Choose another, or all.")
-    sound = rows[store.sound[rows]]
-    if len(sound) == 0:
-        problem = f"all rows of split {split!r} of {store.path} are in shards that are left out"
-        raise ConfigError(option, problem, "Choose another, or all.")
-    return sound
+    return rows
 
 
 def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -84,12 +78,6 @@ def zero_rows(features: Rows) -> NDArray[np.bool_]:
     return zero
 
 
-def stored_zero_rows(features: StoredRows) -> NDArray[np.bool_]:
-    """As :func:`zero_rows`; several processes look at a part of the rows each."""
-    processes = current_processes()
-    return processes.join(zero_rows(features.part(part_of(len(features), processes))))
-
-
 def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: Rows) -> None:
     """Refuse rows that are all zero.
 
@@ -101,7 +89,7 @@ def check_directions(store: EmbeddingStore, rows: NDArray[np.int64], features: R
     Raises:
         StoreError: there are some.
     """
-    zero = stored_zero_rows(features) if isinstance(features, StoredRows) else zero_rows(features)
+    zero = zero_rows(features)
     if zero.any():
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(

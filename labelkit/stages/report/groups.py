@@ -15,7 +15,6 @@ from labelkit.errors import StoreError
 from labelkit.stages.discover.stored_answers import expected_chances, stored_answers
 from labelkit.stages.progress import current_progress
 from labelkit.stages.report.images import ShownImages, shown_text
-from labelkit.stages.sharded import say_if_made_without_rows
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
@@ -210,7 +209,6 @@ def describe_groups(
         why: how it was chosen.
         examples: typical, and doubtful, images of each group at most.
     """
-    say_if_made_without_rows(store, result)
     every = _ids(result)
     assert every is not None
     sizes = np.bincount(every[every >= 0], minlength=1)

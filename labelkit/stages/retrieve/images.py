@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.shared_rows import Processes, part_of
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
@@ -24,7 +23,7 @@ from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
-from labelkit.stages.read.rows import stored_zero_rows
+from labelkit.stages.read.rows import zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.stages.retrieve.queries import (
@@ -37,11 +36,9 @@ from labelkit.stages.retrieve.queries import (
     rows_of_store,
 )
 from labelkit.stages.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search, planned_index
-from labelkit.stages.several import current_processes, of_others, refuse_several
-from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_text
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
 # Cosines from here on are those of the same picture.
@@ -86,24 +83,19 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
     """
     if config.patch is not None or config.pixel is not None:
-        refuse_several("--patch", "finds patches", "Start it without torchrun.")
         from labelkit.stages.retrieve.patches import retrieve_patches  # for this kind of query alone
 
         return retrieve_patches(config)
-    if config.search != "exact":
-        what = "auto may choose" if config.search == "auto" else f"{config.search} is"
-        refuse_several("--search", f"{what} an index", "Use --search exact, or start it without torchrun.")
     images: ImageDataset | None = None
     loading: threading.Thread | None = None
     if config.query is not None and not is_store(config.query):
-        refuse_several("--query", f"{config.query} is to be embedded first", "Embed it, and give the store.")
         images = query_images(config.query, **config.listing())
         # Another process checks the store meanwhile.
         quick = may_be_quick(len(images), config.checkpoint, config.device)
         loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
         loading.start()
     try:
-        opened = open_rest(config.index, skip_damaged=config.skip_damaged)
+        opened = open_store(config.index)
         store = with_labels(opened, config.labels, config.label_column)
         if config.k > store.n:
             raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
@@ -123,8 +115,6 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if config.k > len(gallery.rows):
         raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
     hits, index, seconds = _search(store, gallery, queries, config)
-    if current_processes().rank > 0:
-        return of_others()
     return _result(store, queries, hits, index, seconds, config)
 
 
@@ -136,11 +126,8 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
     """
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
-    if not store.sound.all():
-        rows = np.flatnonzero(store.sound)
-        features = features.subset(rows)
     if store.metric == "cosine":
-        zero = stored_zero_rows(features)
+        zero = zero_rows(features)
         if zero.any():
             current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
@@ -204,25 +191,22 @@ def _search(
 def _ranked(
     store: EmbeddingStore, searched: _Gallery, queries: Queries, search: Search, config: RetrieveConfig
 ) -> tuple[list[list[_Hit]], float]:
-    """Return hits per query and the seconds of the search; processes share the queries, the first has all hits."""
-    processes = current_processes()
-    own = range(len(queries.names))[part_of(len(queries.names), processes)]
+    """Return hits per query and the seconds of the search."""
 
     def is_wanted(place: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
         wanted = searched.chosen[indices]
         if config.skip_duplicates:
-            kinds = _duplicates(store, searched, queries, own[place], indices, scores)
+            kinds = _duplicates(store, searched, queries, place, indices, scores)
             wanted = wanted & ~np.logical_or.reduce(kinds)
         return wanted
 
     needs_choice = config.skip_duplicates or not searched.chosen.all()
     k = min(config.k, int(searched.chosen.sum()))
-    embeddings = queries.embeddings[own.start : own.stop]
     begin = time.perf_counter()
-    ranked = find(search, embeddings, k, len(searched.rows), is_wanted if needs_choice else None)
+    ranked = find(search, queries.embeddings, k, len(searched.rows), is_wanted if needs_choice else None)
     seconds = time.perf_counter() - begin
     hits = []
-    for query, (indices, scores) in zip(own, ranked, strict=True):
+    for query, (indices, scores) in enumerate(ranked):
         kinds = _duplicates(store, searched, queries, query, indices, scores)
         named = np.select(kinds, ["itself", "same file", "same picture"], "").tolist()
         hits.append(
@@ -231,25 +215,7 @@ def _ranked(
                 for index, score, kind in zip(indices, scores, named, strict=True)
             ]
         )
-    return _joined(hits, k, processes), seconds
-
-
-def _joined(hits: list[list[_Hit]], k: int, processes: Processes) -> list[list[_Hit]]:
-    """Hits of the queries of all processes from those of this one, at most k of each."""
-    if processes.size == 1:
-        return hits
-    kinds: tuple[Duplicate | None, ...] = (None, "itself", "same file", "same picture")
-    table = np.zeros((len(hits), k), dtype=[("row", np.int64), ("score", np.float64), ("kind", np.int8)])
-    table["row"] = -1
-    for entries, listed in zip(table, hits, strict=True):
-        entries[: len(listed)] = [(hit.row, hit.score, kinds.index(hit.duplicate)) for hit in listed]
-    table = processes.join(table)
-    if processes.rank > 0:
-        return []
-    return [
-        [_Hit(row, score, kinds[kind]) for row, score, kind in entries[entries["row"] >= 0].tolist()]
-        for entries in table
-    ]
+    return hits, seconds
 
 
 def _duplicates(

@@ -94,10 +94,6 @@ def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
     if beyond:
         problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
         raise ConfigError("--query-rows", problem, "Choose among these.")
-    lost = [row for row in rows if not store.sound[row]]
-    if lost:
-        problem = f"row {lost[0]} of {store.path} is in a shard that is left out"
-        raise ConfigError("--query-rows", problem, "Choose other rows, or restore the shard.")
     return _from_store(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
 
 

@@ -16,6 +16,7 @@ from labelkit.config.base import values_before
 from labelkit.config.train import RunConfig
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
+from labelkit.engine.distributed import check_same_on_all
 from labelkit.engine.method import count_parameters, trainable_names
 from labelkit.engine.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
 from labelkit.engine.saving import gpu_facts
@@ -27,7 +28,6 @@ from labelkit.reading import read_object
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import trained_labels_of
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
-from labelkit.stages.several import check_same_on_all
 from labelkit.stages.train.dry_run import plan_training
 from labelkit.stages.train.frozen_score import starts_from_weights
 from labelkit.stages.train.own_modules import warn_of_unused

@@ -267,8 +267,6 @@ class CheckedFile(UntrustedFile):
     def map(self, path: str) -> Array:
         """Return a dataset as a read-only map of the file, or as an array where it is not in one piece."""
         info = self.datasets[path]
-        if self.is_sharded(path):
-            return self._in_shards().map(path)
         if info.offset is None or not info.nbytes or info.offset % info.dtype.itemsize:
             value = self.read(path, verify=False)
             value.flags.writeable = False

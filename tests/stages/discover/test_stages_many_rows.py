@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.shared_rows import ALONE
 from labelkit.cli.main import main
 from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig
@@ -177,7 +176,7 @@ def test_rows_of_zeros_among_those_together_are_near_none(make_store: Any) -> No
         temperatures=Temperatures(1.0, 1.0, None),
     )
 
-    rest = answer_rest(made, np.array([3, 4]), together, rule, [Temperatures(1.0, 1.0, None)] * 2, ALONE)
+    rest = answer_rest(made, np.array([3, 4]), together, rule, [Temperatures(1.0, 1.0, None)] * 2)
 
     assert rest.found.named[0] == 1
     assert rest.found.uncalibrated[0] > 0.99

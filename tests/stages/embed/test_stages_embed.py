@@ -22,14 +22,12 @@ from labelkit.engine.compute_device import compute_device, images_at_once
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, OutputExistsError
 from labelkit.models.inference import PixelNetwork
 from labelkit.stages.embed.images import embed_images
-from labelkit.stages.embed.journal import Journal
 from labelkit.stages.progress import SilentProgress, Task, use_progress
 from labelkit.stages.read.networks import run_network
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
 from safetensors.torch import save_file
-from torture_tally import tree
 
 
 def embed(out: Path, **options: Any) -> EmbeddingStore:
@@ -519,45 +517,3 @@ def test_a_network_that_gives_no_numbers_makes_no_store(
     assert answer.code == 4
     assert "the network gives NaN or infinite embeddings. Use --precision float32, or another checkpoint." in answer.err
     assert not (tmp_path / "x.h5").exists()
-
-
-@pytest.mark.parametrize("dense", [False, True], ids=["rows", "with patches"])
-def test_a_part_that_was_killed_in_its_middle_goes_on_behind_its_last_batch(
-    labelkit: Any, photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense: bool
-) -> None:
-    words = ["embed", "--dataset", photos, "--checkpoint", trained, "--batch-size", 4, "--device", "cpu"]
-    words += ["--dense"] if dense else []
-    assert labelkit(*words, "--out", tmp_path / "whole.h5").code == 0
-    monkeypatch.setattr("labelkit.stages.embed.journal.SECONDS", 0.0)
-    keep, kept = Journal.keep, []
-
-    def keep_and_die(self: Journal, done: int, *what: Any) -> None:
-        keep(self, done, *what)
-        kept.append(done)
-        if len(kept) % 3 == 0:
-            raise RuntimeError("killed")
-
-    monkeypatch.setattr(Journal, "keep", keep_and_die)
-    for _ in range(3):
-        assert labelkit(*words, "--out", tmp_path / "x.h5").code == 1
-    # three batches each time, and none of them twice
-    assert kept == list(range(4, 40, 4))
-    monkeypatch.undo()
-    assert labelkit(*words, "--out", tmp_path / "x.h5").code == 0
-    assert (tmp_path / "x.h5").read_bytes() == (tmp_path / "whole.h5").read_bytes()
-    assert tree(tmp_path / "x.h5.patches") == tree(tmp_path / "whole.h5.patches")
-
-
-def test_a_damaged_begin_of_a_part_is_said_and_made_again(
-    labelkit: Any, photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["embed", "--dataset", photos, "--checkpoint", trained, "--batch-size", 4, "--out", tmp_path / "x.h5"]
-    monkeypatch.setattr("labelkit.stages.embed.journal.SECONDS", 0.0)
-    monkeypatch.setattr(EmbeddingRun, "write_part", lambda *given, **named: os.kill(os.getpid(), signal.SIGTERM))
-    assert labelkit(*words).code == 143
-    monkeypatch.undo()
-    (begun,) = (tmp_path / "x.h5.run" / "parts").iterdir()
-    begun.write_bytes(begun.read_bytes()[:-1])
-    answer = labelkit(*words)
-    assert answer.code == 0
-    assert "is made from its start" in answer.err

@@ -197,21 +197,6 @@ def test_a_run_is_not_resumed_with_other_stores_to_reuse(
         embed(tmp_path / "new.h5", changed, max_bad=0.1)
 
 
-def test_several_processes_give_the_bytes_of_one(
-    old: EmbeddingStore, once: EmbeddingStore, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pending = EmbeddingRun.pending_parts
-    for rank in (1, 0):
-        with monkeypatch.context() as patch:
-            patch.setattr(EmbeddingRun, "pending_parts", lambda self, *_, rank=rank: pending(self, rank, 2))
-            embed_unpublished(patch, tmp_path / "new.h5", changed, old.path)
-        assert len(list((tmp_path / "new.h5.run" / "parts").glob("*.h5"))) == (2 if rank else 4)
-
-    store = embed(tmp_path / "new.h5", changed, reuse=old.path, max_bad=0.1)
-
-    assert store.path.read_bytes() == once.path.read_bytes()
-
-
 # ---- what cannot be reused
 
 

@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from labelkit.algorithms.shared_rows import Processes
 from labelkit.config.cluster import KMeansConfig, SinkhornConfig
 from labelkit.errors import ConfigError, StoreError
-from labelkit.stages.group import balanced
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
-from tests.process_threads import in_threads
 
 
 @pytest.fixture
@@ -126,12 +122,3 @@ def test_an_exact_balance_of_many_rows_is_refused(make_store: Any, rng: np.rando
 
     with pytest.raises(ConfigError, match=r"8001 rows .* takes at most 8000"):
         run(store, exact_balance=True)
-
-
-def test_processes_combine_what_the_solver_asks_for() -> None:
-    def told(processes: Processes) -> tuple[list[float], list[float]]:
-        reduce = balanced._reduce_over(processes)
-        own = torch.tensor([1.0, -1.0], dtype=torch.float64) * (processes.rank + 1)
-        return reduce(own, "sum").tolist(), reduce(own, "max").tolist()
-
-    assert in_threads(2, told) == [([3.0, -3.0], [2.0, -1.0])] * 2

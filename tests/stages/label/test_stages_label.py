@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.shared_rows import ALONE, shared_rows
 from labelkit.config.cluster import KMeansConfig, SSKMeansConfig
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.config.evaluate import EvaluateClusteringConfig, EvaluateKNNConfig
@@ -22,7 +21,7 @@ from labelkit.stages.evaluate.groups import evaluate_clustering
 from labelkit.stages.evaluate.knn import evaluate_knn
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.label.label import label_images
-from labelkit.stages.label.suggest import _nearer_than_labels, suggest_images
+from labelkit.stages.label.suggest import suggest_images
 from labelkit.stages.read.given_labels import similar_names
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
@@ -299,12 +298,3 @@ def test_a_sheet_shows_the_images(labelkit: Labelkit, index: Path, tmp_path: Pat
     assert (answer.code, answer.out.split()) == (0, [str(out), str(sheet)])
     with Image.open(sheet) as picture:
         assert picture.size == (8 + 4 * 120, 8 + 150)
-
-
-def test_a_row_is_like_a_suggested_one_where_that_is_nearer_than_every_label() -> None:
-    rows = shared_rows(np.array([[0.0], [1], [2], [3]], dtype=np.float32), "rows", ALONE)
-    # squared distances to the nearest label; the last is a tie
-    nearest, nearer = _nearer_than_labels(rows, np.array([0, 3]), np.array([0.5, 0.9, 1.1, 0.0]))
-
-    assert nearest.tolist() == [0, 0, 1, 1]
-    assert nearer.tolist() == [True, False, True, False]
