@@ -20,7 +20,12 @@ FILES = {
 DOORS = {
     # Of foreign files, more is read than a store may hold.
     "h5py": {"store/hdf5", "store/foreign/hdf5.py"},
-    "faiss": {"algorithms/neighbors.py", "algorithms/indexes.py", "algorithms/clustering.py"},
+    "faiss": {
+        "algorithms/neighbors.py",
+        "algorithms/indexes.py",
+        "algorithms/clustering.py",
+        "stages/retrieve/kept_index.py",
+    },
     "timm": {"models/vit.py", "models/backbones.py", "models/published.py"},
     "accelerate": {"engine/devices.py"},
     "matplotlib": {"stages/pictures/plots.py"},
