@@ -8,10 +8,9 @@ import pytest
 import torch
 import torchvision.models
 from labelkit.models.backbones import Backbone, build_backbone
-from labelkit.models.convnets import CONVNETS
+from labelkit.models.convnets import CONVNETS, wide_resnet
 from labelkit.models.counting import NetworkCounts, count_network
 from labelkit.models.vit import SMALL_VITS
-from labelkit.models.wide_resnet import wide_resnet
 from tests.published_statistics import FIGURES, NO_FIGURE, PREPARATIONS, Figure, Preparation, agrees, figures_of, stated
 from torch import nn
 from torchvision.models import GoogLeNet
