@@ -1,7 +1,7 @@
-"""What publications say of the networks, with the place: numbers of parameters, multiply-adds, preparation of images.
+"""What publications say of the networks, with the place: numbers of parameters and multiply-adds.
 
 `Figure` says how a published network differs from ours where it does, so that the numbers can be held against counts.
-Numbers stand as they are printed there. Networks of ours, and those whose source prints no number, are in `NO_FIGURE`.
+Numbers stand as they are printed there.
 """
 
 from __future__ import annotations
@@ -66,30 +66,6 @@ class Figure:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """How the authors of weights prepare images for them.
-
-    Attributes:
-        network: our name, with the tag of the weights.
-        source: publication and place.
-        resize: pixels of the shorter side.
-        crop: side of the center crop.
-        interpolation: of the resizing.
-        mean, std: per color, of images in [0, 1].
-        why: what we do otherwise, and why; empty: nothing.
-    """
-
-    network: str
-    source: str
-    resize: int
-    crop: int
-    interpolation: str
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    why: str = ""
-
-
 def stated(text: str) -> tuple[float, float]:
     """Return a printed number, and the worth of its last digit: ``"0.46 M"`` gives (460000, 10000).
 
@@ -108,11 +84,6 @@ def agrees(count: int, text: str) -> bool:
     value, digit = stated(text)
     wanted = round(value / digit)
     return wanted in (round(count / digit), int(count / digit))
-
-
-def figures_of(name: str) -> tuple[Figure, ...]:
-    """Return the published sizes of a network, with or without the tag of its weights."""
-    return tuple(figure for figure in FIGURES if figure.network == name.split(".", 1)[0])
 
 
 _HE: Final = "He et al., CVPR 2016, Table 6"
@@ -282,81 +253,3 @@ FIGURES: Final = (
 """Published sizes, several for a network where sources print other numbers."""
 
 _OURS: Final = "ours, for machines without a GPU"
-
-NO_FIGURE: Final = {
-    "vit_nano_p8_32": _OURS,
-    "vit_mini_p4_32": _OURS,
-    "vit_micro_p8_64": _OURS,
-    "smallcnn": _OURS,
-    "smallcnn_pool": _OURS,
-    "smallcnn_wide": _OURS,
-    "smallcnn_wide_pool": _OURS,
-    "convnet_demo": _OURS,
-    "convnet13_w32": _OURS,
-    "convnet13_w16": _OURS,
-    "wrn10_1": _OURS,
-    "resnet20_hpn": "the text of DL2PA, whose code has it, prints none",
-    "resnet32_hpn": "the text of DL2PA, whose code has it, prints none",
-    "resnet32_wide_cifar": "the text of DL2PA, whose code has it, prints none",
-    "resnet50_wide_end": "the text of DL2PA, whose code has it, prints none",
-    "wrn28_8": "not found; its builder gives the sizes of Zagoruyko and Komodakis, BMVC 2016, Table 4",
-}
-"""Networks without a published size, and why."""
-
-_IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
-_IMAGENET_STD: Final = (0.229, 0.224, 0.225)
-_DINO_NAMES: Final = ("vit_small_patch16_224", "vit_small_patch8_224", "vit_base_patch16_224", "vit_base_patch8_224")
-_DINOV2_NAMES: Final = tuple(f"vit_{size}_patch14_{reg}dinov2" for size in ("small", "base") for reg in ("", "reg4_"))
-_WHOLE: Final = "at 224 pixels we resize to 224, so that nothing along the shorter side is cut away"
-
-PREPARATIONS: Final = (
-    *(
-        Preparation(
-            f"{name}.dino",
-            "facebookresearch/dino, eval_knn.py",
-            256,
-            224,
-            "bicubic",
-            _IMAGENET_MEAN,
-            _IMAGENET_STD,
-        )
-        for name in _DINO_NAMES
-    ),
-    *(
-        Preparation(
-            f"{name}.lvd142m",
-            "facebookresearch/dinov2, dinov2/data/transforms.py",
-            256,
-            224,
-            "bicubic",
-            _IMAGENET_MEAN,
-            _IMAGENET_STD,
-            _WHOLE,
-        )
-        for name in _DINOV2_NAMES
-    ),
-    Preparation(
-        "googlenet",
-        _TORCHVISION,
-        256,
-        224,
-        "bilinear",
-        _IMAGENET_MEAN,
-        _IMAGENET_STD,
-        "227 pixels, as in the tables of metric learning",
-    ),
-    *(
-        Preparation(
-            f"tf_efficientnet_lite{number}.in1k",
-            "tensorflow/tpu, efficientnet/lite/efficientnet_lite_builder.py",
-            size + 32,
-            size,
-            "bicubic",
-            (127 / 255,) * 3,
-            (128 / 255,) * 3,
-            "timm has 0.5 for mean and std, which changes a value by 0.008 at most",
-        )
-        for number, size in ((0, 224), (1, 240), (2, 260))
-    ),
-)
-"""How images are prepared for the published weights that presets or ``--backbone auto`` take."""

@@ -150,7 +150,7 @@ def test_every_folder_says_in_a_sentence_what_is_in_it(folder: Path) -> None:
     assert len(sentence.split()) >= 3
 
 
-@pytest.mark.parametrize("package", ["algorithms", "data", "losses", "metrics", "models", "store"])
+@pytest.mark.parametrize("package", ["algorithms", "losses", "metrics", "models", "store"])
 def test_every_name_that_a_package_exports_is_there(package: str) -> None:
     module = import_module(f"labelkit.{package}")
 

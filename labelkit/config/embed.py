@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -50,6 +51,7 @@ class EmbedConfig(
     """``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
+    constants: ClassVar[Mapping[str, object]] = {**DataConfig.constants, "stride": 1, "patch_seed": 0}
 
     index: Path | None = Field(
         None,
@@ -57,7 +59,6 @@ class EmbedConfig(
         "store, NAME.h5, again, and no images.",
         json_schema_extra=option("Store", preset=False, aliases=("--store",)),
     )
-    stride: int = Field(1, ge=1, description="Take every n-th of the chosen images; 1: all.", json_schema_extra=_IMAGES)
     max_images: int | None = Field(
         None,
         ge=1,
@@ -95,9 +96,6 @@ class EmbedConfig(
     )
     patch_dtype: Literal["float16", "float32"] = Field(
         "float16", description="With --dense: type of the stored patches.", json_schema_extra=_PATCHES
-    )
-    patch_seed: int = Field(
-        0, ge=0, description="Seed of the patches that --patches-per-image draws.", json_schema_extra=_PATCHES
     )
     views: int | None = Field(
         None,

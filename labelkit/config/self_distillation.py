@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
@@ -23,6 +24,8 @@ NO_DATASET = "none"
 
 class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     """Two networks, crops, images of one and of several objects, and a run whose rates follow cosines."""
+
+    constants: ClassVar[Mapping[str, object]] = {**StepRunConfig.constants, "scene_split": "auto"}
 
     backbone: str = Field(
         "vit_small_patch16_224.dino",
@@ -69,7 +72,6 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         description="Images of several objects: likewise, or none. In cotap only for the dense terms.",
         json_schema_extra=_DATA,
     )
-    scene_split: str = Field("auto", description="Part of --scene-dataset to use, as --split.", json_schema_extra=_DATA)
     object_batch_size: int | None = Field(
         None,
         ge=0,
@@ -133,7 +135,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
             return None
         whole: dict[str, object] = {"holdout": None, "pool_splits": False, "holdout_classes": None}
         whole["max_per_class"] = None
-        return self.model_copy(update={"dataset": self.scene_dataset, "split": self.scene_split, **whole})
+        return self.model_copy(update={"dataset": self.scene_dataset, "split": "auto", **whole})
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return fewer steps, also of the warm-up."""

@@ -7,7 +7,6 @@ a file that could not be fetched is not a bad image. The one import of fsspec.
 
 from __future__ import annotations
 
-import io
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,38 +95,11 @@ class RemoteFile:
 
     def open(self) -> BinaryIO:
         """Open it for reading from any place."""
-        return io.BufferedReader(_Raw(self), buffer_size=_AHEAD)
+        from fsspec.spec import AbstractBufferedFile
 
-
-class _Raw(io.RawIOBase):
-    """Reads of a remote file by ranges."""
-
-    def __init__(self, file: RemoteFile) -> None:
-        self._file, self._place = file, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._file.size}[whence]
-        self._place = max(0, base + offset)
-        return self._place
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)
-        stop = min(self._place + len(view), self._file.size)
-        if stop <= self._place:
-            return 0
-        content = self._file.read(self._place, stop)
-        view[: len(content)] = content
-        self._place = stop
-        return len(content)
+        opened = AbstractBufferedFile(None, self.path, block_size=_AHEAD, cache_type="readahead", size=self.size)
+        opened.cache.fetcher = self.read
+        return cast(BinaryIO, opened)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -537,14 +537,6 @@ def test_views_with_randomness_are_refused_for_evaluation() -> None:
         EvalLoader(in_memory(), DIGIT_VIEWS[0], batch_size=4, normalize=PLAIN1)
 
 
-def test_every_public_name_of_the_package_exists() -> None:
-    import labelkit.data
-
-    assert all(getattr(labelkit.data, name) is not None for name in labelkit.data.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = labelkit.data.nothing
-
-
 def test_a_last_batch_of_one_can_join_the_one_before() -> None:
     def sizes(count: int, batch_size: int, **options: Any) -> list[int]:
         loader = EvalLoader(

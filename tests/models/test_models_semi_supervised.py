@@ -7,10 +7,10 @@ import torch
 from labelkit.errors import ConfigError
 from labelkit.models.backbones import Backbone, build_backbone
 from labelkit.models.convnet13 import convnet13, set_dropout
+from labelkit.models.convnets import WideBlock, wide_resnet
 from labelkit.models.heads import LinearHeads
 from labelkit.models.shake_shake import ShakeShake, shake, shake_resnet26
 from labelkit.models.staged_network import StagedNetwork
-from labelkit.models.wide_resnet import WideBlock, wide_resnet
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 

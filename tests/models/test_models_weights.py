@@ -98,27 +98,6 @@ def test_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, monkeypatc
     assert "save_file" in caught.value.remedy
 
 
-@pytest.mark.parametrize("kind", ["old", "bare"])
-def test_other_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, kind: str) -> None:
-    trace = tmp_path / "executed"
-    if kind == "old":
-        torch.save({"w": torch.ones(2), "x": Bomb(trace)}, tmp_path / "bad.pth", _use_new_zipfile_serialization=False)
-    else:
-        (tmp_path / "bad.pth").write_bytes(pickle.dumps(Bomb(trace), protocol=2))
-
-    with pytest.raises(CheckpointRefused, match=r"more than tensors and was not read: posix\.mkdir"):
-        load_weights_file(tmp_path / "bad.pth")
-
-    assert not trace.exists()
-
-
-def test_all_forbidden_names_are_listed(tmp_path: Path) -> None:
-    torch.save({"w": torch.ones(2), "path": Path("x"), "run": Bomb(tmp_path / "executed")}, tmp_path / "bad.pth")
-
-    with pytest.raises(CheckpointRefused, match=rf"pathlib\.{type(Path()).__name__}, posix\.mkdir"):
-        load_weights_file(tmp_path / "bad.pth")
-
-
 def test_tensors_that_are_not_plain_are_refused(tmp_path: Path) -> None:
     torch.save({"w": torch.eye(2).to_sparse()}, tmp_path / "sparse.pth")
     torch.save({"w": torch.empty(2, device="meta")}, tmp_path / "meta.pth")
@@ -140,15 +119,6 @@ def test_torn_torch_file_is_refused(tmp_path: Path, content: bytes) -> None:
     assert "weights_only" not in str(caught.value)  # torch's advice to trust the file
 
 
-def test_truncated_torch_file_is_refused(tmp_path: Path) -> None:
-    torch.save(state(), tmp_path / "weights.pth")
-    content = (tmp_path / "weights.pth").read_bytes()
-    (tmp_path / "weights.pth").write_bytes(content[: len(content) // 2])
-
-    with pytest.raises(CheckpointRefused, match=r"weights.pth"):
-        load_weights_file(tmp_path / "weights.pth")
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -167,16 +137,6 @@ def test_a_safetensors_file_that_contradicts_itself_is_damaged(tmp_path: Path, c
 
     with pytest.raises(CheckpointDamaged, match=r"bad\.safetensors: cannot be read"):
         load_weights_file(tmp_path / "bad.safetensors")
-
-
-@pytest.mark.parametrize("length", [0, 4, 8, 20, -1])
-def test_truncated_safetensors_file_is_damaged(tmp_path: Path, length: int) -> None:
-    save_file(state(), tmp_path / "cut.safetensors")
-    content = (tmp_path / "cut.safetensors").read_bytes()
-    (tmp_path / "cut.safetensors").write_bytes(content[:length])
-
-    with pytest.raises(CheckpointDamaged):
-        load_weights_file(tmp_path / "cut.safetensors")
 
 
 def test_paths_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
@@ -257,11 +217,6 @@ def test_batch_counters_are_not_needed() -> None:
     del given["1.num_batches_tracked"]
 
     assert map_weights(given, network(1)).missing == ("1.num_batches_tracked",)
-
-
-def test_only_the_first_missing_names_are_given() -> None:
-    with pytest.raises(CheckpointMismatch, match=r"\(0.weight, 0.bias, 1.weight, 1.bias, 1.running_mean, ...\)"):
-        map_weights({"other": torch.ones(1)}, network())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

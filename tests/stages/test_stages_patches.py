@@ -85,13 +85,13 @@ def test_the_store_is_the_same_with_and_without_patches(
     assert all_bytes(out) == all_bytes(dense)
 
 
-def test_drawn_patches_are_some_of_all_and_the_same_for_the_same_seed(
+def test_drawn_patches_are_some_of_all_and_the_same_each_time(
     dense: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
 ) -> None:
     cells = {}
-    for seed in (0, 0, 1):
-        out = tmp_path / f"{len(cells)}-{seed}.h5"
-        options = ("--patches-per-image", 5, "--patch-seed", seed, "--patch-dtype", "float32")
+    for name in ("one", "two"):
+        out = tmp_path / f"{name}.h5"
+        options = ("--patches-per-image", 5, "--patch-dtype", "float32")
         assert labelkit("embed", "--dataset", photos, *NETWORK, "--dense", *options, "--out", out).code == 0
         patches = open_patches(open_store(out))
         cells[len(cells)] = [patches.image(row).cells.tolist() for row in range(48)]
@@ -101,12 +101,11 @@ def test_drawn_patches_are_some_of_all_and_the_same_for_the_same_seed(
         assert patches.dtype == "float32"
         np.testing.assert_allclose(image.features, full.features[numbers], atol=2e-3)
     assert cells[0] == cells[1]
-    assert cells[0] != cells[2]
     assert all(len({tuple(cell) for cell in image}) == 5 for image in cells[0])
 
 
 def test_some_images_are_spread_over_the_listing(photos: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    options = ("--stride", 2, "--max-images", 4)
+    options = ("--max-images", 4)
     labelkit("embed", "--dataset", photos, *NETWORK, *options, "--out", tmp_path / "few.h5")
     assert open_store(tmp_path / "few.h5").sample_ids == ["ant/00.png", "bee/00.png", "cat/00.png", "dog/00.png"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -24,6 +25,16 @@ class TACCCLConfig(MetricLearningConfig):
     """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
+    #: What may happen to the second view is `labelkit.data.views.pairs.PairTransform`'s.
+    constants: ClassVar[Mapping[str, object]] = {
+        **MetricLearningConfig.constants,
+        "transforms": ("crop", "rotation", "zoom", "perspective"),
+        "pair_crop_area": (0.36, 1.0),
+        "pair_rotation_degrees": 30.0,
+        "pair_zoom": (0.7, 1.4),
+        "pair_perspective": 0.3,
+        "pair_mirror": 0.5,
+    }
     #: What a user gives to train without a memory.
     without_memory: ClassVar[str] = "--no-memory"
 
@@ -101,30 +112,6 @@ class TACCCLConfig(MetricLearningConfig):
         False, description="Compare in both directions; helps with strong crops.", json_schema_extra=_ATTENTION
     )
     ms_both: bool = Field(False, description="The pair loss sees second views too.", json_schema_extra=_ATTENTION)
-    transforms: tuple[Literal["crop", "rotation", "zoom", "perspective"], ...] = Field(
-        ("crop", "rotation", "zoom", "perspective"),
-        description="What may happen to the second view, one of them each time.",
-        json_schema_extra=_ATTENTION,
-    )
-    pair_crop_area: tuple[float, float] = Field(
-        (0.36, 1.0), description="Share of the area that a crop keeps, from and to.", json_schema_extra=_ATTENTION
-    )
-    pair_rotation_degrees: float = Field(
-        30.0, ge=0, le=180, description="Largest angle, both ways.", json_schema_extra=_ATTENTION
-    )
-    pair_zoom: tuple[float, float] = Field(
-        (0.7, 1.4), description="Magnification, from and to.", json_schema_extra=_ATTENTION
-    )
-    pair_perspective: float = Field(
-        0.3, ge=0, lt=0.9, description="How far corners move inward; the side is 2.", json_schema_extra=_ATTENTION
-    )
-    pair_mirror: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="Probability of a mirrored second view, unless the set loses its sense in a mirror.",
-        json_schema_extra=_ATTENTION,
-    )
 
     matches: Path | None = Field(
         None,
@@ -168,13 +155,6 @@ class TACCCLConfig(MetricLearningConfig):
             raise ValueError("tac makes second views that no loss uses: tac_weight and feature_weight are 0")
         if self.memory and self.memory_size is not None and self.memory_size < self.batch_size:
             raise ValueError(f"memory_size {self.memory_size} is smaller than batch_size {self.batch_size}")
-        low, high = self.pair_crop_area
-        if not 0 < low <= high <= 1:
-            raise ValueError("pair_crop_area must be ordered, above 0 and at most 1")
-        if not 0 < self.pair_zoom[0] <= self.pair_zoom[1]:
-            raise ValueError("pair_zoom must be ordered and positive")
-        if not self.transforms or len(set(self.transforms)) < len(self.transforms):
-            raise ValueError("transforms must name at least one kind, and none twice")
         return self
 
     def shortened(self, fraction: float) -> dict[str, object]:

@@ -70,7 +70,7 @@ def benchmark_classes(name: str) -> BenchmarkClasses:
     """Read the class list of a named data set.
 
     Args:
-        name: a key of ``labelkit.data.DATASETS``.
+        name: a key of ``labelkit.data.registry.DATASETS``.
 
     Raises:
         FileNotFoundError: there is no list of this name.

@@ -14,7 +14,7 @@ accuracy is the last one, not the median of the last 20.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -44,7 +44,28 @@ from labelkit.methods.few_labels.students import (
     logits_of,
 )
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.interleave import interleave
+
+# Source: ``google-research/mixmatch:libml/layers.py`` (``interleave``).
+
+
+def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Swap part j of block 0 with part j of block j; doing it again undoes it.
+
+    Args:
+        blocks: k tensors (b, ...) of one shape; each is cut into k parts of b / k rows, rounded down, the last parts
+            one row longer.
+
+    Raises:
+        ValueError: no block, or blocks that differ in their number of rows.
+    """
+    if len({len(block) for block in blocks}) != 1:
+        raise ValueError(f"blocks have {[len(block) for block in blocks]} rows, must be equally long")
+    count, rows = len(blocks), len(blocks[0])
+    sizes = [rows // count + (part >= count - rows % count) for part in range(count)]
+    parts = [list(torch.split(block, sizes)) for block in blocks]
+    for other in range(1, count):
+        parts[0][other], parts[other][other] = parts[other][other], parts[0][other]
+    return tuple(torch.cat(pieces) for pieces in parts)
 
 
 class MixMatchObjective(StudentObjective):

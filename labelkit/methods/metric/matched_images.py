@@ -5,7 +5,6 @@ Source: TAC-CCL, Sec. 4.3.4; sizes of the parts are ours.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,14 +121,7 @@ def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.fl
 
 def second_view(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
     """Return the view that follows the first one."""
-    transform = PairTransform(
-        config.transforms,
-        config.pair_crop_area,
-        math.radians(config.pair_rotation_degrees),
-        config.pair_zoom,
-        config.pair_perspective,
-        0.0 if data.chiral or not config.mirror else config.pair_mirror,
-    )
+    transform = PairTransform(hflip=0.0 if data.chiral or not config.mirror else 0.5)
     return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
 
 

@@ -15,6 +15,7 @@ Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from torch import Tensor
 from labelkit.algorithms.sinkhorn import make_prior
 from labelkit.config.methods.sela import SeLaConfig
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.numbers import read_numbers
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import plain_view, sela_view
 from labelkit.data.views.spec import ViewSpec
@@ -35,7 +35,7 @@ from labelkit.engine.inputs import MonitorInputs, RunInputs
 from labelkit.engine.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.engine.monitors.representation import RepresentationMonitor
 from labelkit.engine.timing import RunSize, Scheduled
-from labelkit.errors import ConfigError
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.losses.multi_head import MultiHeadCrossEntropy
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.rows import row_views
@@ -49,6 +49,7 @@ from labelkit.methods.sela.self_labels import (
 )
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
+from labelkit.reading import read_bytes
 
 
 def label_times(config: SeLaConfig) -> tuple[float, ...]:
@@ -215,9 +216,30 @@ def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
         ConfigError: a file that cannot be used.
     """
     try:
-        shares = make_prior(spec if spec.startswith("zipf:") else read_numbers(Path(spec)), num_clusters)
+        shares = make_prior(spec if spec.startswith("zipf:") else _read_numbers(Path(spec)), num_clusters)
     except ValueError as error:
         raise ConfigError(
             "--prior", f"{spec}: {error}", f"Give {num_clusters} positive shares that sum to 1."
         ) from error
     return shares.numpy()
+
+
+def _read_numbers(path: Path) -> NDArray[np.float64]:
+    """Read a one-dimensional .npy file, or a text of numbers apart by white space or commas.
+
+    Raises:
+        DatasetError: it cannot be read, or holds something else.
+    """
+    remedy = "Give a .npy file of one dimension, or a text file of numbers."
+    try:
+        content = read_bytes(path)
+        if path.suffix != ".npy":
+            return np.array(content.decode().replace(",", " ").split(), dtype=np.float64)
+        values = np.load(io.BytesIO(content), allow_pickle=False)
+        if values.ndim != 1:
+            raise ValueError(f"{values.ndim} dimensions")
+        return np.asarray(values, dtype=np.float64)
+    except (OSError, EOFError) as error:
+        raise DatasetError(str(path), f"cannot be read: {error}", remedy) from error
+    except (ValueError, TypeError) as error:
+        raise DatasetError(str(path), f"holds no list of numbers: {error}", remedy) from error

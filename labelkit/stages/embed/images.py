@@ -251,12 +251,10 @@ def _reused_of_each(work: _Work) -> list[int]:
 def _some_images(
     config: EmbedConfig, dataset: ImageDataset, labeled: NDArray[np.bool_]
 ) -> tuple[ImageDataset, NDArray[np.bool_]]:
-    """Apply ``--stride`` and ``--max-images``."""
-    rows = np.arange(len(dataset))[:: config.stride]
-    if config.max_images is not None and config.max_images < len(rows):
-        rows = rows[np.arange(config.max_images) * len(rows) // config.max_images]
-    if len(rows) == len(dataset):
+    """Apply ``--max-images``."""
+    if config.max_images is None or config.max_images >= len(dataset):
         return dataset, labeled
+    rows = np.arange(config.max_images) * len(dataset) // config.max_images
     return dataset.select(rows), labeled[rows]
 
 

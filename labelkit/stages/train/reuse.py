@@ -23,7 +23,7 @@ from labelkit.config.train import RunConfig
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.kept_bank import KeptBank, view_kinds
-from labelkit.data.planned_views import planned_views
+from labelkit.data.train_loader import planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.engine.compute_device import has_native_bf16, images_at_once

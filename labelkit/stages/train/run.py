@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from labelkit import __version__
-from labelkit.config.base import values_before
+from labelkit.config.base import value_text, values_before
 from labelkit.config.train import RunConfig
 from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.engine.devices import Runtime
@@ -90,7 +90,8 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         before = values_before(type(config))
         allowed = config.resumable_fields | (config.retired_fields - options.keys())
         _, written = read_run_config(run.path)
-        allowed |= {key for key, value in config.constants.items() if written.get(key, value) == value}
+        constants = config.constants.items()
+        allowed |= {key for key, value in constants if value_text(written.get(key, value)) == value_text(value)}
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)

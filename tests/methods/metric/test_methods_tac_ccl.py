@@ -186,9 +186,6 @@ def test_going_on_with_other_matches_is_refused(make: Make) -> None:
         ({"tac": False, "ms_both": True}, "ms_both needs second views"),
         ({"tac_weight": 0, "feature_weight": 0}, "no loss uses"),
         ({"memory_size": 79}, "smaller than batch_size"),
-        ({"pair_crop_area": (0.5, 0.2)}, "pair_crop_area"),
-        ({"pair_zoom": (1.4, 0.7)}, "pair_zoom"),
-        ({"transforms": ("crop", "crop")}, "none twice"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
