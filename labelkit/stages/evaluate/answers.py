@@ -38,7 +38,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(store, "answer"))
-    check_kept_result(config, store, "evaluation", answer=result.name, split=config.split, bins=config.bins)
+    check_kept_result(config, store, "evaluation", answer=result.name, split=config.split)
     say_if_made_without_rows(store, result)
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"
@@ -53,7 +53,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
                 config.result,
                 kind="evaluation",
                 arrays={"metrics": jsonable(values | {"index": store.path.name})},  # type: ignore[dict-item]  # an object, as metrics may be
-                params={"answer": result.name, "split": config.split, "bins": config.bins},
+                params={"answer": result.name, "split": config.split},
                 stage="evaluate answer",
                 overwrite=config.overwrite,
             )
@@ -102,10 +102,10 @@ def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) 
     correct = matched[groups] == labels
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
     uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
-    before, after = (reliability(chances, correct, num_bins=config.bins) for chances in (uncalibrated, confidence))
+    before, after = (reliability(chances, correct) for chances in (uncalibrated, confidence))
     says_known = ~np.asarray(arrays["new_classes"], dtype=bool)[groups]
     of_kinds = {
-        name: reliability(confidence[mine], correct[mine], num_bins=config.bins) if mine.any() else None
+        name: reliability(confidence[mine], correct[mine]) if mine.any() else None
         for name, mine in (("known", says_known), ("new", ~says_known))
     }
     risk = risk_coverage(confidence, correct)

@@ -32,6 +32,8 @@ from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 
 _WARMUP = 500
+# Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
+_LR_DROPS = (0.75, 0.9167)
 _VOC_SCORES = ("ap50_11_point", "ap50")
 Entries = list[dict[str, Any]]
 Scores = tuple[dict[str, float], NDArray[np.float64]]
@@ -149,7 +151,7 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> _Rows:
 
 def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -> DetectionPlan:
     steps = config.steps or -(-config.epochs * len(rows.train_rows) // config.batch_size)
-    warmup = min(_WARMUP, steps // 10) if config.warmup_steps is None else config.warmup_steps
+    warmup = min(_WARMUP, steps // 10)
     size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
     return DetectionPlan(
         kind=config.detector,
@@ -160,7 +162,7 @@ def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -
         steps=steps,
         batch_size=config.batch_size,
         lr=config.lr,
-        drops=tuple(round(share * steps) for share in config.lr_drops),
+        drops=tuple(round(share * steps) for share in _LR_DROPS),
         warmup=warmup,
         weight_decay=config.weight_decay,
         layer_decay=config.layer_decay,

@@ -29,10 +29,12 @@ from labelkit.stages.read.networks import embedding_network
 from labelkit.stages.result import Cell, SimpleResult, Table
 
 _MOMENTUM = 0.9
+# Shares of the image that a training view shows, which is square, or its mirror image; updates after which the learning
+# rate is halved, again and again.
+_SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 _PROTOCOL = (
-    *("train", "split", "eval_split", "crops", "min_scale", "max_scale", "steps", "batch_size", "lr"),
-    *("lr_halving_steps", "weight_decay", "clip_grad_norm", "seed"),
+    *("train", "split", "eval_split", "crops", "steps", "batch_size", "lr", "weight_decay", "clip_grad_norm", "seed"),
 )
 
 
@@ -76,7 +78,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
         _images(config, dataset, split, option, spec.size, Normalize(spec.mean, spec.std), runtime)
         for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split"))
     )
-    area = (config.min_scale, config.max_scale)
+    area = _SCALES
     hflip = 0.0 if dataset.chiral else 0.5
     view = ViewSpec(spec.size, area_range=area, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
@@ -117,7 +119,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, 
     )
     with current_progress().task("train classifier", total=config.steps) as task:
         for step, batch in enumerate(itertools.islice(_endless(config, images, view), config.steps)):
-            optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // config.lr_halving_steps)
+            optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
             wanted = torch.from_numpy(images.presence[batch.rows]).to(images.bank.device)
             loss = presence_loss(head(batch.images), wanted)
             if not torch.isfinite(loss):

@@ -35,6 +35,8 @@ from labelkit.stages.train.prepare import eval_images, prepare_data
 _Probe: TypeAlias = ConvProbe | FeatureProbe
 
 _MOMENTUM = 0.9
+# Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
+_MAX_VALUES = 9600
 _EMBEDDING = "embedding"
 
 
@@ -208,7 +210,7 @@ def _build(
         for one in look(nothing):
             channels, side = one.shape[1:3]
             probes.append(
-                ConvProbe(channels, side, num_classes, max_values=config.max_values)
+                ConvProbe(channels, side, num_classes, max_values=_MAX_VALUES)
                 if layers
                 else FeatureProbe(channels, num_classes)
             )

@@ -32,6 +32,9 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 
 _LONG_SIDE_STEP = 64
+# As DINO has them: frames are resized to this, in pixels; frames before that masks are taken from, besides the first;
+# most similar patches whose masks are mixed.
+_SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     """
     given = open_dense(config, classes=False)
     split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
-    films = list(_films(given.dataset, rows).items())[: config.max_films]
+    films = list(_films(given.dataset, rows).items())
     patch = _patch_size(given.frozen)
     scores: list[_ObjectScore] = []
     pictures: list[MaskPicture] = []
@@ -84,8 +87,11 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "split": split,
             "films": len(films),
             "patch": patch,
-            "short_side": config.shorter_side,
-            **{key: getattr(config, key) for key in ("radius", "context", "top_k", "temperature")},
+            "short_side": _SHORTER_SIDE,
+            "radius": config.radius,
+            "context": _CONTEXT,
+            "top_k": _TOP_K,
+            "temperature": config.temperature,
         },
     }
     made = write_asked(config, values, pictures, ("background",))
@@ -93,18 +99,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
     columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
     tables = [Table("tracking by label propagation, in %", columns, [row])]
-    if config.per_film:
-        tables.append(_film_table(scores))
     return SimpleResult(values, made, tuple(tables))
-
-
-def _film_table(scores: list[_ObjectScore]) -> Table:
-    rows: list[list[Cell]] = []
-    for film in dict.fromkeys(one.film for one in scores):
-        own = [one for one in scores if one.film == film]
-        region, boundary = (float(np.mean([getattr(one, key) for one in own])) for key in ("region", "boundary"))
-        rows.append([film, len(own), percent((region + boundary) / 2), percent(region), percent(boundary)])
-    return Table("every film in %", ["film", "objects", "J&F", "J", "F"], rows)
 
 
 def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
@@ -151,7 +146,7 @@ def _track(
     # pixels to ignore belong to nothing
     shares = torch.stack([(small == value).float() for value in values.tolist()], dim=-1).to(features.device)
     origin = (features, shares)
-    recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=config.context)
+    recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_CONTEXT)
     for frame in frames[1:]:
         features = _frame_features(config, frozen, dataset, frame, patch)
         sources = [origin, *recent]
@@ -160,7 +155,7 @@ def _track(
             torch.stack([source[0] for source in sources]),
             torch.stack([source[1] for source in sources]),
             radius=config.radius,
-            top_k=config.top_k,
+            top_k=_TOP_K,
             temperature=config.temperature,
         )
         recent.append((features, shares))
@@ -177,7 +172,7 @@ def _frame_features(
 ) -> Tensor:
     """Return the unit features (rows, cols, d) of one frame."""
     pixels, _ = read_pair(dataset, row)
-    size = frame_size(pixels.shape[0], pixels.shape[1], config.shorter_side, patch)
+    size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
     resized = functional.interpolate(image, size, mode="bicubic", antialias=True).clamp(0, 1)
     return functional.normalize(frozen.features(resized)[0], dim=-1)

@@ -33,7 +33,7 @@ from labelkit.stages.sharded import left_out_params, num_left_out, open_rest
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import check_new_result, write_result
 
-_NO_PARAMETERS = (*NO_PARAMETERS, "patches", "max_patches")
+_NO_PARAMETERS = (*NO_PARAMETERS, "patches")
 
 
 @dataclass(frozen=True)
