@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from labelkit.config.dense import DenseConfig
 from labelkit.data.datasets import ImageDataset
@@ -15,12 +17,41 @@ from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import Runtime
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.models.pixel_patches import PixelPatchNetwork
+from labelkit.models.inference import PixelNetwork
 from labelkit.models.weights import fingerprint
 from labelkit.stages.evaluate.segmentation_head import FrozenNetwork
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
 
 _PIXEL_SIZE = 64
+
+
+class PixelPatchNetwork(PixelNetwork):
+    """The image itself, cut into patches.
+
+    Args:
+        size: height and width in pixels.
+        channels: 1 or 3.
+        patch_size: side of a patch.
+    """
+
+    def __init__(self, size: int, channels: int, patch_size: int) -> None:
+        super().__init__(size, channels)
+        self.patch_size = patch_size
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Return the pixels of every patch, (b, rows, cols, c patch_size**2).
+
+        Raises:
+            ConfigError: the image is no whole number of patches.
+        """
+        height, width = images.shape[-2:]
+        side = self.patch_size
+        if height % side or width % side or min(height, width) < side:
+            raise ConfigError(
+                "--image-size", f"{height} x {width} pixels are no whole number of patches of {side}", "Choose another."
+            )
+        columns = functional.unfold(images, side, stride=side)  # (b, c side side, rows cols)
+        return columns.transpose(1, 2).reshape(len(images), height // side, width // side, -1)
 
 
 @dataclass(frozen=True)

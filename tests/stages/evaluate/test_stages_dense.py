@@ -11,8 +11,8 @@ import pytest
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.stages.evaluate.patch_clusters import match_by_iou
+from labelkit.stages.evaluate.segmentation import tune_network
 from labelkit.stages.evaluate.segmentation_head import FrozenNetwork, HeadPlan
-from labelkit.stages.evaluate.segmentation_tuning import tune_network
 from labelkit.stages.evaluate.tracking import frame_size
 from PIL import Image
 from tests.miniature_sets import write_davis

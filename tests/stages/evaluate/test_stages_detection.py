@@ -14,8 +14,8 @@ from labelkit.data.registry import load_dataset
 from labelkit.engine.devices import Runtime
 from labelkit.models.detector import DetectorSize
 from labelkit.models.inference import BackboneNetwork
+from labelkit.stages.evaluate.detection import BoxPicture, shown_boxes
 from labelkit.stages.evaluate.detection_training import DetectionPlan, depth_below, train_detector
-from labelkit.stages.pictures.boxes import BoxPicture, shown_boxes
 from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
 

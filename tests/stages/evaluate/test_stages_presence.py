@@ -15,10 +15,9 @@ from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import DivergenceError
 from labelkit.models.backbones import Backbone
 from labelkit.models.inference import BackboneNetwork
-from labelkit.models.presence_head import PresenceHead
 from labelkit.models.vit import UnsupportedBackboneError
 from labelkit.stages.evaluate import presence
-from labelkit.stages.evaluate.presence import evaluate_presence, presence_loss
+from labelkit.stages.evaluate.presence import PresenceHead, evaluate_presence, presence_loss
 from sklearn.metrics import average_precision_score
 from tests.miniature_sets import write_voc_classes
 

@@ -12,10 +12,9 @@ from labelkit.config.probes import EvaluateProbesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.engine.devices import Runtime
-from labelkit.models.conv_probes import ConvProbe
 from labelkit.models.seeding import seeded_init
 from labelkit.stages.evaluate.crops import crops_of, resized
-from labelkit.stages.evaluate.probes import _images
+from labelkit.stages.evaluate.probes import ConvProbe, _images
 from labelkit.stages.read.networks import load_run
 from labelkit.stages.train.prepare import eval_images, prepare_data
 

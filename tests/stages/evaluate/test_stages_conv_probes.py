@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from labelkit.models.backbones import build_backbone
-from labelkit.models.conv_probes import ConvProbe, collected, pool_of, probed_layers
 from labelkit.models.convnets import _ALEXNET, AlexNet
 from labelkit.models.vit import UnsupportedBackboneError
+from labelkit.stages.evaluate.probes import ConvProbe, collected, pool_of, probed_layers
 
 
 # maps of the AlexNet of SeLa at 224 pixels, and the pools of eval_linear_probes.py there
