@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from labelkit.lazy import names_of
 
 if TYPE_CHECKING:
-    from labelkit.algorithms.assignment import Assignment, assign
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
     from labelkit.algorithms.calibration import (
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApproximateSearch",
-    "Assignment",
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
@@ -80,7 +78,6 @@ __all__ = [
     "Spread",
     "SinkhornResult",
     "alignment_energy",
-    "assign",
     "attention_entropy",
     "attention_update",
     "balanced_labels",
@@ -130,10 +127,6 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "assignment": (
-            "Assignment",
-            "assign",
-        ),
         "attention": (
             "alignment_energy",
             "attention_entropy",
