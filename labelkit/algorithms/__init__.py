@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
     from labelkit.algorithms.indexes import ApproximateSearch, build_index
     from labelkit.algorithms.label_search import Discovery
-    from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
+    from labelkit.algorithms.matching import Matching, contingency, match_clusters
     from labelkit.algorithms.neighbors import ExactSearch, knn
     from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
     from labelkit.algorithms.prototypes import (
@@ -110,7 +110,6 @@ __all__ = [
     "named_probability",
     "nearest_centroids",
     "order_prior",
-    "pair_agreement",
     "prior_energy",
     "reliability",
     "risk_coverage",
@@ -184,7 +183,6 @@ __getattr__ = names_of(
             "Matching",
             "contingency",
             "match_clusters",
-            "pair_agreement",
         ),
         "neighbors": (
             "ExactSearch",
