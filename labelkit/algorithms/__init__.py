@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from labelkit.lazy import names_of
 
 if TYPE_CHECKING:
-    from labelkit.algorithms.assignment import Assignment, assign
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
     from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
     from labelkit.algorithms.calibration import (
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
     from labelkit.algorithms.indexes import ApproximateSearch, build_index
     from labelkit.algorithms.label_search import Discovery
-    from labelkit.algorithms.matching import Matching, contingency, match_clusters, pair_agreement
+    from labelkit.algorithms.matching import Matching, contingency, match_clusters
     from labelkit.algorithms.neighbors import ExactSearch, knn
     from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
     from labelkit.algorithms.prototypes import (
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApproximateSearch",
-    "Assignment",
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
@@ -80,7 +78,6 @@ __all__ = [
     "Spread",
     "SinkhornResult",
     "alignment_energy",
-    "assign",
     "attention_entropy",
     "attention_update",
     "balanced_labels",
@@ -113,7 +110,6 @@ __all__ = [
     "named_probability",
     "nearest_centroids",
     "order_prior",
-    "pair_agreement",
     "prior_energy",
     "reliability",
     "risk_coverage",
@@ -130,10 +126,6 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "assignment": (
-            "Assignment",
-            "assign",
-        ),
         "attention": (
             "alignment_energy",
             "attention_entropy",
@@ -191,7 +183,6 @@ __getattr__ = names_of(
             "Matching",
             "contingency",
             "match_clusters",
-            "pair_agreement",
         ),
         "neighbors": (
             "ExactSearch",

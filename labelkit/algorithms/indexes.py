@@ -11,6 +11,9 @@ neighbor search"; faiss for both.
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -139,6 +142,39 @@ def near_rows(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     is_self = listed == np.arange(len(rows))[:, None]
     is_self[~is_self.any(axis=1), -1] = True
     return np.asarray(listed[~is_self].reshape(len(rows), k))
+
+
+def index_format() -> str:
+    """Name of what :func:`write_index` writes; another version of faiss may write something else."""
+    import faiss
+
+    return f"faiss {faiss.__version__}"
+
+
+def write_index(index: Any, take: Callable[[Any], None]) -> None:
+    """Give away the bytes of an index, one piece after the other."""
+    import faiss
+
+    made: Any = faiss  # its annotations know no such class
+    faiss.write_index(index, made.PyCallbackIOWriter(take))
+
+
+def read_index(path: Path, *, is_extended: bool) -> Any:
+    """Read a file that begins with an index; one that is not to be extended is mapped.
+
+    Never read one that this module did not make: the reader of faiss is not safe on foreign bytes.
+
+    Raises:
+        ValueError: faiss cannot read it.
+    """
+    import faiss
+
+    # versions of faiss before 1.11 cannot map a graph, and read it
+    is_mapped = not is_extended and sys.platform in ("linux", "darwin")
+    try:
+        return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if is_mapped else 0)
+    except (RuntimeError, MemoryError) as error:
+        raise ValueError(f"faiss cannot read the index: {error}") from error
 
 
 class ApproximateSearch:

@@ -86,25 +86,6 @@ def match_counts(counts: NDArray[np.int64]) -> Matching:
     return Matching(class_of_cluster, counts, int(weights.sum()))
 
 
-def pair_agreement(counts: NDArray[np.int64]) -> float:
-    """Return the adjusted Rand index of two partitions from their (k, c) count matrix, in [-0.5, 1].
-
-    With S the pairs of samples together in both, A and B the pairs together in one, N all pairs
-    and ``E = A B / N``: ``(S - E) / ((A + B) / 2 - E)``. 1 for equal partitions, 0 on average for
-    random ones with the same group sizes.
-    """
-
-    def pairs(sizes: NDArray[np.int64]) -> int:
-        return int((sizes * (sizes - 1) // 2).sum())
-
-    # Python integers: products of pair counts of a million samples overflow int64.
-    together, in_rows, in_columns = pairs(counts), pairs(counts.sum(axis=1)), pairs(counts.sum(axis=0))
-    every = pairs(np.array([counts.sum()]))
-    upper = (in_rows + in_columns) * every - 2 * in_rows * in_columns
-    # All apart in both, or all together in both: the partitions are equal.
-    return 1.0 if upper == 0 else 2 * (together * every - in_rows * in_columns) / upper
-
-
 def as_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
     """Return ids as int64 after checking that they are one row of integers >= 0.
 

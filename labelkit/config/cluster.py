@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -32,14 +33,12 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
 class PatchClusterConfig(MinSizeOption, ClusterConfig):
     """A clustering of rows, or of patches."""
 
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_patches": 100000,
+    }
+
     patches: bool = Field(
         False, description="Group the patches of the images instead (of a store made with embed --dense)."
-    )
-    max_patches: int = Field(
-        100_000,
-        ge=1,
-        description="With --patches: most patches that centroids are made from, drawn by --seed. All patches get "
-        "a group.",
     )
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -128,6 +129,10 @@ class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConf
     """``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_patches": 200000,
+        "grid": None,
+    }
 
     split: str = Field(
         "auto",
@@ -141,14 +146,6 @@ class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConf
         "takes the class that it fits best.",
     )
     pca: int = Field(50, ge=1, description="Principal components of the standardized features that are kept.")
-    grid: int | None = Field(
-        None,
-        ge=8,
-        le=1024,
-        description="Rows and columns of the grid to score on; features are stretched to it (published: 100). "
-        "Default: every pixel has the group of its patch.",
-    )
-    max_patches: int = Field(200_000, ge=100, description="Patches that k-means sees, drawn by the seed.")
     seeds: int = Field(5, ge=1, le=100, description="Runs of k-means, from --seed on; scores are their mean.")
     num_inits: int = Field(5, ge=1, description="Starts of each run; the lowest inertia wins.")
     max_iterations: int = Field(50, ge=1, description="Most iterations of one start.")
@@ -158,6 +155,13 @@ class EvaluateTrackingConfig(DenseConfig):
     """``labelkit evaluate tracking``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
+    constants: ClassVar[Mapping[str, object]] = {
+        "per_film": False,
+        "top_k": 5,
+        "context": 7,
+        "shorter_side": 480,
+        "max_films": None,
+    }
 
     dataset: str = Field(
         "scene_videos",
@@ -165,12 +169,5 @@ class EvaluateTrackingConfig(DenseConfig):
         json_schema_extra=_DATA,
     )
     split: str = Field("auto", description="Films that are scored; auto = val, else all.", json_schema_extra=_DATA)
-    max_films: int | None = Field(None, ge=1, description="Films to use, the first ones.", json_schema_extra=_DATA)
-    shorter_side: int = Field(
-        480, ge=8, le=4096, description="Frames are resized to this, in pixels; smaller frames stay as they are."
-    )
     radius: int = Field(12, ge=0, description="Farthest source of a patch, in rows and columns of patches; 0: any.")
-    context: int = Field(7, ge=0, description="Frames before that masks are taken from, besides the first.")
-    top_k: int = Field(5, ge=1, description="Most similar patches whose masks are mixed.")
     temperature: float = Field(0.1, gt=0, description="A source counts exp(cosine / temperature).")
-    per_film: bool = Field(False, description="Also show the scores of every film.")

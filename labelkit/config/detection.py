@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -46,6 +47,10 @@ class EvaluateDetectionConfig(
     """``labelkit evaluate detection``; defaults are those of CoTAP's Tables V and X, where the source gives them."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
+    constants: ClassVar[Mapping[str, object]] = {
+        "warmup_steps": None,
+        "lr_drops": (0.75, 0.9167),
+    }
 
     dataset: str = Field(
         "coco_2017",
@@ -78,13 +83,6 @@ class EvaluateDetectionConfig(
     steps: int | None = Field(None, ge=1, description="Steps in place of --epochs.")
     batch_size: int = Field(16, ge=1, description="Images of a step; the source names no number.")
     lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
-    lr_drops: tuple[float, ...] = Field(
-        (0.75, 0.9167),
-        description="Shares of all steps after which it drops to a tenth (published: after 9 and 11 of 12 epochs).",
-    )
-    warmup_steps: int | None = Field(
-        None, ge=0, description="Steps in which it rises from 0; default: 500, or a tenth of all if that is fewer."
-    )
     weight_decay: float = Field(
         0.05, ge=0, description="Weight decay of AdamW; biases, norms and embeddings of places have none."
     )
@@ -108,13 +106,6 @@ class EvaluateDetectionConfig(
         description="Also draw the boxes found beside the true ones to this PNG.",
         json_schema_extra={**_OUT, "makes": "png"},
     )
-
-    @field_validator("lr_drops")
-    @classmethod
-    def _shares(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if list(value) != sorted(set(value)) or not all(0 < share < 1 for share in value):
-            raise ValueError("must be shares of all steps, between 0 and 1, each above the one before")
-        return value
 
     @field_validator("train_sizes")
     @classmethod

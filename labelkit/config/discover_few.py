@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -107,6 +108,9 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     """``labelkit show discovered``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_points": 5000,
+    }
 
     index: Path | None = Field(
         None, description="Store whose rows were discovered; --map needs it.", json_schema_extra=STORE
@@ -145,12 +149,6 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
     )
     projection: Literal["pca", "tsne"] = Field(
         "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_OUTPUT
-    )
-    max_points: int = Field(
-        5000,
-        ge=10,
-        description="Most images on the map. Images that were not found are left out first.",
-        json_schema_extra=_OUTPUT,
     )
     seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_OUTPUT)
 

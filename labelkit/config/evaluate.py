@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -32,6 +33,9 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
+    constants: ClassVar[Mapping[str, object]] = {
+        "bins": 10,
+    }
 
     answer: str | None = Field(
         None,
@@ -39,7 +43,6 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
         description="Result of discover answer to score; default: the newest of answer, answer-2, ...",
         json_schema_extra=_STORE,
     )
-    bins: int = Field(10, ge=1, le=1000, description="Bins of the reliability table.")
     plot: Path | None = Field(
         None,
         description="Also draw reliability and risk-coverage to this PNG.",
@@ -90,6 +93,9 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
+    constants: ClassVar[Mapping[str, object]] = {
+        "linear_epochs": 100,
+    }
 
     k: tuple[int, ...] = Field(
         (10,),
@@ -110,7 +116,6 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
         "(published for SeLa: 128). Default: on the rows as they are.",
     )
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
-    linear_epochs: int = Field(100, ge=1, description="Passes of the training of --linear.")
     seed: int = Field(0, ge=0, description="Seed of the order in which --linear sees the rows.")
 
     @field_validator("k")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -20,6 +21,11 @@ class EvaluatePresenceConfig(
     """``labelkit evaluate presence``; defaults are those of DeepCluster's code, which SeLa follows."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
+    constants: ClassVar[Mapping[str, object]] = {
+        "lr_halving_steps": 5000,
+        "max_scale": 0.5,
+        "min_scale": 0.1,
+    }
 
     dataset: str = Field(
         "voc_2007_classes", description="A set whose images may have several classes.", json_schema_extra=_DATA
@@ -36,20 +42,15 @@ class EvaluatePresenceConfig(
         description="Views that are scored and summed. random-ten: ten as in training (published); ten: corners, "
         "center and their mirror images; center: one.",
     )
-    min_scale: float = Field(0.1, gt=0, le=1, description="Smallest share of the image that a training view shows.")
-    max_scale: float = Field(0.5, gt=0, le=1, description="Largest share; views are squares, or their mirror images.")
     steps: int = Field(80_000, ge=1, description="Updates.")
     batch_size: int = Field(16, ge=2, description="Images of a step.")
     lr: float = Field(0.003, gt=0, description="Learning rate of SGD with momentum 0.9, at first.")
-    lr_halving_steps: int = Field(5_000, ge=1, description="Updates after which it is halved, again and again.")
     weight_decay: float = Field(1e-6, ge=0, description="L2 penalty.")
     clip_grad_norm: float = Field(10.0, gt=0, description="Largest length of the gradient.")
     seed: int = Field(0, ge=0, description="Seed of first weights, order and views; of an untrained network too.")
 
     @model_validator(mode="after")
-    def _scales_increase(self) -> EvaluatePresenceConfig:
-        if self.max_scale < self.min_scale:
-            raise ValueError(f"max_scale ({self.max_scale}) is less than min_scale ({self.min_scale})")
+    def _splits_differ(self) -> EvaluatePresenceConfig:
         if self.split == self.eval_split:
             raise ValueError(f"eval_split {self.eval_split} is trained on: choose two splits")
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -18,6 +19,9 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
     """``labelkit evaluate probes``; defaults are those of SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_values": 9600,
+    }
 
     checkpoint: Path = Field(..., description="Run folder, or a checkpoint in it.", json_schema_extra=_STORE)
     data_root: Path | None = Field(
@@ -28,12 +32,6 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         description="convolutions: a classifier after each convolution of a plain network; features: one on the "
         "embedding of any network (published for ResNets: 146 epochs, lr 0.1 that drops at 85 and 128, batches of "
         "1,024, no weight decay).",
-    )
-    max_values: int = Field(
-        9600,
-        ge=1,
-        description="Most numbers of a probe at a convolution: maps are pooled until they have no more (published: "
-        "9,216 to 9,600).",
     )
     augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = Field(
         "imagenet",
@@ -55,6 +53,4 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
     def _drops_increase(self) -> EvaluateProbesConfig:
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs must be positive and increase, got {self.lr_drop_epochs}")
-        if self.at == "features" and self.max_values != type(self).model_fields["max_values"].default:
-            raise ValueError("max_values goes with at convolutions: features are not pooled")
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -97,13 +98,10 @@ class ShowAssemblyConfig(ShowImagesConfig):
     """``labelkit show assembly``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "assembly")
-
-    min_weight: float = Field(
-        0.2, gt=0, lt=1, description="Least weight of a move that is drawn as an arrow.", json_schema_extra=_RUN
-    )
-    max_arrows: int = Field(
-        12, ge=1, le=200, description="Most arrows of an image, the heaviest.", json_schema_extra=_RUN
-    )
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_arrows": 12,
+        "min_weight": 0.2,
+    }
 
 
 class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
@@ -144,14 +142,9 @@ class ShowPrototypesConfig(ShowImagesConfig):
     """``labelkit show prototypes``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
-
-    num_prototypes: int = Field(
-        6,
-        ge=1,
-        le=64,
-        description="Prototypes to draw: those with most attention in these images.",
-        json_schema_extra=_RUN,
-    )
+    constants: ClassVar[Mapping[str, object]] = {
+        "num_prototypes": 6,
+    }
 
 
 class ShowCurvesConfig(PictureConfig):

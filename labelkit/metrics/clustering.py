@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.matching import as_ids, contingency, match_counts, pair_agreement
+from labelkit.algorithms.matching import as_ids, contingency, match_counts
 
 Protocol = Literal["v2", "v1", "v2b"]
 
@@ -207,7 +207,7 @@ def adjusted_mutual_information(labels: ArrayLike, cluster_ids: ArrayLike) -> fl
 
 
 def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Return the agreement on pairs of samples, less what chance gives, in [-0.5, 1].
+    """Return the agreement on pairs of samples, less what chance gives, in [-0.5, 1], by scikit-learn.
 
     With S the pairs together in both, A and B the pairs together in one, N all pairs and
     ``E = A B / N``: ``(S - E) / ((A + B) / 2 - E)``. 1 for equal partitions, 0 on average for
@@ -220,7 +220,9 @@ def adjusted_rand_index(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     Raises:
         ValueError: lengths differ, nothing is there, or an id is not an integer >= 0.
     """
-    return pair_agreement(_compact_counts(labels, cluster_ids))
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(*_same_length(labels, cluster_ids)))
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:

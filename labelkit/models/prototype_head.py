@@ -31,7 +31,7 @@ class PrototypeHead(nn.Module):
     Attributes:
         prototypes: (k, d) unit rows; zeros until they are set.
         assignment: (c,) int64, prototype of each class, all different.
-        prices: (k,) of the prototypes in the last assignment, from which the next one starts.
+        prices: (k,), not read: in weights of 0.1.0 and their digests.
         class_means: (c, d) mean directions of the classes during training; unit rows, zeros before the first image.
         seen: (c,) int64, images that went into them.
     """

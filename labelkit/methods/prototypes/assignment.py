@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.algorithms.assignment import Assignment, assign
 from labelkit.engine.method import TrainState
 from labelkit.engine.timing import Moment
 from labelkit.models.prototype_head import PrototypeHead
@@ -88,17 +87,16 @@ def reassign(head: PrototypeHead, state: TrainState) -> AssignmentRecord:
     """
     started = time.perf_counter()
     before = head.assignment.cpu().numpy().copy()
-    found = Assignment(np.zeros_like(before), np.zeros(len(head.prices)), 0.0, "kept", 0)
+    columns, value = np.zeros_like(before), 0.0
     if state.is_main:
-        previous = Assignment(before, head.prices.cpu().numpy().astype(np.float64), 0.0, "kept", 0)
-        found = best_assignment(similarities(head), previous)
-    columns = state.combine(torch.from_numpy(found.columns), "sum")
-    # float32 as in the checkpoint, so that a resumed run starts its next solution where this one would
-    head.prices.copy_(state.combine(torch.from_numpy(found.prices.astype(np.float32)), "sum"))
-    value = state.combine(torch.tensor(found.value, dtype=torch.float32), "sum")
-    head.assignment.copy_(columns)
-    changed = int((columns.cpu().numpy() != before).sum())
-    return AssignmentRecord(float(value) / len(before), changed, time.perf_counter() - started)
+        similarity = similarities(head)
+        columns = best_assignment(similarity, before)
+        value = float(similarity[np.arange(len(columns)), columns].sum())
+    told = state.combine(torch.from_numpy(columns), "sum")
+    objective = state.combine(torch.tensor(value, dtype=torch.float32), "sum")
+    head.assignment.copy_(told)
+    changed = int((told.cpu().numpy() != before).sum())
+    return AssignmentRecord(float(objective) / len(before), changed, time.perf_counter() - started)
 
 
 def similarities(head: PrototypeHead) -> NDArray[np.float64]:
@@ -110,18 +108,24 @@ def similarities(head: PrototypeHead) -> NDArray[np.float64]:
     return np.asarray(table, dtype=np.float64)
 
 
-def best_assignment(similarity: NDArray[np.float64], previous: Assignment) -> Assignment:
-    """Return the assignment of the largest sum, or the former one unless the gain is real.
+def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the assignment of the largest sum (by scipy), or the former one unless the gain is real.
 
     Args:
         similarity: (c, k), c <= k.
-        previous: what holds now; its value is not used.
+        before: (c,) columns that rows have now.
+
+    Returns:
+        (c,) int64, no column twice.
 
     Raises:
-        ValueError: a similarity is not finite.
+        ValueError: a similarity is not finite; names the row.
     """
-    found = assign(similarity, previous)
-    kept = float(similarity[np.arange(len(similarity)), previous.columns].sum())
-    if found.num_changed and found.value - kept <= SMALLEST_GAIN * len(similarity):
-        return Assignment(previous.columns, found.prices, kept, "kept", 0)
-    return found
+    from scipy.optimize import linear_sum_assignment
+
+    strange = np.flatnonzero(~np.isfinite(similarity).all(axis=1))
+    if len(strange):
+        raise ValueError(f"scores of row {strange[0]} are not all finite")
+    rows, columns = linear_sum_assignment(similarity, maximize=True)
+    gain = float(similarity[rows, columns].sum() - similarity[rows, before].sum())
+    return columns if gain > SMALLEST_GAIN * len(similarity) else before

@@ -1,4 +1,8 @@
-"""Score confident answers against the true classes, on rows that neither training nor calibration had labels of."""
+"""Score confident answers against the true classes, on rows that neither training nor calibration had labels of.
+
+A known class is right by its name. New groups have none: they are matched one to one with the classes that no group
+is named by, so that the most samples agree, as the protocols of category discovery do.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
+from labelkit.algorithms.matching import as_ids, contingency, match_counts
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import StoreError
-from labelkit.metrics.answers import class_of_answer
 from labelkit.percent import percent
 from labelkit.stages.discover.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
 from labelkit.stages.discover.grouping import classes_of_groups
@@ -37,7 +41,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(store, "answer"))
-    check_kept_result(config, store, "evaluation", answer=result.name, split=config.split, bins=config.bins)
+    check_kept_result(config, store, "evaluation", answer=result.name, split=config.split)
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"
         raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
@@ -51,7 +55,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
                 config.result,
                 kind="evaluation",
                 arrays={"metrics": jsonable(values | {"index": store.path.name})},  # type: ignore[dict-item]  # an object, as metrics may be
-                params={"answer": result.name, "split": config.split, "bins": config.bins},
+                params={"answer": result.name, "split": config.split},
                 stage="evaluate answer",
                 overwrite=config.overwrite,
             )
@@ -100,10 +104,10 @@ def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) 
     correct = matched[groups] == labels
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
     uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
-    before, after = (reliability(chances, correct, num_bins=config.bins) for chances in (uncalibrated, confidence))
+    before, after = (reliability(chances, correct) for chances in (uncalibrated, confidence))
     says_known = ~np.asarray(arrays["new_classes"], dtype=bool)[groups]
     of_kinds = {
-        name: reliability(confidence[mine], correct[mine], num_bins=config.bins) if mine.any() else None
+        name: reliability(confidence[mine], correct[mine]) if mine.any() else None
         for name, mine in (("known", says_known), ("new", ~says_known))
     }
     risk = risk_coverage(confidence, correct)
@@ -216,3 +220,35 @@ def _tables(judged: _Judged) -> list[Table]:
             [list(line.values()) for line in outcomes],
         ),
     ]
+
+
+def class_of_answer(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
+    """Return the class of each group: its own, or for a new group the one it is matched with.
+
+    Args:
+        labels: (n,) integers >= 0, the truth.
+        group_ids: (n,) integers in ``[0, k)``.
+        class_of_group: (k,) integers, class of a known group, -1 = new.
+
+    Returns:
+        (k,) int64, -1 = a new group without match.
+
+    Raises:
+        ValueError: shapes that do not fit, an id out of range, or a class named twice.
+    """
+    classes, groups = as_ids(labels, "labels"), as_ids(group_ids, "group_ids")
+    named = np.asarray(class_of_group)
+    if named.ndim != 1 or not np.issubdtype(named.dtype, np.integer) or named.min(initial=-1) < -1:
+        raise ValueError(f"class_of_group must be integers >= -1 of shape (k,), got {named.dtype} {named.shape}")
+    known = named[named >= 0]
+    if len(np.unique(known)) < len(known):
+        raise ValueError("class_of_group names a class more than once")
+    num_classes = int(max(classes.max(), named.max())) + 1
+    counts = contingency(groups, classes, num_clusters=len(named), num_classes=num_classes)
+    result = named.astype(np.int64)
+    new_groups = np.flatnonzero(named < 0)
+    free = np.setdiff1d(np.arange(num_classes), known)
+    if len(new_groups) and len(free):
+        matched = match_counts(counts[np.ix_(new_groups, free)]).class_of_cluster
+        result[new_groups[matched >= 0]] = free[matched[matched >= 0]]
+    return result

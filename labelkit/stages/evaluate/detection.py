@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +25,81 @@ from labelkit.percent import percent
 from labelkit.stages.evaluate.dense_input import choose_rows
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
 from labelkit.stages.evaluate.detection_training import DetectionPlan, detect, train_detector
-from labelkit.stages.pictures.boxes import BoxPicture, write_box_sheet
+from labelkit.stages.pictures.contact_sheet import Picture, outlined, write_contact_sheet
+from labelkit.stages.pictures.masks import mask_colors
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.networks import EmbeddingNetwork, embedding_network
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 
 _WARMUP = 500
+# Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
+_LR_DROPS = (0.75, 0.9167)
 _VOC_SCORES = ("ap50_11_point", "ap50")
 Entries = list[dict[str, Any]]
 Scores = tuple[dict[str, float], NDArray[np.float64]]
+_SURE = 0.5
+_LEGEND_WIDTH = 4
+
+
+class BoxPicture(NamedTuple):
+    """One image with both kinds of boxes.
+
+    Attributes:
+        name: below the image.
+        pixels: (h, w, c) uint8.
+        truth: box and class of each object.
+        found: box, class and score of each detection, in any order.
+    """
+
+    name: str
+    pixels: NDArray[np.uint8]
+    truth: Sequence[tuple[Sequence[float], int]]
+    found: Sequence[tuple[Sequence[float], int, float]]
+
+
+def shown_boxes(picture: BoxPicture) -> list[tuple[Sequence[float], int, float]]:
+    """Return the detections that are drawn: those with a score of 0.5 or more; without any, the surest one."""
+    ranked = sorted(picture.found, key=lambda entry: -entry[2])
+    return [entry for entry in ranked if entry[2] >= _SURE] or ranked[:1]
+
+
+def write_box_sheet(path: Path, pictures: Sequence[BoxPicture], names: Sequence[str]) -> Path:
+    """Write a PNG with a row per image: true boxes, found ones; then the colors of the classes that occur.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        pictures: what to draw.
+        names: of the classes.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    colors = mask_colors(len(names) + 1)
+    rows: list[list[Picture]] = []
+    met: set[int] = set()
+    for picture in pictures:
+        shown = shown_boxes(picture)
+        met |= {label for _, label in picture.truth} | {label for _, label, _ in shown}
+        true, found = (
+            outlined(picture.pixels, [(box, _color(colors[label + 1])) for box, label in boxes])
+            for boxes in (picture.truth, [(box, label) for box, label, _ in shown])
+        )
+        least = f", {shown[-1][2]:.2f} or more" if shown else ""
+        rows.append(
+            [
+                Picture(true, ("/".join(picture.name.split("/")[-2:]), f"{len(picture.truth)} objects")),
+                Picture(found, ("found", f"{len(shown)} boxes{least}")),
+            ]
+        )
+    legend = [Picture(np.full((8, 8, 3), colors[label + 1], dtype=np.uint8), (names[label],)) for label in sorted(met)]
+    rows += [legend[start : start + _LEGEND_WIDTH] for start in range(0, len(legend), _LEGEND_WIDTH)]
+    return write_contact_sheet(path, rows)
+
+
+def _color(channels: NDArray[np.uint8]) -> tuple[int, int, int]:
+    red, green, blue = (int(value) for value in channels)
+    return red, green, blue
 
 
 @dataclass(frozen=True)
@@ -149,7 +214,7 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> _Rows:
 
 def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -> DetectionPlan:
     steps = config.steps or -(-config.epochs * len(rows.train_rows) // config.batch_size)
-    warmup = min(_WARMUP, steps // 10) if config.warmup_steps is None else config.warmup_steps
+    warmup = min(_WARMUP, steps // 10)
     size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
     return DetectionPlan(
         kind=config.detector,
@@ -160,7 +225,7 @@ def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -
         steps=steps,
         batch_size=config.batch_size,
         lr=config.lr,
-        drops=tuple(round(share * steps) for share in config.lr_drops),
+        drops=tuple(round(share * steps) for share in _LR_DROPS),
         warmup=warmup,
         weight_decay=config.weight_decay,
         layer_decay=config.layer_decay,

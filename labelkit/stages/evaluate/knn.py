@@ -23,6 +23,9 @@ from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
+# Passes of the training of --linear.
+_LINEAR_EPOCHS = 100
+
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     """Accuracy of naming the class of each row of one split from the rows of another.
@@ -174,7 +177,7 @@ def _linear(config: EvaluateKNNConfig, splits: LabeledSplits) -> dict[str, float
         splits.gallery_labels,
         splits.queries,
         num_classes=len(splits.class_names),
-        epochs=config.linear_epochs,
+        epochs=_LINEAR_EPOCHS,
         seed=config.seed,
     )
     return {"linear_accuracy": top_k_accuracy(logits, splits.query_labels)}

@@ -16,7 +16,6 @@ from labelkit.algorithms.projection import principal_directions
 from labelkit.config.dense import EvaluatePatchClustersConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.mask_files import IGNORE
-from labelkit.data.views.masked_images import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
 from labelkit.stages.evaluate.dense_input import DenseInput, choose_rows, open_dense
@@ -25,6 +24,9 @@ from labelkit.stages.evaluate.segmentation_head import WholeBatch, whole_batches
 from labelkit.stages.pictures.masks import MaskPicture
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
+
+# Patches that k-means sees, drawn by the seed.
+_MAX_PATCHES = 200_000
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,13 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
         groups = _group(patches, num_clusters, config, seed)
-        found, counts, truths = _matched(groups, patches, num_clusters, len(names), config.grid)
+        found, counts = _matched(groups, patches, num_clusters, len(names))
         if not counts.counts.any():
             raise DatasetError(given.dataset.name, "all pixels that are scored are ignored (255)", "Look at the masks.")
         if not scores:
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
-                for (row, pixels, _), truth, prediction in zip(patches.images, truths, found, strict=True)
+                for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
             ][: config.num_pictures]
         scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
     summary = MaskScores.of(scores, names)
@@ -82,7 +84,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "images": len(rows),
             "num_clusters": num_clusters,
             "matching": "one to one" if num_clusters == len(names) else "many to one",
-            **{key: getattr(config, key) for key in ("pca", "grid", "max_patches")},
+            "pca": config.pca,
             "restarts": config.num_inits,
             "iterations": config.max_iterations,
             "absent_as_zero": config.absent_as_zero,
@@ -127,12 +129,12 @@ def _reduced(given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchCl
 def _group(
     patches: _Patches, num_clusters: int, config: EvaluatePatchClustersConfig, seed: int
 ) -> list[NDArray[np.int64]]:
-    """Return the group of every patch, or of every place of the grid, image by image."""
+    """Return the group of every patch, image by image."""
     generator = keyed_generator(seed, "patch clusters")
     flat = np.concatenate([one.reshape(-1, one.shape[-1]) for one in patches.maps])
     seen = flat
-    if len(flat) > config.max_patches:
-        seen = flat[np.sort(generator.choice(len(flat), config.max_patches, replace=False))]
+    if len(flat) > _MAX_PATCHES:
+        seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
     if num_clusters > len(seen):
         raise ConfigError("--num-clusters", f"{num_clusters} groups of {len(seen)} patches", "Ask for fewer.")
     clustering = kmeans(
@@ -140,26 +142,16 @@ def _group(
     )
     groups = []
     for one in patches.maps:
-        places = one if config.grid is None else stretch_map(one, config.grid)
-        ids = nearest_centroids(places.reshape(-1, places.shape[-1]), clustering.centroids)
-        groups.append(ids.reshape(places.shape[:2]))
+        ids = nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids)
+        groups.append(ids.reshape(one.shape[:2]))
     return groups
 
 
-def stretch_map(features: NDArray[np.float32], side: int) -> NDArray[np.float32]:
-    """Stretch a map (rows, cols, d) to (side, side, d), bilinearly."""
-    import torch
-
-    image = torch.from_numpy(features).permute(2, 0, 1)[None]
-    stretched = torch.nn.functional.interpolate(image, (side, side), mode="bilinear", align_corners=False)
-    return np.ascontiguousarray(stretched[0].permute(1, 2, 0).numpy())
-
-
 def _matched(
-    groups: list[NDArray[np.int64]], patches: _Patches, num_clusters: int, num_classes: int, grid: int | None
-) -> tuple[list[NDArray[np.uint8]], SegmentationCounts, list[NDArray[np.uint8]]]:
-    """Give each group its class; return the predicted masks, their counts, and the true masks they go with."""
-    truths = [mask if grid is None else resize_mask(mask, grid, grid) for _, _, mask in patches.images]
+    groups: list[NDArray[np.int64]], patches: _Patches, num_clusters: int, num_classes: int
+) -> tuple[list[NDArray[np.uint8]], SegmentationCounts]:
+    """Give each group its class; return the predicted masks and their counts."""
+    truths = [mask for _, _, mask in patches.images]
     stretched = [_nearest(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
     together = np.zeros((num_clusters, num_classes), dtype=np.int64)
     for ids, truth in zip(stretched, truths, strict=True):
@@ -171,7 +163,7 @@ def _matched(
     counts = SegmentationCounts(num_classes)
     for prediction, truth in zip(found, truths, strict=True):
         counts.add(prediction, truth)
-    return found, counts, truths
+    return found, counts
 
 
 def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:

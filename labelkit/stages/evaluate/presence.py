@@ -1,4 +1,7 @@
-"""Judge a frozen network by a classifier that says of each class whether an image has it: average precision."""
+"""Judge a frozen network by a classifier that says of each class whether an image has it: average precision.
+
+Source: ``facebookresearch/deepcluster:eval_voc_classif.py``, whose protocol SeLa follows.
+"""
 
 from __future__ import annotations
 
@@ -90,11 +93,65 @@ class PresenceHead(nn.Module):
 
 
 _MOMENTUM = 0.9
+# Shares of the image that a training view shows, which is square, or its mirror image; updates after which the learning
+# rate is halved, again and again.
+_SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
 _PROTOCOL = (
-    *("train", "split", "eval_split", "crops", "min_scale", "max_scale", "steps", "batch_size", "lr"),
-    *("lr_halving_steps", "weight_decay", "clip_grad_norm", "seed"),
-)
+    "train", "split", "eval_split", "crops", "steps", "batch_size", "lr", "weight_decay", "clip_grad_norm", "seed",
+)  # fmt: skip
+Part: TypeAlias = Literal["linear", "fully-connected"]
+_BIAS = 0.1
+
+
+class PresenceHead(nn.Module):
+    """A frozen part, and layers that are trained on what it makes of images.
+
+    Args:
+        network: stays as it is; ``fully-connected`` copies its wide layers and draws them anew, with a standard
+            deviation of 0.01 and a bias of 0.1.
+        part: what is trained: one layer on the embedding, or the wide layers of an AlexNet and one on top.
+        num_classes: c.
+        seed: of what is drawn.
+
+    Shape:
+        - images: ``(b, channels, h, w)``.
+        - returns: ``(b, c)`` logits, one for each class by itself.
+
+    Raises:
+        UnsupportedBackboneError: ``fully-connected``, and the network is no AlexNet.
+    """
+
+    def __init__(self, network: InferenceNetwork, part: Part, num_classes: int, *, seed: int) -> None:
+        super().__init__()
+        wide: nn.Module = nn.Identity()
+        frozen: Callable[[Tensor], Tensor] = network.embed
+        if part == "fully-connected":
+            net = network.backbone.net if isinstance(network, BackboneNetwork) else None
+            if not isinstance(net, AlexNet) or not isinstance(network, BackboneNetwork):
+                raise UnsupportedBackboneError(
+                    "evaluate presence",
+                    "the network has no wide layers behind its convolutions",
+                    "Train alexnet_sela or alexnet_small_sela; or pass --train linear.",
+                )
+            wide = nn.Sequential(nn.Flatten(), copy.deepcopy(net.hidden))
+            frozen = network.backbone.forward_features
+        with seeded_init(seed):
+            for layer in wide.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.normal_(layer.weight, std=0.01)
+                    nn.init.constant_(layer.bias, _BIAS)
+            top = nn.Linear(network.embed_dim, num_classes)
+            nn.init.constant_(top.bias, _BIAS)
+        self.layers = nn.Sequential(wide, top)
+        self._frozen = frozen
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to logits; no gradient reaches the frozen part."""
+        with torch.no_grad():
+            inputs = self._frozen(images)
+        logits: Tensor = self.layers(inputs.float())
+        return logits
 
 
 @dataclass(frozen=True)
@@ -137,7 +194,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
         _images(config, dataset, split, option, spec.size, Normalize(spec.mean, spec.std), runtime)
         for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split"))
     )
-    area = (config.min_scale, config.max_scale)
+    area = _SCALES
     hflip = 0.0 if dataset.chiral else 0.5
     view = ViewSpec(spec.size, area_range=area, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
@@ -178,7 +235,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, 
     )
     with current_progress().task("train classifier", total=config.steps) as task:
         for step, batch in enumerate(itertools.islice(_endless(config, images, view), config.steps)):
-            optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // config.lr_halving_steps)
+            optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
             wanted = torch.from_numpy(images.presence[batch.rows]).to(images.bank.device)
             loss = presence_loss(head(batch.images), wanted)
             if not torch.isfinite(loss):

@@ -1,4 +1,8 @@
-"""Judge a network by linear classifiers after each convolution, or on its embedding, trained on augmented images."""
+"""Judge a network by linear classifiers after each convolution, or on its embedding, trained on augmented images.
+
+Source: ``yukimasano/self-label:eval_linear_probes.py``, after R. Zhang et al., "Split-Brain Autoencoders" (CVPR 2017):
+maps are pooled to about 9,000 numbers, normalized over the batch without learned scale, and classified.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +36,12 @@ from labelkit.stages.read.networks import load_run
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.train.prepare import eval_images, prepare_data
 
-# Source: ``yukimasano/self-label:eval_linear_probes.py``, after R. Zhang et al., "Split-Brain Autoencoders"
-# (CVPR 2017): maps are pooled to about 9,000 numbers, normalized over the batch without learned scale, and classified.
+_Probe: TypeAlias = "ConvProbe | FeatureProbe"
+
+_MOMENTUM = 0.9
+# Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
+_MAX_VALUES = 9600
+_EMBEDDING = "embedding"
 
 
 def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
@@ -135,12 +143,6 @@ class ConvProbe(nn.Sequential):
         nn.init.xavier_uniform_(linear.weight)
         assert linear.bias is not None
         nn.init.zeros_(linear.bias)
-
-
-_Probe: TypeAlias = ConvProbe | FeatureProbe
-
-_MOMENTUM = 0.9
-_EMBEDDING = "embedding"
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,7 @@ def _build(
         for one in look(nothing):
             channels, side = one.shape[1:3]
             probes.append(
-                ConvProbe(channels, side, num_classes, max_values=config.max_values)
+                ConvProbe(channels, side, num_classes, max_values=_MAX_VALUES)
                 if layers
                 else FeatureProbe(channels, num_classes)
             )

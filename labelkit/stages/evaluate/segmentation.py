@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from labelkit.config.dense import EvaluateSegmentationConfig
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.data.views.spec import Normalize
+from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
+from labelkit.models.segmenter import Segmenter
 from labelkit.stages.evaluate.dense_input import DenseInput, choose_rows, open_dense
 from labelkit.stages.evaluate.dense_result import MaskScores, percent_and_spread, write_asked
-from labelkit.stages.evaluate.segmentation_head import FrozenNetwork, HeadPlan, predict_masks, train_head, whole_batches
-from labelkit.stages.evaluate.segmentation_tuning import tune_network
+from labelkit.stages.evaluate.segmentation_head import (
+    FrozenNetwork,
+    HeadPlan,
+    pixel_loss,
+    predict_masks,
+    train_head,
+    training_crops,
+    whole_batches,
+)
 from labelkit.stages.pictures.masks import MaskPicture
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 
 _FCN_FINAL_LR = 1e-4
+WEIGHT_DECAY = 0.05
 
 
 @dataclass(frozen=True)
@@ -187,3 +201,54 @@ def _protocol(config: EvaluateSegmentationConfig, given: DenseInput, rows: _Rows
         "select_split": config.select_split,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }
+
+
+def tune_network(
+    frozen: FrozenNetwork,
+    dataset: ImageDataset,
+    rows: NDArray[np.int64],
+    plan: HeadPlan,
+    *,
+    seed: int,
+    advance: Callable[[int], None] = lambda number: None,
+) -> FrozenNetwork:
+    """Train a copy of a network and a head by cross-entropy over all pixels that are not ignored, by AdamW.
+
+    Args:
+        frozen: the network; it stays as it is.
+        dataset: has masks.
+        rows: images to train on.
+        plan: how.
+        seed: of the head's weights, the order and the crops.
+        advance: told how many images were seen.
+
+    Returns:
+        the copy and its head, in evaluation mode: its features are logits.
+
+    Raises:
+        ConfigError: the network has no backbone, or no maps of several depths.
+        DivergenceError: the loss is no number.
+        DatasetError: an image or mask cannot be used.
+    """
+    tuned = Segmenter(frozen.network, plan.kind, plan.num_classes, size=plan.size, seed=seed)
+    tuned.train()
+    # a bias or a norm has nothing to decay toward
+    decayed = [parameter for parameter in tuned.parameters() if parameter.ndim >= 2]
+    others = [parameter for parameter in tuned.parameters() if parameter.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=plan.lr)
+    normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
+    steps = -(-plan.samples // plan.batch_size)
+    for step, (images, labels) in enumerate(training_crops(dataset, rows, plan, seed)):
+        if plan.final_lr is not None:
+            cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+            for group in optimizer.param_groups:
+                group["lr"] = plan.final_lr + (plan.lr - plan.final_lr) * cosine
+        loss = pixel_loss(tuned.logits(normalize(images.to(frozen.device))), labels.to(frozen.device))
+        if not torch.isfinite(loss):
+            raise DivergenceError(f"step {step}", "the loss is no number", "Use a smaller --lr.")
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call] # torch does not say
+        optimizer.step()
+        advance(len(labels))
+    return FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size)

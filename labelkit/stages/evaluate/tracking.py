@@ -1,6 +1,7 @@
 """Judge patch features by tracking: the masks of the first frame of a film are carried through the others.
 
-Source: our CoTAP specification, section 6, after ``facebookresearch/dino:eval_video_segmentation.py``.
+Sources: A. Jabri et al., "Space-Time Correspondence as a Contrastive Random Walk" (NeurIPS 2020), with the settings of
+DINO (``facebookresearch/dino:eval_video_segmentation.py``); our CoTAP specification, section 6.
 Departure: void pixels (255) count for nothing. The code of DAVIS leaves them out in its unsupervised task only; in the
 semi-supervised task, which this is, it counts predictions there as wrong.
 """
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.algorithms.label_propagation import propagate_masks, stretch_shares
 from labelkit.config.dense import EvaluateTrackingConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.mask_files import IGNORE, read_pair
@@ -32,6 +32,9 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 
 _LONG_SIDE_STEP = 64
+# As DINO has them: frames are resized to this, in pixels; frames before that masks are taken from, besides the first;
+# most similar patches whose masks are mixed.
+_SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     """
     given = open_dense(config, classes=False)
     split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
-    films = list(_films(given.dataset, rows).items())[: config.max_films]
+    films = list(_films(given.dataset, rows).items())
     patch = _patch_size(given.frozen)
     scores: list[_ObjectScore] = []
     pictures: list[MaskPicture] = []
@@ -84,8 +87,11 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "split": split,
             "films": len(films),
             "patch": patch,
-            "short_side": config.shorter_side,
-            **{key: getattr(config, key) for key in ("radius", "context", "top_k", "temperature")},
+            "short_side": _SHORTER_SIDE,
+            "radius": config.radius,
+            "context": _CONTEXT,
+            "top_k": _TOP_K,
+            "temperature": config.temperature,
         },
     }
     made = write_asked(config, values, pictures, ("background",))
@@ -93,18 +99,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
     columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
     tables = [Table("tracking by label propagation, in %", columns, [row])]
-    if config.per_film:
-        tables.append(_film_table(scores))
     return SimpleResult(values, made, tuple(tables))
-
-
-def _film_table(scores: list[_ObjectScore]) -> Table:
-    rows: list[list[Cell]] = []
-    for film in dict.fromkeys(one.film for one in scores):
-        own = [one for one in scores if one.film == film]
-        region, boundary = (float(np.mean([getattr(one, key) for one in own])) for key in ("region", "boundary"))
-        rows.append([film, len(own), percent((region + boundary) / 2), percent(region), percent(boundary)])
-    return Table("every film in %", ["film", "objects", "J&F", "J", "F"], rows)
 
 
 def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
@@ -151,7 +146,7 @@ def _track(
     # pixels to ignore belong to nothing
     shares = torch.stack([(small == value).float() for value in values.tolist()], dim=-1).to(features.device)
     origin = (features, shares)
-    recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=config.context)
+    recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_CONTEXT)
     for frame in frames[1:]:
         features = _frame_features(config, frozen, dataset, frame, patch)
         sources = [origin, *recent]
@@ -160,7 +155,7 @@ def _track(
             torch.stack([source[0] for source in sources]),
             torch.stack([source[1] for source in sources]),
             radius=config.radius,
-            top_k=config.top_k,
+            top_k=_TOP_K,
             temperature=config.temperature,
         )
         recent.append((features, shares))
@@ -177,7 +172,7 @@ def _frame_features(
 ) -> Tensor:
     """Return the unit features (rows, cols, d) of one frame."""
     pixels, _ = read_pair(dataset, row)
-    size = frame_size(pixels.shape[0], pixels.shape[1], config.shorter_side, patch)
+    size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
     resized = functional.interpolate(image, size, mode="bicubic", antialias=True).clamp(0, 1)
     return functional.normalize(frozen.features(resized)[0], dim=-1)
@@ -205,3 +200,65 @@ def _score(
         boundary = float(np.mean([boundary_accuracy(found, true) for found, true in pairs]))
         scores.append(_ObjectScore(film, number, len(pairs), region, boundary))
     return scores
+
+
+def propagate_masks(
+    features: Tensor,
+    context: Tensor,
+    masks: Tensor,
+    *,
+    radius: int,
+    top_k: int,
+    temperature: float,
+) -> Tensor:
+    """Return the soft masks of a frame from those of earlier frames.
+
+    A patch of the frame takes the mean of the masks of the ``top_k`` patches of all context frames together that are
+    most similar to it and at most ``radius`` rows and columns away, with weights exp(cosine / temperature).
+
+    Args:
+        features: (rows, cols, d) float, unit vectors.
+        context: (f, rows, cols, d) float, unit vectors of f frames.
+        masks: (f, rows, cols, o) float, share of each of o objects.
+        radius: in patches; 0 = no limit.
+        top_k: >= 1.
+        temperature: > 0.
+
+    Returns:
+        (rows, cols, o) float, sums to 1 where the context's masks do.
+
+    Raises:
+        ValueError: shapes that do not fit, or a number out of range.
+    """
+    rows, columns, width = features.shape
+    frames = len(context)
+    if context.shape != (frames, rows, columns, width) or masks.shape[:3] != (frames, rows, columns) or not frames:
+        shapes = [tuple(values.shape) for values in (features, context, masks)]
+        raise ValueError(f"shapes {shapes} of features, context and masks do not fit")
+    if radius < 0 or top_k < 1 or not temperature > 0:
+        raise ValueError(f"radius {radius}, top_k {top_k} or temperature {temperature} is out of range")
+    cosines = context.reshape(-1, width) @ features.reshape(-1, width).T  # (f rows cols, rows cols)
+    if radius:
+        far = _far_apart(rows, columns, radius, features.device)
+        cosines = cosines.view(frames, rows * columns, -1).masked_fill(far, -torch.inf).view(cosines.shape)
+    values, sources = cosines.topk(min(top_k, len(cosines)), dim=0)
+    # the most similar counts 1, so that small temperatures do not overflow
+    weights = ((values - values[:1]) / temperature).exp()
+    weights = weights / weights.sum(0)
+    shares = masks.reshape(len(cosines), -1)[sources]  # (k, rows cols, o)
+    return (weights[..., None] * shares).sum(0).view(rows, columns, -1)
+
+
+def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Tensor:
+    """Whether two patches are out of each other's window, (rows cols, rows cols) bool."""
+    y, x = (axis.flatten() for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
+    far = ((y[:, None] - y).abs() > radius) | ((x[:, None] - x).abs() > radius)
+    return far.to(device)
+
+
+def stretch_shares(shares: Tensor) -> Tensor:
+    """Stretch each object's shares (..., o) over all other dimensions to [0, 1]; flat ones stay as they are."""
+    flat = shares.flatten(0, -2)
+    low, high = flat.min(0).values, flat.max(0).values
+    span = high - low
+    return torch.where(span > 0, (shares - low) / span.clamp(min=1e-12), shares)

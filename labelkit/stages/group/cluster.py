@@ -32,7 +32,7 @@ from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, write_result
 
-_NO_PARAMETERS = (*NO_PARAMETERS, "patches", "max_patches")
+_NO_PARAMETERS = (*NO_PARAMETERS, "patches")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from labelkit.store.patches import PatchBlock, PatchSet, open_patches
 from labelkit.store.results import check_new_result, write_result
 
 _BLOCK_BYTES = 64 << 20
+# Patches that centroids are made from, drawn by the seed; all patches get a group.
+_MAX_PATCHES = 100_000
 
 
 def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
@@ -87,13 +89,13 @@ def _run(
     is_spherical = isinstance(config, SphericalKMeansConfig)
     scaled = is_spherical or bool(getattr(config, "normalize", False))
     memory = Memory.of(config)
-    num_sampled = min(config.max_patches, patches.num_patches)
+    num_sampled = min(_MAX_PATCHES, patches.num_patches)
     memory.require(
         patch_sample_bytes(num_sampled, patches.dim, config.num_clusters, config.num_inits) + 24 * patches.num_patches,
         f"{config.command[1]} of {num_sampled:,} patches of {patches.dim} numbers",
-        "lower --max-patches",
+        "allow more",
     )
-    sample = _sample(patches, chosen, config.max_patches, config.seed, without_zeros=is_spherical)
+    sample = _sample(patches, chosen, _MAX_PATCHES, config.seed, without_zeros=is_spherical)
     if config.num_clusters > len(sample):
         problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
         raise ConfigError("--num-clusters", problem, "Choose fewer.")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.indexes import Kind, empty_index
+from labelkit.algorithms.indexes import Kind, empty_index, index_format, read_index, write_index
 from labelkit.algorithms.neighbors import Metric, as_rows
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.cache import cache_folder
@@ -120,22 +119,6 @@ def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
     return best
 
 
-def read_index(path: Path, *, is_extended: bool) -> Any:
-    """Read an index file by faiss; one that is not to be extended is mapped.
-
-    Raises:
-        ValueError: faiss cannot read it.
-    """
-    import faiss
-
-    # versions of faiss before 1.11 cannot map a graph, and read it
-    is_mapped = not is_extended and sys.platform in ("linux", "darwin")
-    try:
-        return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if is_mapped else 0)
-    except (RuntimeError, MemoryError) as error:
-        raise ValueError(f"faiss cannot read the index: {error}") from error
-
-
 def extended_index(gallery: StoredRows, found: Found, kind: Kind, metric: Metric) -> Any:
     """Return the index of all rows, in the order that was found: that of the file and what it lacks.
 
@@ -163,8 +146,6 @@ def keep_index(
     Returns:
         Its file; ``None`` if it cannot be written, which is said.
     """
-    import faiss
-
     settings = _settings(kind, metric, gallery.shape[1])
     keys = _row_keys(gallery)[found.order]
     line: dict[str, Any] = {
@@ -184,8 +165,7 @@ def keep_index(
             digest.update(data)
             file.write(data)
 
-        made: Any = faiss  # its annotations know no such class
-        faiss.write_index(index, made.PyCallbackIOWriter(take))
+        write_index(index, take)
         take(keys.tobytes())
         digest.update(canonical_json(line).encode())
         file.write(b"\n" + canonical_json({**line, "sha256": digest.hexdigest()}).encode() + b"\n")
@@ -213,10 +193,7 @@ def _folder() -> Path:
 
 def _settings(kind: Kind, metric: Metric, dim: int) -> str:
     """The digest of what an index depends on besides its rows."""
-    import faiss
-
-    # another version of faiss may write something else
-    values = [_FORMAT, _FORMAT_VERSION, f"faiss {faiss.__version__}", kind, metric, dim]
+    values = [_FORMAT, _FORMAT_VERSION, index_format(), kind, metric, dim]
     return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
 

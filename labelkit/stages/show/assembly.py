@@ -29,6 +29,8 @@ from labelkit.stages.show.images import image_channels, shown_dataset, shown_row
 if TYPE_CHECKING:
     from labelkit.stages.pictures.plots import Panel
 
+# Weight of a move that is drawn as an arrow, at least, and arrows of an image, the heaviest.
+_MIN_WEIGHT, _MAX_ARROWS = 0.2, 12
 _NOTE = (
     "Arrows: from where features are taken to where they are put (weights above --min-weight), the thicker the more.\n"
     "stays: share of the features of a position that stays there; sources: how many positions each output is made of."
@@ -135,7 +137,7 @@ def _look(network: MetricNetwork, view: Tensor, config: ShowAssemblyConfig) -> _
         with network.without_assembly():
             effect = float((embedding - network.embed(view)).norm())
     assert assembly is not None
-    moves = _moves(assembly, config.min_weight, config.max_arrows)
+    moves = _moves(assembly, _MIN_WEIGHT, _MAX_ARROWS)
     stays, sources = _maps(assembly)
     numbers = {
         "stays": float(stays.mean()),

@@ -30,6 +30,8 @@ from labelkit.store.results import Result, list_results, read_result
 
 # More panels than this are too small to see.
 _MAX_PANELS = 8
+# Images on the map; those that were not found are left out first.
+_MAX_POINTS = 5000
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ def _write_map(
     row_of = {sample_id: row for row, sample_id in enumerate(store.sample_ids)}
     drawn = {row_of[image.sample_id] for image in shown.found} | {row_of[name] for name in shown.given}
     others = np.setdiff1d(np.arange(store.n), list(drawn))
-    room = max(0, config.max_points - len(drawn))
+    room = max(0, _MAX_POINTS - len(drawn))
     if len(others) > room:
         current_progress().message(f"{len(others) - room} images that were not found are left out of the map")
         others = np.sort(keyed_generator(config.seed, "map").permutation(others)[:room])

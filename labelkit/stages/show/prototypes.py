@@ -20,6 +20,8 @@ from labelkit.stages.read.networks import TrainedRun, load_run
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.stages.show.images import image_channels, shown_dataset, shown_rows
 
+# Prototypes that are drawn: those with most attention in these images.
+_NUM_PROTOTYPES = 6
 _NOTE = (
     "Attention of each patch to a prototype of the object-aware filter, mean over heads,\n"
     "blue to yellow: 0 to the largest of the row. Most attention first."
@@ -46,7 +48,7 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
         listed = [(dataset, int(row)) for row in shown_rows(config, run, dataset)]
     views, maps = _look(network.to(compute_device(config.device)).eval(), run, listed)
     total = np.mean([found.mean(axis=(0, 1)) for found in maps], axis=0)
-    order = np.argsort(-total, kind="stable")[: config.num_prototypes]
+    order = np.argsort(-total, kind="stable")[:_NUM_PROTOTYPES]
     from labelkit.stages.pictures.plots import Panel, write_panels  # matplotlib takes a second to load
 
     drawn: list[list[Any]] = []

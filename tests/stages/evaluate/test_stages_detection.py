@@ -14,8 +14,8 @@ from labelkit.data.registry import load_dataset
 from labelkit.engine.devices import Runtime
 from labelkit.models.detector import DetectorSize
 from labelkit.models.inference import BackboneNetwork
+from labelkit.stages.evaluate.detection import BoxPicture, shown_boxes
 from labelkit.stages.evaluate.detection_training import DetectionPlan, depth_below, train_detector
-from labelkit.stages.pictures.boxes import BoxPicture, shown_boxes
 from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
 
@@ -159,8 +159,6 @@ def test_images_without_an_object_are_not_trained_on_but_scored(labelkit: Any, r
         (("--eval-split", "train"), 2, "are trained on (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
         (("--longer-side", 32), 2, "longer_side 32 is below the shorter side, 64"),
-        (("--lr-drops", "0.9,0.5"), 2, "shares of all steps"),
-        (("--lr-drops", "1.5"), 2, "shares of all steps"),
         (("--train-sizes", "16"), 2, "of 32 pixels or more"),
         (("--no-tune", "--layer-decay", 0.5), 2, "layer_decay is of the backbone"),
     ],
@@ -213,7 +211,7 @@ def test_an_image_of_another_size_than_its_annotation_is_found_before_training(
 
 def test_a_loss_that_is_no_number_ends_the_run(labelkit: Any, root: Path) -> None:
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 8)
-    answer = labelkit(*words, "--lr", 1e30, "--warmup-steps", 0)
+    answer = labelkit(*words, "--lr", 1e30)
     assert (answer.code, "no number" in answer.err) == (4, True), answer.err
 
 
@@ -228,7 +226,7 @@ def test_options_are_checked_before_torch_and_pycocotools_load() -> None:
 
     code = (
         "import sys; from labelkit.cli.main import main; "
-        "code = main(['evaluate', 'detection', '--lr-drops', '2']); "
+        "code = main(['evaluate', 'detection', '--train-sizes', '2']); "
         "print(code, [name for name in ('torch', 'torchvision', 'pycocotools') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

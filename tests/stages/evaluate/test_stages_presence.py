@@ -23,7 +23,7 @@ from tests.miniature_sets import write_voc_classes
 
 NETWORK: dict[str, Any] = {"backbone": "convnet_demo", "random_weights": True, "image_size": 16}
 SHORT: dict[str, Any] = {"device": "cpu", "threads": 1, "steps": 40, "batch_size": 8, "lr": 0.05}
-PLAIN: dict[str, Any] = {"min_scale": 1.0, "max_scale": 1.0, "crops": "center"}
+PLAIN: dict[str, Any] = {"crops": "center"}
 
 
 @pytest.fixture
@@ -56,6 +56,7 @@ def test_masked_terms_count_nothing_and_others_are_summed_by_class() -> None:
 def test_what_is_in_the_images_is_learned_and_scored_as_by_others(
     corners: ImageDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(presence, "_SCALES", (1.0, 1.0))
     kept: list[Any] = []
     score = presence._score
     monkeypatch.setattr(presence, "_score", lambda *args, **words: kept.append(score(*args, **words)) or kept[-1])
@@ -97,8 +98,10 @@ def test_the_layer_is_trained_as_a_loop_trains_it(corners: ImageDataset, monkeyp
     batches: list[Any] = []
     endless = presence._endless
     monkeypatch.setattr(presence, "_endless", lambda *args: (batches.append(b) or b for b in endless(*args)))
+    monkeypatch.setattr(presence, "_HALVING_STEPS", 5)
+    monkeypatch.setattr(presence, "_SCALES", (1.0, 1.0))
     config = EvaluatePresenceConfig(
-        **(SHORT | {"steps": 12}), **NETWORK, **PLAIN, lr_halving_steps=5, weight_decay=0.01, clip_grad_norm=0.5
+        **(SHORT | {"steps": 12}), **NETWORK, **PLAIN, weight_decay=0.01, clip_grad_norm=0.5
     )
 
     evaluate_presence(config)
@@ -157,8 +160,8 @@ def test_views_of_scoring_are_summed(corners: ImageDataset) -> None:
 
     first = scored()
     assert scored() == first
-    others = {scored(crops="center"), scored(crops="ten"), scored(seed=1), scored(min_scale=0.4)}
-    assert len(others | {first}) == 5
+    others = {scored(crops="center"), scored(crops="ten"), scored(seed=1)}
+    assert len(others | {first}) == 4
 
 
 def test_a_command_reads_the_official_layout(labelkit: Any, tmp_path: Path) -> None:
@@ -180,7 +183,6 @@ def test_a_command_reads_the_official_layout(labelkit: Any, tmp_path: Path) -> N
         (("--dataset", "digits"), 3, "have one class or none"),
         (("--split", "test"), 2, "is trained on"),
         (("--eval-split", "val"), 2, "has no split 'val'"),
-        (("--min-scale", "0.6"), 2, "is less than min_scale"),
         (("--train", "fully-connected"), 2, "no wide layers"),
     ],
 )

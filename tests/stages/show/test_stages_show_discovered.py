@@ -94,8 +94,11 @@ def test_map_has_a_panel_for_each_round_and_the_start(labelkit: Any, store: Path
         assert picture.width == pytest.approx(0.85 * 5.2 * 3 * 120, abs=2)
 
 
-def test_map_of_few_points_and_t_sne(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
-    options = ["--projection", "tsne", "--max-points", "40"]
+def test_map_of_few_points_and_t_sne(
+    labelkit: Any, store: Path, found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.stages.show.discovered._MAX_POINTS", 40)
+    options = ["--projection", "tsne"]
     answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", *options)
 
     assert answer.code == 0, answer.err

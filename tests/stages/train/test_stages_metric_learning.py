@@ -55,9 +55,13 @@ def test_held_out_classes_are_the_test_split_of_the_store(
     assert np.allclose(np.linalg.norm(opened.embeddings[:], axis=1), 1, atol=1e-6)
 
 
-def test_the_assembly_of_images_is_drawn_and_told(labelkit: Any, run: Path, letters: Path, tmp_path: Path) -> None:
+def test_the_assembly_of_images_is_drawn_and_told(
+    labelkit: Any, run: Path, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.stages.show.assembly._MIN_WEIGHT", 0.001)
+    monkeypatch.setattr("labelkit.stages.show.assembly._MAX_ARROWS", 5)
     picture = tmp_path / "maps.png"
-    words = ("--checkpoint", run, "--rows", "0,9", "--min-weight", "0.001", "--max-arrows", "5")
+    words = ("--checkpoint", run, "--rows", "0,9")
     done = labelkit("show", "assembly", *words, "--out", picture, "--json")
     assert done.code == 0, done.err
     assert done.json["grid"] == [8, 8]

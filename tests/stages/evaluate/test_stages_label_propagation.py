@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from labelkit.algorithms.label_propagation import propagate_masks, stretch_shares
+from labelkit.stages.evaluate.tracking import propagate_masks, stretch_shares
 from torch import Tensor
 from torch.nn.functional import normalize
 

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from labelkit.algorithms.block_masks import SMALLEST_ASPECT, block_mask, draw_mask_ratio
+from labelkit.methods.dense.ibot import SMALLEST_ASPECT, block_mask, draw_mask_ratio
 
 
 @pytest.mark.parametrize(("rows", "columns", "ratio"), [(14, 14, 0.3), (14, 14, 0.5), (4, 4, 0.4), (6, 10, 0.2)])

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from labelkit.metrics.answers import class_of_answer
+from labelkit.stages.evaluate.answers import class_of_answer
 
 
 def test_known_group_keeps_its_class_even_if_another_fits_better() -> None:
