@@ -17,7 +17,6 @@ __version__: str
 def start(
     *,
     photos: str | PathLike[str],
-    max_memory: str | None = ...,
     new_classes: str = ...,
     exclude: Sequence[str] | str = ...,
     follow_links: bool = ...,
@@ -1996,7 +1995,6 @@ def reproduce(
 def embed(
     *,
     out: str | PathLike[str],
-    max_memory: str | None = ...,
     checkpoint: str | PathLike[str] | None = ...,
     which: Literal['last', 'best'] = ...,
     backbone: str | None = ...,
@@ -2209,7 +2207,6 @@ class _Discover:
     def categories(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         previous: str | PathLike[str] | None = ...,
@@ -2239,7 +2236,6 @@ class _Discover:
     def head(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         previous: str | PathLike[str] | None = ...,
@@ -2255,7 +2251,6 @@ class _Discover:
     def answer(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2282,7 +2277,6 @@ class _Discover:
     def snowball(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2315,7 +2309,6 @@ class _Discover:
     def lmcs(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2350,7 +2343,6 @@ def suggest(
     *,
     index: str | PathLike[str],
     out: str | PathLike[str],
-    max_memory: str | None = ...,
     label_column: str | None = ...,
     labels: str | PathLike[str] | None = ...,
     own_labels: bool = ...,
@@ -2404,7 +2396,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         bursts: bool = ...,
         neighbors: int = ...,
@@ -2423,7 +2414,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         neighbors: int = ...,
         split: str = ...,
@@ -2441,7 +2431,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
@@ -2461,7 +2450,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         answer: str | None = ...,
         previous: str | PathLike[str] | None = ...,
@@ -2499,7 +2487,6 @@ class _Evaluate:
     def clustering(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2547,7 +2534,6 @@ class _Evaluate:
     def knn(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2573,7 +2559,6 @@ class _Evaluate:
     def linear(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,

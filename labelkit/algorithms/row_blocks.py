@@ -145,16 +145,6 @@ class StoredRows:
         found._offset = self._offset
         return found
 
-    def part(self, where: slice) -> StoredRows:
-        """Some of these rows that follow each other."""
-        if self._chosen is None:
-            found = StoredRows(self._source[where], in_blocks=self.in_blocks)
-        else:
-            found = StoredRows(self._source, self._chosen[where], in_blocks=self.in_blocks)
-        found._divisors = tuple(divisors[where] for divisors in self._divisors)
-        found._offset = self._offset
-        return found
-
     def to_array(self) -> NDArray[np.float32]:
         """All rows, (n, d), a new array."""
         array = np.empty(self.shape, dtype=np.float32)

@@ -10,7 +10,6 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import flag, option
 from labelkit.config.data import DataConfig
-from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     DeviceOption,
     LabelsOption,
@@ -45,7 +44,6 @@ class EmbedConfig(
     LabelsOption,
     DataConfig,
     ModelConfig,
-    MemoryConfig,
 ):
     """``labelkit embed``."""
 

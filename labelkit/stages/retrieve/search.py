@@ -26,7 +26,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, LabelkitError
 from labelkit.percent import percent
 from labelkit.reading import read_record
-from labelkit.stages.memory import Memory, index_bytes, size_text
+from labelkit.stages.memory import has_room
 from labelkit.stages.progress import current_progress
 from labelkit.stages.retrieve.kept_index import Found, IndexPlan, KeptIndex, Kind, discard, kept_index, look_up
 from labelkit.store.commit import canonical_json, commit_json
@@ -129,26 +129,20 @@ class PlannedIndex:
     Attributes:
         plan: of it.
         found: what the cache has of it.
-        size_bytes: that it takes in memory at most, beside the rows.
     """
 
     plan: IndexPlan
     found: Found
-    size_bytes: int
 
 
-def planned_index(
-    gallery: StoredRows, metric: Metric, memory: Memory, config: RetrieveConfig, num_queries: int, beside: int
-) -> PlannedIndex | None:
+def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> PlannedIndex | None:
     """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
 
     Args:
         gallery: (g, d) rows that can be found.
         metric: of them.
-        memory: its bound.
         config: asked for, not ``exact``.
         num_queries: that will be looked up now.
-        beside: bytes that the queries take.
     """
     num_rows, dim = gallery.shape
     told = f"{num_rows:,} rows of {dim} numbers"
@@ -164,16 +158,16 @@ def planned_index(
             continue
         recipe, block_rows = _recipe(kind, dim, config), config.index_block_rows or _BLOCK_ROWS[kind]
         # each file that is built takes memory of its own
-        plan = IndexPlan(kind, metric, recipe, block_rows, at_once=num_rows if memory.limit is None else 1)
+        plan = IndexPlan(kind, metric, recipe, block_rows, at_once=num_rows if config.max_memory is None else 1)
         found = look_up(gallery, plan)
-        largest = max((block.stop - block.start for block in found.blocks if block.missing), default=0)
-        planned = PlannedIndex(plan, found, index_bytes(num_rows, dim, recipe, largest))
-        size = size_text(planned.size_bytes)
+        planned = PlannedIndex(plan, found)
+        num_bytes = index_bytes(recipe, num_rows, dim)
+        size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
             if few_rows(num_rows) and found.missing:
                 progress.message(f"--search {kind}: {told} are soon compared exactly too; --search auto chooses")
             return planned
-        if memory.has_room(num_rows, beside=beside + planned.size_bytes):
+        if has_room(config, num_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
                 asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
                 progress.message(
@@ -181,13 +175,23 @@ def planned_index(
                     f"{found.missing:,} rows to an index; --search {kind} makes one for later"
                 )
                 return None
-            within = ", without --max-memory" if memory.limit is None else f" within --max-memory {memory.text}"
-            reasons = "; ".join([*needed, f"{kind} takes {size} at most"])
+            within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
+            reasons = "; ".join([*needed, f"{kind} takes {size}"])
             progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
             return planned
         needed.append(f"{kind} would take {size}")
-    progress.message(f"--search auto: exact for {told} within --max-memory {memory.text} ({'; '.join(needed)})")
+    progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
     return None
+
+
+def index_bytes(recipe: HNSWRecipe | IVFPQRecipe, num_rows: int, dim: int) -> int:
+    """What the finished index of so many rows takes."""
+    per_row = (
+        4 * dim + 10 * recipe.num_links
+        if isinstance(recipe, HNSWRecipe)
+        else (recipe.num_bytes or default_pq_bytes(dim)) + 8
+    )
+    return per_row * num_rows
 
 
 def indexed_search(
