@@ -68,7 +68,7 @@ def loop(options: dict[str, Any]) -> Callable[[], None]:
 def train(options: dict[str, Any]) -> Callable[[], None]:
     """Some steps of a classifier, with or without what ``labelkit`` tells the allocator."""
     import timm
-    from labelkit.engine.allocator import keep_freed_memory
+    from labelkit.engine.devices import keep_freed_memory
 
     if options["keep"]:
         keep_freed_memory()

@@ -17,7 +17,6 @@ __version__: str
 def start(
     *,
     photos: str | PathLike[str],
-    max_memory: str | None = ...,
     new_classes: str = ...,
     exclude: Sequence[str] | str = ...,
     follow_links: bool = ...,
@@ -1987,7 +1986,6 @@ def reproduce(
 def embed(
     *,
     out: str | PathLike[str],
-    max_memory: str | None = ...,
     checkpoint: str | PathLike[str] | None = ...,
     which: Literal['last', 'best'] = ...,
     backbone: str | None = ...,
@@ -2196,7 +2194,6 @@ class _Discover:
     def categories(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         previous: str | PathLike[str] | None = ...,
@@ -2226,7 +2223,6 @@ class _Discover:
     def head(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         previous: str | PathLike[str] | None = ...,
@@ -2242,7 +2238,6 @@ class _Discover:
     def answer(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2269,7 +2264,6 @@ class _Discover:
     def snowball(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2302,7 +2296,6 @@ class _Discover:
     def lmcs(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2337,7 +2330,6 @@ def suggest(
     *,
     index: str | PathLike[str],
     out: str | PathLike[str],
-    max_memory: str | None = ...,
     label_column: str | None = ...,
     labels: str | PathLike[str] | None = ...,
     own_labels: bool = ...,
@@ -2391,7 +2383,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         bursts: bool = ...,
         neighbors: int = ...,
@@ -2410,7 +2401,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         neighbors: int = ...,
         split: str = ...,
@@ -2428,7 +2418,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
@@ -2448,7 +2437,6 @@ class _Find:
         *,
         index: str | PathLike[str],
         out: str | PathLike[str],
-        max_memory: str | None = ...,
         sheet: str | PathLike[str] | None = ...,
         answer: str | None = ...,
         previous: str | PathLike[str] | None = ...,
@@ -2486,7 +2474,6 @@ class _Evaluate:
     def clustering(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2533,7 +2520,6 @@ class _Evaluate:
     def knn(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,
@@ -2558,7 +2544,6 @@ class _Evaluate:
     def linear(
         *,
         index: str | PathLike[str],
-        max_memory: str | None = ...,
         result: str | None = ...,
         overwrite: bool = ...,
         label_column: str | None = ...,

@@ -29,7 +29,6 @@ ALLOWED = {
     "data/named/benchmark_classes.py",
     "engine/compute_device.py",
     "stages/compare/runs.py",
-    "stages/memory.py",
     "stages/report/page.py",
     "store/commit.py",
 }

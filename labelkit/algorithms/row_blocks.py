@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.mapped import map_of, release
-
 Floats = NDArray[np.floating[Any]]
 
 # Numbers per temporary block: 8 MB in float64, so that a block stays in the cache.
@@ -23,12 +21,10 @@ _HALF_EXPONENT, _SINGLE_BITS = np.int16(0x7C00), np.int32(-0x70002000)
 _EXPONENTS_APART = np.float32(2.0**112)
 # Numbers that are shifted at a time: they stay in the cache from one step to the next.
 _HALVES_AT_ONCE = 1 << 16
-# Chosen rows of a file that are read before its pages are given back: far apart, and close together.
-_ROWS_AT_ONCE, _DENSE_ROWS = 256, 2048
 
 
 class StoredRows:
-    """Some rows of an array, such as a map of a file, as float32; pages of a map are given back once they are read.
+    """Some rows of an array, such as a map of a file, as float32.
 
     Slices and int64 arrays give new arrays of rows; nothing of the size of all rows is held.
 
@@ -50,7 +46,6 @@ class StoredRows:
         self, source: NDArray[Any], chosen: NDArray[np.int64] | None = None, *, unit: bool = False, in_blocks: bool
     ) -> None:
         self._source = source
-        self._map = map_of(source)
         self._chosen = chosen
         self._divisors: tuple[Floats, ...] = ()
         self._offset: NDArray[np.float32] | None = None
@@ -63,42 +58,12 @@ class StoredRows:
         return self.shape[0]
 
     def __getitem__(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        rows = self._read(where)
+        rows = as_singles(self._source[where if self._chosen is None else self._chosen[where]])
         for divisors in self._divisors:
             np.divide(rows, divisors[where][..., None], out=rows, casting="same_kind")
         if self._offset is not None:
             rows -= self._offset
         return rows
-
-    def _read(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        place = where if self._chosen is None else self._chosen[where]
-        if self._map is None:
-            return as_singles(self._source[place])
-        if isinstance(place, slice):
-            rows = as_singles(self._source[place])
-            if rows.size:
-                release(self._source[place], self._map)
-            return rows
-        rows = np.empty((place.size, self.shape[1]), dtype=np.float32)
-        for start in range(0, place.size, _DENSE_ROWS):
-            here = slice(start, start + _DENSE_ROWS)
-            self._read_some(place.ravel()[here], rows[here])
-        return rows.reshape(*place.shape, self.shape[1])
-
-    def _read_some(self, place: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
-        """Read chosen rows of a map: all around them at once where nearly all are asked for."""
-        assert self._map is not None
-        first, last = int(place.min()), int(place.max()) + 1
-        if last - first <= 2 * len(place):
-            around = self._source[first:last]
-            np.take(as_singles(around), place - first, axis=0, out=rows)
-            release(around, self._map)
-            return
-        # the system reads far more around a row than the row: not all of it at once
-        for start in range(0, len(place), _ROWS_AT_ONCE):
-            few = place[start : start + _ROWS_AT_ONCE]
-            rows[start : start + _ROWS_AT_ONCE] = as_singles(self._source[few])
-            release(self._source[int(few.min()) : int(few.max()) + 1], self._map)
 
     def lengths(self) -> NDArray[np.float32]:
         """(n,) what rows are divided by to get length 1; 1 for rows of zeros."""
@@ -142,16 +107,6 @@ class StoredRows:
         chosen = places if self._chosen is None else self._chosen[places]
         found = StoredRows(self._source, chosen, in_blocks=self.in_blocks)
         found._divisors = tuple(divisors[places] for divisors in self._divisors)
-        found._offset = self._offset
-        return found
-
-    def part(self, where: slice) -> StoredRows:
-        """Some of these rows that follow each other."""
-        if self._chosen is None:
-            found = StoredRows(self._source[where], in_blocks=self.in_blocks)
-        else:
-            found = StoredRows(self._source, self._chosen[where], in_blocks=self.in_blocks)
-        found._divisors = tuple(divisors[where] for divisors in self._divisors)
         found._offset = self._offset
         return found
 

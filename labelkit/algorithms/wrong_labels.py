@@ -68,12 +68,6 @@ def doubt_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
     return LabelDoubts(score, judged & (margins > 0).all(axis=0), suggested, same, other)
 
 
-def doubt_bytes(num_labels: int, dim: int, num_classes: int) -> int:
-    """Bytes that :func:`doubt_labels` takes beside the rows that it is given, at most."""
-    smaller = min(num_labels, dim + 1)
-    return 4 * num_labels * dim + 8 * (2 * smaller**2 + num_labels * smaller + dim * num_classes) + 24 * _BLOCK_NUMBERS
-
-
 def _directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
     rows = features - features.mean(axis=0, dtype=np.float64).astype(np.float32)
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))

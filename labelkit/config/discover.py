@@ -11,7 +11,6 @@ from pydantic.config import JsonDict
 
 from labelkit.config.earlier import RESULT_NAME, PreviousOption
 from labelkit.config.index import IndexConfig
-from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     AddedLabelsOption,
     MinSizeOption,
@@ -32,7 +31,6 @@ class DiscoverCategoriesConfig(
     NewClassesOption,
     PreviousOption,
     IndexConfig,
-    MemoryConfig,
 ):
     """``labelkit discover categories``."""
 
@@ -92,7 +90,7 @@ class DiscoverCategoriesConfig(
         return self
 
 
-class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
+class DiscoverHeadConfig(PreviousOption, IndexConfig):
     """``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
@@ -102,7 +100,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig, MemoryConfig):
     )
 
 
-class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig, MemoryConfig):
+class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
     """``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")

@@ -12,7 +12,6 @@ from pydantic.config import JsonDict
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.label_search import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
-from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     STORE,
     AddedLabelsOption,
@@ -31,7 +30,7 @@ _RULE: JsonDict = {"panel": "Discovery"}
 _IMAGES: JsonDict = {"panel": "Images"}
 
 
-class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig, MemoryConfig):
+class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
     """What the discoveries that grow a few labels share."""
 
     num_labels: int | None = Field(

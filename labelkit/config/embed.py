@@ -11,7 +11,6 @@ from pydantic.config import JsonDict
 
 from labelkit.config.base import flag, option
 from labelkit.config.data import DataConfig
-from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     DeviceOption,
     LabelsOption,
@@ -46,7 +45,6 @@ class EmbedConfig(
     LabelsOption,
     DataConfig,
     ModelConfig,
-    MemoryConfig,
 ):
     """``labelkit embed``."""
 

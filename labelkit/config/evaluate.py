@@ -57,7 +57,6 @@ class EvaluateClusteringConfig(
     GateConfig,
     LabelsOption,
     ScoresConfig,
-    MemoryConfig,
 ):
     """``labelkit evaluate clustering``."""
 
@@ -89,7 +88,7 @@ class EvaluateClusteringConfig(
         return self
 
 
-class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -126,7 +125,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
         return value
 
 
-class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
+class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")

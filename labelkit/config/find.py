@@ -9,7 +9,6 @@ from pydantic import Field
 
 from labelkit.config.base import option
 from labelkit.config.earlier import RESULT_NAME
-from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     AddedLabelsOption,
     IndexOption,
@@ -23,7 +22,7 @@ _WHICH = option("Which")
 _OUTPUT = option("Output", preset=False)
 
 
-class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, MemoryConfig, SplitOption, IndexOption):
+class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption, IndexOption):
     """A command that looks through the images of a store and lists what it finds."""
 
     out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})

@@ -10,7 +10,6 @@ from pydantic.config import JsonDict
 
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
-from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import (
     STORE,
     AddedLabelsOption,
@@ -32,7 +31,7 @@ SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 """Formats of ``--export`` that are one file; the others are a folder."""
 
 
-class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption, MemoryConfig):
+class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
     """``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)

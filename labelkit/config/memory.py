@@ -1,4 +1,4 @@
-"""The bound on memory that commands over whole stores share."""
+"""Sizes in bytes, and the bound on memory of the commands that hold more than rows."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def checked_size(value: object) -> object:
 
 
 class MemoryConfig(StageConfig):
-    """A command that keeps to a bound on memory."""
+    """A command that sizes its blocks by a bound on memory; see ``labelkit.stages.memory``."""
 
     max_memory: str | None = Field(
         None,
-        description="Most memory of each process, such as 2GiB or 500MB; a number alone is GiB. Rows that do not "
-        "fit are read in blocks. Work that cannot fit is refused before it begins. Default: no bound.",
+        description="Memory to work in, such as 2GiB or 500MB; a number alone is GiB. Rows that take more than half "
+        "of it are read in blocks, and blocks of scores take a quarter at most. Default: rows are held in memory.",
         json_schema_extra=option("Run"),
     )
 

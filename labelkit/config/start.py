@@ -8,11 +8,10 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from labelkit.config.base import option
-from labelkit.config.memory import MemoryConfig
 from labelkit.config.mixins import LabelColumnOption, ListingOptions, NewClassesOption
 
 
-class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption, MemoryConfig):
+class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     """``labelkit start``."""
 
     command: ClassVar[tuple[str, ...]] = ("start",)

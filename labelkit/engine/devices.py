@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -17,11 +21,9 @@ from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gath
 from torch import Tensor, nn
 
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.engine.allocator import keep_freed_memory
 from labelkit.engine.compute_device import compute_device
 from labelkit.engine.distributed import LONGEST_WAIT, process_count
 from labelkit.engine.fixed_order import FixedOrder
-from labelkit.engine.host_memory import peak_resident_bytes
 from labelkit.errors import ResourceError
 from labelkit.models.backbones import Backbone
 
@@ -258,6 +260,37 @@ class Runtime:
             self._accelerator.end_training()
             if torch.distributed.is_initialized():
                 torch.distributed.destroy_process_group()
+
+
+def peak_resident_bytes() -> int:
+    """Most bytes that this process held in memory so far."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        memory = psutil.Process().memory_info()
+        return int(getattr(memory, "peak_wset", memory.rss))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let the C library keep large blocks that are freed, instead of handing each back to the system.
+
+    A forward pass frees and takes blocks of many MiB at every layer. glibc maps each anew, and the system clears it
+    first, which takes about as long as the network itself. Elsewhere nothing is changed.
+
+    Returns:
+        Whether the setting was taken.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    # of <malloc.h>: the most blocks that are mapped, and the free memory above which some is given back
+    return bool(mallopt(-4, 0)) and bool(mallopt(-1, 2**31 - 1))
 
 
 def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.mapped import map_of, release
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
 from labelkit.reading import parse_json
 from labelkit.store import schema
@@ -157,7 +156,6 @@ class _Rows:
         return self._array
 
     def _check(self, array: NDArray[Any]) -> None:
-        mapped = map_of(array)
         digests: list[Any] = [None] if self._digests is None else list(self._digests)
         step = len(array) if self._digests is None else self._block_rows
         for number, expected in enumerate(digests):
@@ -168,9 +166,6 @@ class _Rows:
             if not finite.all():
                 row = start + int(np.argmin(finite))
                 raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
-            # a store may be larger than the memory: what was looked at is read from the file again when it is used
-            if mapped is not None:
-                release(block, mapped)
 
 
 class EmbeddingStore:

@@ -25,7 +25,10 @@ from labelkit.store.commit import canonical_json
 
 Array = NDArray[Any]
 
-SHARD_RESTORE = "Restore it from a copy, or repeat the `labelkit embed` command that made the store, with --overwrite."
+SHARD_RESTORE = (
+    "Restore it from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, with "
+    "--overwrite."
+)
 """What to do about a shard that is lost or damaged."""
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 _DIGEST = re.compile("[0-9a-f]{64}")

@@ -35,18 +35,6 @@ def test_chosen_rows_are_scaled_and_moved(stored: NDArray[np.float32]) -> None:
     np.testing.assert_array_equal(rows.subset(np.array([2, 0]))[:], rows.to_array()[[2, 0]])
 
 
-def test_chosen_rows_are_read_a_few_at_a_time(stored: NDArray[np.float32], monkeypatch: pytest.MonkeyPatch) -> None:
-    given_back = []
-    monkeypatch.setattr(row_blocks, "_ROWS_AT_ONCE", 4)
-    monkeypatch.setattr(row_blocks, "release", lambda part, _: given_back.append(len(part)))
-    rows = StoredRows(stored, in_blocks=True)
-    places = np.arange(0, 150, 15)
-    np.testing.assert_array_equal(rows[places], np.asarray(stored)[places])
-    # ten rows, four, four and two at once: 46 and 16 rows lie between the first and the last of them
-    assert given_back == [46, 46, 16]
-    np.testing.assert_array_equal(rows[places.reshape(5, 2)], np.asarray(stored)[places].reshape(5, 2, 5))
-
-
 @pytest.mark.parametrize("in_blocks", [True, False])
 @pytest.mark.parametrize("run", [kmeans, spherical_kmeans])
 def test_clusters_of_a_file_are_those_of_an_array(run: Any, in_blocks: bool, stored: NDArray[np.float32]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import wrong_labels
-from labelkit.algorithms.wrong_labels import RIDGE, doubt_bytes, doubt_labels
+from labelkit.algorithms.wrong_labels import RIDGE, doubt_labels
 
 
 def made(rng: np.random.Generator, n: int, dim: int, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +100,3 @@ def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Gene
 def test_labels_that_do_not_fit_are_refused(rows: int, labels: list[int]) -> None:
     with pytest.raises(ValueError, match="must agree"):
         doubt_labels(np.zeros((rows, 2), dtype=np.float32), np.array(labels, dtype=np.int64))
-
-
-def test_memory_grows_with_the_labels_alone_once_they_are_many() -> None:
-    assert doubt_bytes(100_000, 64, 10) - doubt_bytes(50_000, 64, 10) == 50_000 * (4 * 64 + 8 * 65)

@@ -11,7 +11,7 @@ import pytest
 _FAULTS = """
 import resource, sys
 import torch
-from labelkit.engine.allocator import keep_freed_memory
+from labelkit.engine.devices import keep_freed_memory
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
 torch.ones(1 << 24)

@@ -166,7 +166,7 @@ def test_a_damaged_shard_is_one_error_that_names_it(
     assert answer.out == ""
     assert answer.err.count("error:") == 1
     assert str(path) in answer.err
-    assert "repeat the `labelkit embed` command" in answer.err
+    assert "repeat the command that made the store, `labelkit embed`" in answer.err
 
 
 def test_verify_and_status_name_damaged_shards(labelkit: Labelkit, many: Path) -> None:
@@ -203,3 +203,20 @@ def test_an_embed_that_finds_all_done_says_so(labelkit: Labelkit, photos: Path, 
     assert labelkit(*words).out.splitlines()[-1] == f"made {out}"
     assert labelkit(*words).out.splitlines()[-1] == f"unchanged {out}"
     assert labelkit(*words, "-q").out == f"{out}\n"
+
+
+def test_embed_with_overwrite_makes_a_lost_shard_again_and_results_still_fit(
+    labelkit: Labelkit, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--out", out, "--shards", "3")
+    assert labelkit(*words).code == 0
+    assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "4").code == 0
+    whole = {path.name: path.read_bytes() for path in [out, *shards_of(out)]}
+    damage(shards_of(out)[1], "lost")
+    refused = labelkit(*words)
+    assert refused.code == 2
+    assert "there is no such shard" in refused.err
+    assert labelkit(*words, "--overwrite").code == 0
+    assert {path.name: path.read_bytes() for path in [out, *shards_of(out)]} == whole
+    assert labelkit("verify", "--index", out).code == 0

@@ -42,7 +42,7 @@ DECISIONS = ("known", "new", "unsure", "given", "left out")
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 _FEW_LABELS = 10
-_NO_PARAMETERS = ("calibration_labels", "labels", "max_memory")
+_NO_PARAMETERS = ("calibration_labels", "labels")
 
 _MOST_NEW = 0.95
 """Share of the images that groups alone can say to be of new classes."""

@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.class_number import ClassNumberChoice
-from labelkit.algorithms.class_number_belief import MOST_ROWS
 from labelkit.algorithms.group_levels import GroupLevels
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
-from labelkit.stages.discover.class_number import MOST_TRIED, judge_class_number
+from labelkit.stages.discover.class_number import judge_class_number
 from labelkit.stages.discover.coarse_classes import CoarseClasses
 from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.group.stable_ids import Groups, lasting_ids, read_earlier
-from labelkit.stages.memory import Memory, class_number_bytes, kmeans_held, tree_bytes
+from labelkit.stages.memory import stored_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.stages.read.rows import split_rows
@@ -29,8 +28,6 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, check_new_result, read_result, write_result
 
 _PARAMETERS = ("criterion", "num_inits", "seed", "split", "grouping", "min_size", "levels")
-# Blocks of logits, in both precisions.
-_BLOCK_BYTES = 48 << 20
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,9 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     params |= {} if config.num_classes is None else {"num_classes": config.num_classes}
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
-    features = _features(config, store, rows)
+    # a tree goes through the rows a few times, k-means until it ends
+    in_blocks = config.grouping == "tree" and config.criterion != "published"
+    features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
     started = time.monotonic()
     judgement = judge_class_number(config, given.where, features, labels)
     for note in judgement.notes:
@@ -160,21 +159,6 @@ def _assign(
     return _Classes(made.ids, made.labels, made.centroids, inertia=made.inertia, levels=levels)
 
 
-def _features(config: DiscoverCategoriesConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> StoredRows:
-    published = config.criterion == "published"
-    used = len(rows) if published else min(len(rows), MOST_ROWS)
-    most = config.max_classes or min(MOST_TRIED, max(2, used // 2))
-    whole = 3 * 4 * len(rows) * store.dim if published else 0
-    beside = class_number_bytes(len(rows), used, store.dim, most, config.num_inits) + whole
-    if config.grouping == "tree":
-        beside = max(beside, tree_bytes(len(rows), store.dim, most))
-        held = len(rows)
-    else:
-        held = kmeans_held(len(rows))
-    remedy, what = "lower --max-classes", "choosing the number of classes"
-    return Memory.of(config).rows(store, rows, beside=beside, what=what, unit=True, remedy=remedy, held=held)
-
-
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     """Assign every row to the class of its largest stored logit.
 
@@ -193,7 +177,6 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]
     outputs = logits.shape[1]
-    Memory.of(config).require(160 * store.n + _BLOCK_BYTES, f"classes of {store.n:,} rows")
     # embed writes the columns of the old classes first, in class order; the others are anonymous
     old = np.flatnonzero(store.old_classes) if store.old_classes is not None else np.zeros(0, dtype=np.int64)
     class_of_output = np.full(outputs, -1, dtype=np.int64)

@@ -18,7 +18,6 @@ from labelkit.methods.few_labels.searches import search_confident, search_critic
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.percent import percent
 from labelkit.stages.discover.tables import FoundImage, found_table_text
-from labelkit.stages.memory import Memory, few_labels_bytes
 from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, given_labels
@@ -58,7 +57,6 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     """
     task = _prepare(config, "snowball")
     stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
-    _check_memory(config, task, len(stores))
     features = [check_features(store, task.rows) for store in stores]
 
     def find() -> Discovery:
@@ -89,7 +87,6 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         ConfigError: files that would be overwritten.
     """
     task = _prepare(config, "lmcs")
-    _check_memory(config, task, 1)
     features = check_features(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labels >= 0]))
     beta = 1 / labeled_classes if config.beta == "auto" else config.beta
@@ -119,18 +116,6 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
     )
 
 
-def _check_memory(config: DiscoverFewConfig, task: _Task, num_stores: int) -> None:
-    """Refuse what does not fit into the memory.
-
-    Raises:
-        ConfigError: it does not.
-    """
-    num_rows, dim = len(task.rows), task.store.dim
-    needed = few_labels_bytes(num_rows, dim, len(task.given.class_names), num_stores)
-    what = f"{config.command[1]} among {num_rows:,} rows of {dim} numbers"
-    Memory.of(config).require(needed, what, "choose a smaller --split")
-
-
 def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
     """Read everything that can be refused."""
     store = open_store(config.index)
@@ -156,7 +141,7 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
 
 
 def _params(config: DiscoverFewConfig) -> dict[str, object]:
-    return {key: value for key, value in config.to_yaml_dict(operational=False).items() if key != "max_memory"}
+    return dict(config.to_yaml_dict(operational=False))
 
 
 def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:

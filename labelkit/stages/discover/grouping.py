@@ -16,7 +16,6 @@ from labelkit.stages.discover.coarse_classes import LEVEL_ARRAYS
 from labelkit.stages.discover.held_out import Grouping
 from labelkit.stages.discover.made_groups import GroupingRule
 from labelkit.stages.discover.many_rows import rows_together
-from labelkit.stages.memory import Memory, held_out_bytes, tree_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, class_names_of, labels_to_use
 from labelkit.stages.read.rows import check_features, unit_rows
@@ -24,8 +23,6 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
 _PREFERRED = ("head", "categories", "ss-kmeans")
-# Of a row that is not answered together with others: its number, decision, confidences and next group.
-_REST_BYTES = 200
 _SHOWN = 5
 
 
@@ -66,7 +63,6 @@ def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, 
             own_labels=config.own_labels,
             seed=config.seed,
             overwrite=config.overwrite,
-            max_memory=config.max_memory,
         )
     )
     return tuple(made.made())
@@ -86,20 +82,11 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     given, class_of_group = _labels(store, config, result, rows, ids[rows])
     labels = given.labels
     params = result.params
-    num_groups = len(result.arrays["names"])
     group_ids = ids[rows]
     calibrating = np.zeros(len(rows), dtype=bool)
     if config.calibration_labels is not None and len(rows) > config.max_rows:
         calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
     places = rows_together(group_ids, labels, calibrating, config.max_rows, config.seed)
-    tree = tree_bytes(len(places), store.dim, num_groups) if params.get("grouping") == "tree" else 0
-    Memory.of(config).require(
-        held_out_bytes(len(places), store.dim, num_groups, config.num_inits)
-        + tree
-        + _REST_BYTES * (len(rows) - len(places)),
-        f"answers for {len(rows):,} rows of {store.dim} numbers",
-        "choose fewer --max-rows",
-    )
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     grouping = Grouping(
         name=result.name,

@@ -143,7 +143,7 @@ def _chosen_runtime(
         return "torch"
     if before:
         return "onnx" if _ONNX in before else "torch"
-    if config.max_memory is not None or count < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
+    if count < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
         return "torch"
     identity = model.identity({})
     if not config.dry_run:

@@ -23,7 +23,6 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.stages.embed.computing import Computing, choose_computing, color_channels, onnx_network
 from labelkit.stages.embed.dry_run import describe_plan
 from labelkit.stages.embed.listing import as_asked, of_run
-from labelkit.stages.embed.memory import check_embed_memory
 from labelkit.stages.embed.patches import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.stages.embed.quick import OnnxNetwork
 from labelkit.stages.embed.reuse import plan_reuse
@@ -54,7 +53,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         DatasetError: no images, or too many that cannot be read.
         CheckpointError: the run or the weights cannot be used.
         OutputExistsError: the output is there and holds something else.
-        ConfigError: it does not fit into the memory.
     """
     if config.index is not None:
         return embed_rows(config)
@@ -91,7 +89,6 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     plan = continue_plan(config.out, plan)
     dataset = _listed_as(dataset, plan)
     patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
-    check_embed_memory(config, network, plan, patch_plan.count * patch_plan.dim if patch_plan is not None else 0)
     if patch_plan is not None:
         PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)

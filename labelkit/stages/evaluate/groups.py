@@ -22,7 +22,6 @@ from labelkit.metrics.clustering import (
     normalized_mutual_information,
 )
 from labelkit.percent import percent, percent_range
-from labelkit.stages.memory import Memory, grouping_scores_bytes
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use
@@ -45,7 +44,6 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store has no labels, or no grouping.
-        ConfigError: it does not fit into the memory.
     """
     store = open_store(config.index)
     check_kept_result(
@@ -58,7 +56,6 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         mapping_from=config.mapping_from,
     )
     truth, class_names = _truth(store, config)
-    Memory.of(config).require(grouping_scores_bytes(store.n, len(class_names)), f"scoring {store.n:,} rows")
     groupings = _groupings(store, config)
     scored = []
     for result, ids in groupings:

@@ -14,7 +14,6 @@ from labelkit.config.evaluate import EvaluateKNNConfig
 from labelkit.errors import ConfigError
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.percent import percent
-from labelkit.stages.memory import Memory
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
@@ -38,7 +37,6 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         StoreError: the store has no labels in one of the splits.
         ConfigError: no such split, or a single row or a linear classifier where both are the same.
     """
-    memory = Memory.of(config)
     store = open_store(config.index)
     check_kept_result(
         config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
@@ -48,16 +46,14 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         config.gallery,
         config.queries,
         config.labels,
-        memory,
         label_column=config.label_column,
-        linear=config.linear,
         leave_one_out=True,
     )
     gallery, queries = splits.names
     if splits.leave_one_out:
         _begin_leave_one_out(config, splits)
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
-    by_k, votes = _votes(config, splits, memory)
+    by_k, votes = _votes(config, splits)
     linear = _linear(config, splits) if config.linear else {}
     first = dict(by_k[0])
     del first["k"]
@@ -122,15 +118,13 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
     current_progress().message(f"{reason}: each row is named by all others (leave-one-out)")
 
 
-def _votes(
-    config: EvaluateKNNConfig, splits: LabeledSplits, memory: Memory
-) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
+def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
     """Scores of each number of neighbors, and the votes (q, c) of the first one."""
     num_classes = len(splits.class_names)
     queries: StoredRows | NDArray[np.float32] = splits.queries
     gallery: StoredRows | NDArray[np.float32] = splits.gallery
     if config.pca is not None:
-        queries, gallery = _on_components(splits, config.pca, memory)
+        queries, gallery = _on_components(splits, config.pca)
     by_k: list[dict[str, float]] = []
     votes: list[NDArray[np.float64]] = []
     for k in config.k:
@@ -153,19 +147,15 @@ def _votes(
     return by_k, votes[0]
 
 
-def _on_components(
-    splits: LabeledSplits, count: int, memory: Memory
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Queries and gallery on principal components of the gallery.
 
     Raises:
-        ConfigError: rows have fewer numbers, or it does not fit into the memory.
+        ConfigError: rows have fewer numbers.
     """
-    rows, dim = splits.gallery.shape
+    dim = splits.gallery.shape[1]
     if count > dim:
         raise ConfigError("--pca", f"{count} components of rows of {dim} numbers", f"Pass {dim} or fewer.")
-    needed = 4 * count * (rows + len(splits.queries)) + 3 * 8 * dim**2
-    memory.require(needed, f"{count} components of {rows:,} rows of {dim} numbers")
     mean, directions = principal_map(splits.gallery, count)
     queries, gallery = (mapped_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery

@@ -16,7 +16,6 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.percent import percent
 from labelkit.stages.evaluate.dense_result import mean_and_spread, percent_and_spread
-from labelkit.stages.memory import Memory, linear_probe_bytes, logistic_regression_bytes
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.labeled_splits import LabeledSplits, choose_labeled_splits
@@ -37,7 +36,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store has no labels in one of the splits.
-        ConfigError: no such split, both are the same, or they do not fit into the memory.
+        ConfigError: no such split, or both are the same.
     """
     store = open_store(config.index)
     check_kept_result(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
@@ -50,12 +49,6 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     solver = config.solver
     if solver == "auto":
         solver = "lbfgs" if len(splits.gallery) <= _SMALL else "sgd"
-    sides = len(splits.gallery), len(splits.queries)
-    Memory.of(config).require(
-        (logistic_regression_bytes if solver == "lbfgs" else linear_probe_bytes)(*sides, store.dim, num_classes),
-        f"training on {sides[0]:,} rows of {store.dim} numbers to name {sides[1]:,} others",
-        "lower --max-gallery",
-    )
     protocol: dict[str, object] = {
         "solver": solver,
         "gallery": config.gallery,

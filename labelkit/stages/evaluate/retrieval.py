@@ -17,7 +17,7 @@ from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.percent import percent
-from labelkit.stages.memory import Memory, kmeans_bytes, kmeans_held, nmi_bytes
+from labelkit.stages.memory import block_bytes, bounded_rows
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import with_labels
@@ -27,14 +27,8 @@ from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
-# Python, numpy, scipy and what else the process holds beside the rows.
-_PROCESS_BYTES = 200 << 20
-# What each thread takes beside its block of similarities.
-_THREAD_BYTES = 64 << 20
 # Blocks without a bound; larger ones gain nothing.
 _BLOCKS_BYTES = 1 << 30
-# Ids, digests and labels of a row.
-_ROW_BYTES = 300
 _ROLES = ("query", "gallery")
 
 _ClassRow = tuple[str, int, *tuple[float, ...]]
@@ -88,7 +82,6 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         found = check_features(held.store, held.rows)
         _check_directions(held, found)
     threads = config.threads or _num_threads()
-    max_bytes = _budget(config, asked, held, features, found, threads)
     with current_progress().task("ranking", total=len(asked.rows)) as task:
         scores = score_retrieval(
             features,
@@ -98,7 +91,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
             own_rows=None if same else own_rows,
             ks=config.k,
             at_r=config.at_r,
-            max_bytes=max_bytes,
+            max_bytes=block_bytes(config, _BLOCKS_BYTES),
             num_threads=threads,
             on_block=task.advance,
         )
@@ -190,48 +183,6 @@ def _num_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _budget(
-    config: EvaluateRetrievalConfig,
-    asked: _Side,
-    held: _Side,
-    features: NDArray[np.float32],
-    found: NDArray[np.float32],
-    threads: int,
-) -> int:
-    """Bytes left for blocks of similarities when process and rows have theirs.
-
-    Raises:
-        ConfigError: not enough.
-    """
-    same = asked is held
-    rows_bytes = features.nbytes + (0 if same else found.nbytes)
-    # A store of float32 rows is a map of its file: read once more, its pages count as well.
-    taken = _PROCESS_BYTES + 2 * rows_bytes + _ROW_BYTES * (asked.store.n + (0 if same else held.store.n))
-    ranking = 4 * found.shape[1] * _num_grouped(asked, held) + threads * _THREAD_BYTES
-    least = ranking + 8 * threads * len(held.rows)
-    grouping = 0
-    if config.nmi_seeds:
-        num_rows, num_classes = _num_grouped(asked, held), len(np.unique(np.concatenate([asked.labels, held.labels])))
-        grouping = nmi_bytes(num_rows, found.shape[1], num_classes, in_blocks=same)
-    allowed = config.max_memory_bytes
-    if allowed is None:
-        return _BLOCKS_BYTES
-    if allowed < taken + max(least, grouping):
-        needed = (taken + max(least, grouping)) / 2**30
-        fewer = "--threads" if least >= grouping else "rows, or --nmi-seeds 0"
-        raise ConfigError(
-            "--max-memory",
-            f"{config.max_memory} is too little for {len(held.rows)} rows of {found.shape[1]} numbers "
-            f"with {threads} threads",
-            f"Allow {np.ceil(100 * needed) / 100:g}GiB, or use fewer {fewer}.",
-        )
-    return int(allowed - taken - ranking)
-
-
-def _num_grouped(asked: _Side, held: _Side) -> int:
-    return len(asked.rows) + (0 if asked is held else len(held.rows))
-
-
 def _nmi(
     asked: _Side,
     held: _Side,
@@ -245,16 +196,7 @@ def _nmi(
     labels = asked.labels
     rows: NDArray[np.float32] | StoredRows
     if asked is held:
-        memory = Memory.of(config)
-        beside = kmeans_bytes(len(labels), features.shape[1], len(np.unique(labels)), 1)
-        rows = memory.rows(
-            asked.store,
-            asked.rows,
-            beside=beside,
-            what="k-means for NMI",
-            unit=True,
-            held=kmeans_held(len(labels)),
-        )
+        rows = bounded_rows(config, asked.store, asked.rows, unit=True)
     else:
         # A row on both sides counts once.
         fresh = np.ones(len(held.rows), dtype=np.bool_)
@@ -305,7 +247,6 @@ def _result(
         "nmi": float(np.mean(nmi)) if nmi else None,
         "nmi_of_seeds": nmi,
         "block_rows": scores.block_rows,
-        "max_memory_gib": None if config.max_memory_bytes is None else config.max_memory_bytes / 2**30,
     }
     class_rows = _per_class(scores, names, config)
     if config.per_class:

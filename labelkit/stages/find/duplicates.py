@@ -18,7 +18,7 @@ from labelkit.data.path_rule import written_name
 from labelkit.stages.find.nearest import nearest_others
 from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
-from labelkit.stages.memory import Memory
+from labelkit.stages.memory import stored_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -31,11 +31,6 @@ KINDS = ("same file", "same picture", "burst")
 # that agrees least; burst: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
 _SAME = {64: (0.92, 0.80), 32: (0.88, 0.70), 16: (0.85, 0.65)}
 _BURST = {64: 0.50, 32: 0.70, 16: 0.80}
-# bytes per image: its picture, its coarse row, neighbors, and pairs with what is found of them
-_IMAGE_BYTES = SIDE * SIDE + 3 * 4 * 256
-_PAIR_BYTES = 80
-# pairs that are compared together, as measured
-_COMPARING_BYTES = 150 << 20
 _SHOWN = 10
 
 
@@ -70,14 +65,12 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     Raises:
         StoreError: the store cannot be used, or its rows were imported without their images.
         DatasetError: its images are not where they were.
-        ConfigError: files that would be overwritten, or too little memory.
+        ConfigError: files that would be overwritten.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     images = StoredImages.of(store, rows, config)
-    memory = Memory.of(config)
-    beside = _COMPARING_BYTES + len(rows) * (_IMAGE_BYTES + 2 * config.neighbors * _PAIR_BYTES)
-    features = memory.rows(store, rows, beside=beside, what="finding duplicates")
+    features = stored_rows(store, rows)
     same_file = _same_files(np.asarray(store.sha256)[rows])
     places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))
     _, near = nearest_others(features.subset(places), config.neighbors, "nearest embeddings")

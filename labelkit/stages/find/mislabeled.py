@@ -7,13 +7,12 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.wrong_labels import LabelDoubts, doubt_bytes, doubt_labels
+from labelkit.algorithms.wrong_labels import LabelDoubts, doubt_labels
 from labelkit.config.find import FindMislabeledConfig
 from labelkit.data.path_rule import written_name
 from labelkit.errors import DatasetError
 from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
-from labelkit.stages.memory import Memory
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import labels_to_use
 from labelkit.stages.read.rows import check_features, split_rows
@@ -35,7 +34,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     Raises:
         StoreError: the store or the labels cannot be used; or a sheet is asked for, and the images are not known.
         DatasetError: labels that cannot be used, or of fewer than two classes; images that are not where they were.
-        ConfigError: files that would be overwritten, or too little memory.
+        ConfigError: files that would be overwritten.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -47,11 +46,6 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         raise DatasetError(given.where, problem, "Pass more --labels.")
     of_store = rows[labeled]
     images = None if config.sheet is None else StoredImages.of(store, of_store, config)
-    Memory.of(config).require(
-        4 * len(labeled) * store.dim + doubt_bytes(len(labeled), store.dim, len(classes)),
-        f"comparing {len(labeled):,} labels of rows of {store.dim} numbers",
-        "choose a smaller --split",
-    )
     doubts = doubt_labels(check_features(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
     judged = int(np.isfinite(doubts.score).sum())

@@ -21,7 +21,7 @@ from labelkit.stages.discover.stored_answers import StoredAnswers, group_names, 
 from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
 from labelkit.stages.group.stable_ids import held_rows
-from labelkit.stages.memory import Memory
+from labelkit.stages.memory import stored_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_features, check_finite, split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -33,7 +33,6 @@ COLUMNS = ("path", "label", "score", "guess", "nearest", "nearest_label")
 _SHOWN = 20
 # of a later image, among earlier and among other later ones
 _NEIGHBORS = 5
-_BESIDE_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     Raises:
         StoreError: a store or the answers cannot be used; or a sheet is asked for, and the images are not known.
         DatasetError: images that are not where they were.
-        ConfigError: files that would be overwritten, or too little memory.
+        ConfigError: files that would be overwritten.
     """
     store = open_store(config.index)
     result = read_result(store, config.answer or newest_name(store, "answer"))
@@ -136,11 +135,9 @@ def _nearest(
 
     Raises:
         StoreError: rows that are not finite.
-        ConfigError: too little memory.
     """
     what = f"comparing {len(rows):,} images with {len(among):,} others"
-    beside = store.n * _BESIDE_BYTES
-    gallery = Memory.of(config).rows(store, among, beside=beside, what=what)
+    gallery = stored_rows(store, among)
     directed = ~zero_rows(gallery)
     gallery, among = gallery.subset(np.flatnonzero(directed)), among[directed]
     number = min(k, len(among) - int(np.isin(rows, among).any()))
@@ -171,7 +168,6 @@ def _new_shares(
 
     Raises:
         StoreError: the answers are of a version that kept no rule.
-        ConfigError: too little memory.
     """
     rule = AnswerRule.of_arrays(result.arrays, result.params)
     if rule is None:
@@ -183,10 +179,6 @@ def _new_shares(
     shares[together], known[together] = rule.shares[:, is_new].sum(axis=1, dtype=np.float64), True
     rest = rows[~known[rows]]
     if len(rest):
-        Memory.of(config).require(
-            3 * 4 * len(together) * store.dim + _BESIDE_BYTES * store.n,
-            f"comparing {len(rest):,} images with the {len(together):,} that were answered together",
-        )
         features = check_features(store, together)
         parts = rest_shares(store, rest, unit_rows(features) if rule.unit_rows else features, rule)
         shares[rest] = np.concatenate([part[:, is_new].sum(axis=1) for part in parts])

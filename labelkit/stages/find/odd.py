@@ -15,7 +15,7 @@ from labelkit.data.path_rule import written_name
 from labelkit.stages.find.nearest import nearest_others
 from labelkit.stages.find.outputs import write_table
 from labelkit.stages.find.stored_images import StoredImages
-from labelkit.stages.memory import Memory
+from labelkit.stages.memory import stored_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -25,7 +25,6 @@ COLUMNS = ("path", "reasons", "score", "unlike", "brightness", "contrast", "shar
 
 # the shorter side of an image whose sharpness is measured, if it is not shorter anyway
 _SIDE = 256
-_ROW_BYTES = 400
 _SHOWN = 20
 
 
@@ -37,7 +36,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     Raises:
         StoreError: the store cannot be used; or a sheet is asked for, and the images are not known.
         DatasetError: its images are not where they were.
-        ConfigError: files that would be overwritten, or too little memory.
+        ConfigError: files that would be overwritten.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
@@ -48,7 +47,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         current_progress().warning(f"{store.path} knows no image files: images are judged by their embeddings alone")
     if len(rows) < FEWEST:
         current_progress().warning(f"{len(rows)} images do not say what is usual: none is compared with the others")
-    features = Memory.of(config).rows(store, rows, beside=len(rows) * _ROW_BYTES, what="finding odd images")
+    features = stored_rows(store, rows)
     tones = sizes = None
     usual: NDArray[np.bool_] | None = None
     if images is not None:

@@ -33,7 +33,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, InputError, StoreError
 from labelkit.reading import read_bytes
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
-from labelkit.stages.memory import Memory, sinkhorn_bytes
+from labelkit.stages.memory import block_bytes, bounded_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import check_directions, unit_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -80,20 +80,13 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     check_new_result(store, name, overwrite=config.overwrite, kind="clusters", stage="cluster sinkhorn", params=params)
     earlier = read_earlier(config, name)
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
-    memory = Memory.of(config)
-    features = memory.rows(
-        store,
-        rows,
-        beside=sinkhorn_bytes(config, len(rows), store.dim),
-        what="sinkhorn",
-        unit=True,
-    )
+    features = bounded_rows(config, store, rows, unit=True)
     check_directions(store, rows, features)
     started = time.monotonic()
     with current_progress().task(f"sinkhorn, {config.num_clusters} clusters", total=None):
         prototypes = _first_prototypes(config, store, features)
         points = features if features.in_blocks else torch.from_numpy(features.to_array())
-        found = _alternate(config, points, prior, prototypes, memory.left())
+        found = _alternate(config, points, prior, prototypes)
     seconds = time.monotonic() - started
     if not found.result.converged:
         current_progress().warning(
@@ -173,7 +166,6 @@ def _alternate(
     points: Tensor | StoredRows,
     prior: Tensor,
     prototypes: Tensor,
-    memory_bytes: int | None,
 ) -> _Balanced:
     """Assign and move prototypes until no row changes its group.
 
@@ -182,9 +174,9 @@ def _alternate(
         points: (m, d) rows.
         prior: (k,) shares.
         prototypes: (k, d) to begin with.
-        memory_bytes: bounds what passes keep.
     """
     lam = 1 / config.temperature
+    memory_bytes = block_bytes(config, KERNEL_BYTES)
     potentials: Tensor | None = None
     passes = 0
     if config.prototypes is None and bool((prior != prior[0]).any()):
@@ -221,12 +213,11 @@ def _solve(
     prior: Tensor,
     tol: float,
     initial: Tensor | None,
-    memory_bytes: int | None,
+    memory_bytes: int,
 ) -> SinkhornResult:
     # sums of float32 exponentials do not meet a prior to six digits
     dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
-    most = KERNEL_BYTES if memory_bytes is None else min(KERNEL_BYTES, max(0, memory_bytes))
-    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=most)
+    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes)
 
 
 def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.stages.group.contradiction import contradiction
 from labelkit.stages.group.patches import cluster_patches
 from labelkit.stages.group.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
-from labelkit.stages.memory import Memory, kmeans_bytes, kmeans_held
+from labelkit.stages.memory import bounded_rows
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use
 from labelkit.stages.read.rows import check_directions, split_rows, unit_rows
@@ -185,14 +185,7 @@ def _run(
     given: GivenLabels | None,
 ) -> _Clusters:
     """Group the rows as the config says."""
-    features = Memory.of(config).rows(
-        store,
-        rows,
-        beside=kmeans_bytes(len(rows), store.dim, config.num_clusters, config.num_inits),
-        what=config.command[1],
-        unit=bool(getattr(config, "normalize", False)),
-        held=kmeans_held(len(rows)),
-    )
+    features = bounded_rows(config, store, rows, unit=bool(getattr(config, "normalize", False)))
     if isinstance(config, SSKMeansConfig):
         assert given is not None
         labeled, labels = _check_labels(given, config.num_clusters)

@@ -12,7 +12,7 @@ from labelkit.config.cluster import PatchClusterConfig, SphericalKMeansConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.stages.group.stable_ids import NO_PARAMETERS
-from labelkit.stages.memory import Memory, patch_sample_bytes
+from labelkit.stages.memory import block_bytes
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.rows import split_rows, unit_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
@@ -88,13 +88,6 @@ def _run(
     """Group a sample of the patches of chosen images; return its groups, the group of every patch, and its size."""
     is_spherical = isinstance(config, SphericalKMeansConfig)
     scaled = is_spherical or bool(getattr(config, "normalize", False))
-    memory = Memory.of(config)
-    num_sampled = min(_MAX_PATCHES, patches.num_patches)
-    memory.require(
-        patch_sample_bytes(num_sampled, patches.dim, config.num_clusters, config.num_inits) + 24 * patches.num_patches,
-        f"{config.command[1]} of {num_sampled:,} patches of {patches.dim} numbers",
-        "allow more",
-    )
     sample = _sample(patches, chosen, _MAX_PATCHES, config.seed, without_zeros=is_spherical)
     if config.num_clusters > len(sample):
         problem = f"{config.num_clusters} clusters for {len(sample)} patches of {config.index}"
@@ -108,7 +101,8 @@ def _run(
         max_iter=config.max_iterations,
         tol=config.tolerance,
     )
-    ids = _assigned(patches, chosen, found.centroids, scaled=scaled, is_spherical=is_spherical, left=memory.left())
+    size = block_bytes(config, _BLOCK_BYTES)
+    ids = _assigned(patches, chosen, found.centroids, size, scaled=scaled, is_spherical=is_spherical)
     return found, ids, len(sample)
 
 
@@ -133,10 +127,10 @@ def _assigned(
     patches: PatchSet,
     chosen: NDArray[np.bool_],
     centroids: NDArray[np.floating],
+    size: int,
     *,
     scaled: bool,
     is_spherical: bool,
-    left: int | None,
 ) -> NDArray[np.int32]:
     """(t,) the nearest centroid of each patch; -1 of other images, and of patches without direction."""
 
@@ -151,6 +145,4 @@ def _assigned(
             ids[wanted] = nearest_centroids(rows, centroids)
         return ids
 
-    # a block is held as it is stored, and up to five times as float32
-    size = _BLOCK_BYTES if left is None else min(_BLOCK_BYTES, max(1, left // 12))
     return np.concatenate([np.zeros(0, np.int32), *(ids_of(block) for block in patches.blocks(size))])

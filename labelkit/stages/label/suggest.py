@@ -26,7 +26,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import written_name
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.discover.stored_answers import expected_chances
-from labelkit.stages.memory import Memory, stored_rows, suggest_bytes
+from labelkit.stages.memory import stored_rows
 from labelkit.stages.pictures.contact_sheet import Picture, write_contact_sheet
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
@@ -152,17 +152,11 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     Raises:
         StoreError: the store or the result cannot be used.
         DatasetError: labels cannot be used, or every image has one.
-        ConfigError: files that would be overwritten, a strategy that needs labels or a result where there are none, or
-            rows that do not fit into --max-memory.
+        ConfigError: files that would be overwritten, or a strategy that needs labels or a result where there are none.
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
-    Memory.of(config).require(
-        suggest_bytes(len(rows), store.dim, int(given.labeled.sum())),
-        f"choosing among {len(rows):,} rows of {store.dim} numbers",
-        "choose a smaller --split",
-    )
     images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
     chosen = suggested_rows(config, store, rows, given)
     if len(chosen.places) < config.num_images:
@@ -210,7 +204,7 @@ def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.floa
     source = StoredRows(store.embeddings, rows, in_blocks=True)
     for block in blocks(*source.shape):
         check_finite(store, rows[block], source[block])
-    return stored_rows(store, rows, unit=True, in_blocks=False).to_array()
+    return stored_rows(store, rows, unit=True).to_array()
 
 
 def _doubt(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.memory import Memory, linear_probe_bytes, stored_rows, votes_bytes
+from labelkit.stages.memory import stored_rows
 from labelkit.stages.read.given_labels import labels_to_use, with_labels
 from labelkit.stages.read.rows import split_rows, zero_rows
 from labelkit.store.embeddings import EmbeddingStore
@@ -54,10 +54,8 @@ def choose_labeled_splits(
     gallery: str,
     queries: str,
     labels: Path | None = None,
-    memory: Memory | None = None,
     *,
     label_column: str | None = None,
-    linear: bool = False,
     leave_one_out: bool = False,
 ) -> LabeledSplits:
     """Choose the labeled rows of two splits.
@@ -69,15 +67,13 @@ def choose_labeled_splits(
         labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
             then be the same. Where the store has no labels of these classes, all rows are judged by them.
         label_column: header of the column of labels of a CSV; None for the usual one.
-        memory: bound on the votes of neighbors; None for no bound.
-        linear: whether a classifier is trained besides, on a copy of the rows.
         leave_one_out: whether the splits may be the same, and are all rows where train and test are asked for and
             the store has no splits.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
         DatasetError: ``labels`` cannot be used, or gives none to the gallery.
-        ConfigError: no such split, both are the same, or they do not fit into the memory.
+        ConfigError: no such split, or both are the same.
     """
     every = np.arange(store.n, dtype=np.int64)
     if not (labels_to_use(labels, store, every, label_column=label_column).truth >= 0).any():
@@ -103,18 +99,7 @@ def choose_labeled_splits(
             problem = f"every row of split {queries} whose class is known has a label in {given.where}"
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
-    in_blocks = False
-    if memory is not None:
-        sides = len(known), len(asked)
-        in_blocks = memory.in_blocks(
-            len(known),
-            store.dim,
-            beside=votes_bytes(len(asked), len(class_names), store.dim)
-            + (linear_probe_bytes(*sides, store.dim, len(class_names)) if linear else 0),
-            what=f"naming {sides[1]:,} rows of {store.dim} numbers by {sides[0]:,} others",
-            remedy="leave out --linear" if linear else "choose smaller splits",
-        )
-    features = stored_rows(store, known, in_blocks=in_blocks)
+    features = stored_rows(store, known)
     if zero_rows(features).all():
         raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]

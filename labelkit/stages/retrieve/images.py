@@ -18,7 +18,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.stages.device import products_device
 from labelkit.stages.embed.quick import load_ahead, may_be_quick
-from labelkit.stages.memory import Memory, search_bytes, stored_rows
+from labelkit.stages.memory import has_room, stored_rows
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.pictures.files import image_pixels, indexed_images
 from labelkit.stages.progress import current_progress
@@ -142,7 +142,6 @@ def _search(
 ) -> tuple[list[list[_Hit]], FoundIndex | None, float]:
     """Return hits per query, the index if one was used, and the seconds of the search itself."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
-    memory = Memory.of(config)
     progress = current_progress()
     features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
     num_chosen = int(chosen.sum())
@@ -154,28 +153,17 @@ def _search(
     if config.search != "exact" and filtered and few_rows(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
     elif config.search != "exact":
-        beside = search_bytes(len(queries.names), store.dim, config.k)
-        planned = planned_index(features, metric, memory, config, len(queries.names), beside)
+        planned = planned_index(features, metric, config, len(queries.names))
         if planned is not None:
-            in_blocks = memory.in_blocks(
-                len(rows),
-                store.dim,
-                beside=beside + planned.size_bytes,
-                what=f"{planned.kind} search",
-                remedy="use --search exact",
-                # and one that exact search works on when the index is compared with it
-                held=2 * len(rows),
-            )
-            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, metric)
             order = planned.found.order
             features, rows, chosen = features.subset(order), rows[order], chosen[order]
+            in_blocks = not has_room(config, 4 * len(rows) * store.dim)
+            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, metric)
     search: Search
     if found is None:
         if filtered:
             features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
-        what = f"exact search for {len(queries.names):,} queries among {len(rows):,} rows of {store.dim} numbers"
-        beside = search_bytes(len(queries.names), store.dim, config.k)
-        in_blocks = memory.in_blocks(len(rows), store.dim, beside=beside, what=what, remedy="give fewer queries")
+        in_blocks = not has_room(config, 4 * len(rows) * store.dim)
         device = None if config.device == "auto" else products_device(config.device)
         search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
     else:

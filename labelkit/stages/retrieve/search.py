@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.indexes import WIDTHS, ApproximateSearch, Kind, read_index
+from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.retrieve import RetrieveConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.percent import percent
-from labelkit.stages.memory import Memory, index_bytes, size_text
+from labelkit.stages.memory import has_room
 from labelkit.stages.progress import current_progress
 from labelkit.stages.retrieve.kept_index import (
     Found,
@@ -108,26 +108,20 @@ class PlannedIndex:
     Attributes:
         kind: of index.
         found: what the cache has of it.
-        size_bytes: that it takes in memory at most, beside the rows.
     """
 
     kind: Kind
     found: Found
-    size_bytes: int
 
 
-def planned_index(
-    gallery: StoredRows, metric: Metric, memory: Memory, config: RetrieveConfig, num_queries: int, beside: int
-) -> PlannedIndex | None:
+def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> PlannedIndex | None:
     """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
 
     Args:
         gallery: (g, d) rows that can be found.
         metric: of them.
-        memory: its bound.
         config: asked for, not ``exact``.
         num_queries: that will be looked up now.
-        beside: bytes that the queries take.
     """
     num_rows, dim = gallery.shape
     told = f"{num_rows:,} rows of {dim} numbers"
@@ -142,13 +136,14 @@ def planned_index(
         if config.search not in ("auto", kind):
             continue
         found = look_up(gallery, kind, metric)
-        planned = PlannedIndex(kind, found, index_bytes(kind, num_rows, dim, is_built=found.missing > 0))
-        size = size_text(planned.size_bytes)
+        planned = PlannedIndex(kind, found)
+        num_bytes = index_bytes(kind, num_rows, dim)
+        size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
             if few_rows(num_rows) and found.missing:
                 progress.message(f"--search {kind}: {told} are soon compared exactly too; --search auto chooses")
             return planned
-        if memory.has_room(num_rows, beside=beside + planned.size_bytes):
+        if has_room(config, num_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
                 asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
                 progress.message(
@@ -156,13 +151,18 @@ def planned_index(
                     f"{found.missing:,} rows to an index; --search {kind} makes one for later"
                 )
                 return None
-            within = ", without --max-memory" if memory.limit is None else f" within --max-memory {memory.text}"
-            reasons = "; ".join([*needed, f"{kind} takes {size} at most"])
+            within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
+            reasons = "; ".join([*needed, f"{kind} takes {size}"])
             progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
             return planned
         needed.append(f"{kind} would take {size}")
-    progress.message(f"--search auto: exact for {told} within --max-memory {memory.text} ({'; '.join(needed)})")
+    progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
     return None
+
+
+def index_bytes(kind: Kind, num_rows: int, dim: int) -> int:
+    """What the finished index of so many rows takes."""
+    return num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
 
 
 def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, metric: Metric) -> FoundIndex:

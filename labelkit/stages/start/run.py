@@ -407,7 +407,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     """The options of each step, by its name, in order."""
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.given
-    shared: dict[str, Any] = {"max_memory": config.max_memory, "seed": config.seed}
+    shared: dict[str, Any] = {"seed": config.seed}
     steps: dict[str, StageConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
@@ -452,7 +452,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             overwrite=True,
             seed=config.seed,
         )
-    looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True, "max_memory": config.max_memory}
+    looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True}
     if answer is not None:
         steps["novel photos"] = FindNovelConfig(
             answer=str(answer),
@@ -465,9 +465,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
     if 1 < len(set(this.labels.values())) < len(this.labels):
-        steps[_CHECKING] = FindMislabeledConfig(
-            index=this.store, labels=given, out=folder / CHECK, overwrite=True, max_memory=config.max_memory
-        )
+        steps[_CHECKING] = FindMislabeledConfig(index=this.store, labels=given, out=folder / CHECK, overwrite=True)
     steps["report"] = ReportConfig(
         index=this.store,
         labels=given,

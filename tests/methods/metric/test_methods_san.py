@@ -337,7 +337,7 @@ def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
 TWO_PROCESSES = """
 import sys, torch
 from labelkit.engine.devices import Runtime
-from labelkit.engine.gathering import gather_batch
+from labelkit.engine.distributed import gather_batch
 from labelkit.losses.metric import MultiSimilarityLoss
 
 runtime = Runtime(device="cpu", threads=1)

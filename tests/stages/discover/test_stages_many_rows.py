@@ -10,7 +10,7 @@ import pytest
 from labelkit.cli.main import main
 from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import StoreError
 from labelkit.stages.discover.answer import answer_images
 from labelkit.stages.discover.confidence import Temperatures
 from labelkit.stages.discover.many_rows import answer_rest, merged_rows, rows_together
@@ -193,11 +193,6 @@ def test_a_bad_row_among_the_others_is_named(store: EmbeddingStore, monkeypatch:
 
     with pytest.raises(StoreError, match=f"1 rows hold NaN or infinite values .first: row {bad}"):
         answered(open_store(store.path), max_rows=100)
-
-
-def test_memory_that_is_too_little_says_to_take_fewer_rows(store: EmbeddingStore) -> None:
-    with pytest.raises(ConfigError, match=r"answers for 360 rows of 6 numbers .* or choose fewer --max-rows"):
-        answered(store, max_memory="1MiB")
 
 
 def test_rows_come_together_again_in_order() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -280,19 +279,6 @@ def test_the_plan_tells_of_views_and_what_they_take(photos: Path, tmp_path: Path
     # 48 rows of 192 float32, nine times
     assert views["store_mib"] - plain["store_mib"] == pytest.approx(8 * 48 * 192 * 4 / 2**20, abs=0.02)
     assert not (tmp_path / "x.h5.run").exists()
-
-
-def test_the_bound_of_memory_counts_views(
-    photos: Path, tmp_path: Path, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelkit.stages.memory.resident_bytes", lambda: 0)
-    words = ("embed", "--dataset", photos, *WORDS, "--max-memory", "1MB", "--out", tmp_path / "x.h5")
-    plain, views = labelkit(*words), labelkit(*words, "--views", 2000)
-    assert (plain.code, views.code) == (2, 2)
-    needed = [int(re.search(r"takes (\d+)MiB", answer.err)[1]) for answer in (plain, views)]  # type: ignore[index]
-    # of 2000 views: 16 bytes a value of 8 images, and four copies of the rows of a part of 16, 192 values each
-    expected = 2000 * 192 * (8 * 16 + 16 * 4 * 4) / 2**20
-    assert needed[1] - needed[0] == pytest.approx(expected, abs=2)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,6 @@ def test_scores_are_kept_as_a_result(labelkit: Any, index: Path) -> None:
         ({"split": ("val",)}, "^--split: .* has no split 'val'"),
         ({"queries": "val", "gallery": "all"}, "^--queries: .* has no split 'val'"),
         ({"queries": "all", "gallery": "val"}, "^--gallery: .* has no split 'val'"),
-        ({"max_memory": 0.01}, "0.01GiB is too little for 8 rows of 2 numbers with 1 threads. Allow 0.29GiB"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str, Any], message: str) -> None:

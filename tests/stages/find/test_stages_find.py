@@ -13,7 +13,7 @@ import pytest
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.exchange import ImportConfig
 from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
-from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.errors import DatasetError, StoreError
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.exchange.importing import import_store
 from labelkit.stages.find.duplicates import find_duplicates
@@ -455,14 +455,10 @@ def test_a_row_of_zeros_is_like_no_labeled_one(tmp_path: Path, labelkit: Labelki
     assert (zero["nearest"], zero["nearest_label"]) == ("", "")
 
 
-def test_answers_that_are_not_there_and_too_little_memory_are_refused(
-    answered: Path, tmp_path: Path, labelkit: Labelkit
-) -> None:
+def test_answers_that_are_not_there_are_refused(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
     answer = labelkit("find", "novel", "--index", answered, "--out", tmp_path / "novel.csv", "--answer", "other")
     assert answer.code == 3
     assert "there is no result 'other'" in answer.err
-    with pytest.raises(ConfigError, match="too little"):
-        find_novel(FindNovelConfig(index=answered, out=tmp_path / "novel.csv", max_memory="1MB"))
 
 
 # --- what stands in the way ---
@@ -535,16 +531,3 @@ def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> 
     find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
     assert read(tmp_path / "duplicates.csv") == []
     assert read(tmp_path / "odd.csv") == []
-
-
-def test_too_little_memory_is_refused(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="too little"):
-        find_duplicates(FindDuplicatesConfig(index=embed(photos), out=tmp_path / "d.csv", max_memory="1MB"))
-
-
-def test_too_little_memory_for_many_labels_is_refused(colors: Path, tmp_path: Path) -> None:
-    labels = color_labels(tmp_path / "known.csv")
-    with pytest.raises(ConfigError, match="too little"):
-        find_mislabeled(
-            FindMislabeledConfig(index=embed(colors), labels=labels, out=tmp_path / "c.csv", max_memory="1MB")
-        )
