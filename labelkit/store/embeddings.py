@@ -16,20 +16,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.mapped import map_of, release
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
-from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile, verify_sharded_block
-from labelkit.store.hdf5.writing import Contents
-from labelkit.store.opening import open_file
-from labelkit.store.schema import has_name_fault, name_bytes, name_fault, name_text, name_texts
+from labelkit.store.reader import CheckedFile, LazyRows, open_file
+from labelkit.store.schema import VIEWS, has_name_fault, name_bytes, name_fault, name_text, name_texts
 from labelkit.store.shards import Shards
-from labelkit.store.views import COLUMN as VIEWS
-from labelkit.store.views import read_view_recipe
+from labelkit.store.writer import Contents
 
 
 @dataclass(frozen=True)
@@ -135,41 +129,6 @@ def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     return keys
 
 
-class _Rows:
-    """A large dataset, compared with its digests when it is first used."""
-
-    def __init__(self, file: CheckedFile, path: str, verify: bool) -> None:
-        self._place = file.place(path)
-        self._array = file.map(path)
-        self._block_rows = file.datasets[path].block_rows
-        self._digests = file.digests(path)
-        self._shards = file.shards if file.is_sharded(path) else None
-        # of a store whose damaged shards are left out, all others were compared
-        self._unchecked = verify and not (self._shards is not None and self._shards.lost)
-
-    def get(self) -> NDArray[Any]:
-        if self._unchecked:
-            self._check()
-            self._unchecked = False
-        return self._array
-
-    def _check(self) -> None:
-        mapped = map_of(self._array)
-        digests: list[Any] = [None] if self._digests is None else list(self._digests)
-        step = len(self._array) if self._digests is None else self._block_rows
-        for number, expected in enumerate(digests):
-            start = number * step
-            block = self._array[start : start + step]
-            verify_sharded_block(self._shards, self._place, block, start, expected)
-            finite = np.isfinite(block).all(axis=1)
-            if not finite.all():
-                row = start + int(np.argmin(finite))
-                raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
-            # a store may be larger than the memory: what was looked at is read from the file again when it is used
-            if mapped is not None:
-                release(block, mapped)
-
-
 class EmbeddingStore:
     """A finished store, open for reading. Holds no open file; the large arrays are maps of the file.
 
@@ -210,7 +169,7 @@ class EmbeddingStore:
         self.content_digest = file.content_digest
         root = file.attributes[""]
         self._check_root(file)
-        lengths = check_axes(file, schema.STORE_COLUMNS)
+        lengths = file.check_axes(schema.STORE_COLUMNS)
         self.has_images = schema.FEATURE_IMAGELESS not in str(root.get("requires", "")).split(",")
         for name in (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ())):
             if name not in file.datasets:
@@ -224,7 +183,7 @@ class EmbeddingStore:
         self.plan_digest = str(root.get("plan_digest", ""))
         self.created_by = str(root.get("created_by", ""))
         self.model = read_model(file)
-        self.view_recipe = read_view_recipe(file, self.dim)
+        self.view_recipe = _read_view_recipe(file, self.dim)
         self.sample_ids = _read_ids(file, verify)
         lost = np.zeros(self.n, dtype=np.bool_) if file.shards is None else file.shards.rows_of(file.shards.lost)
         self.sound: NDArray[np.bool_] = ~lost
@@ -247,9 +206,9 @@ class EmbeddingStore:
         self.packed_results = _packed_results(file)
         self._check_values(file)
         _check_label_sets(file, self.n, verify)
-        self._embeddings = _Rows(file, "embeddings", verify)
-        self._extras = {name: _Rows(file, name, verify) for name in _extra_names(file, self.n)}
-        self._views = _Rows(file, VIEWS, verify) if self.view_recipe else None
+        self._embeddings = LazyRows(file, "embeddings", verify=verify)
+        self._extras = {name: LazyRows(file, name, verify=verify) for name in _extra_names(file, self.n)}
+        self._views = LazyRows(file, VIEWS, verify=verify) if self.view_recipe else None
 
     @property
     def num_shards(self) -> int:
@@ -417,7 +376,7 @@ def _packed_results(file: CheckedFile) -> tuple[str, ...]:
 def _check_label_sets(file: CheckedFile, rows: int, verify: bool) -> None:
     """Check further label columns like the first ones; nothing else looks at them here."""
     for prefix in [f"{path}/" for path in file.groups if path.startswith("label_sets/")]:
-        lengths = check_axes(file, schema.LABEL_SET_COLUMNS, {"n": rows}, prefix)
+        lengths = file.check_axes(schema.LABEL_SET_COLUMNS, {"n": rows}, prefix)
         if f"{prefix}labels" in file.datasets:
             check_indices(file, f"{prefix}labels", file.read(f"{prefix}labels", verify=verify), lengths.get("k"))
         for name in ("labeled", "old_classes"):
@@ -474,15 +433,6 @@ def read_model(file: CheckedFile) -> ModelIdentity:
     def text(name: str) -> str:
         return file.read_text("model", name)
 
-    def values(name: str) -> dict[str, Any]:
-        try:
-            found = parse_json(text(name))
-        except ValueError as error:
-            raise Refused(file.place(f"model@{name}"), "is not JSON", RESTORE) from error
-        if not isinstance(found, dict):
-            raise Refused(file.place(f"model@{name}"), "is not a JSON object", RESTORE)
-        return found
-
     model = ModelIdentity(
         name=text("name"),
         weights_fingerprint=text("weights_fingerprint"),
@@ -490,8 +440,8 @@ def read_model(file: CheckedFile) -> ModelIdentity:
         source=text("source"),
         layer=text("layer"),
         pooling=text("pooling"),
-        preprocess=values("preprocess"),
-        numerics=values("numerics"),
+        preprocess=file.read_json("model", "preprocess"),
+        numerics=file.read_json("model", "numerics"),
         trained_labels=text("trained_labels"),
     )
     if not re.fullmatch("([0-9a-f]{16})*", model.trained_labels):
@@ -501,6 +451,24 @@ def read_model(file: CheckedFile) -> ModelIdentity:
     if text("preprocess_digest") != digest:
         raise Damaged(file.place("model@preprocess_digest"), "is not the digest of preprocess", RESTORE)
     return model
+
+
+def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
+    """Return what a store notes of its views, their number per image as ``count``; empty where it keeps none."""
+    info, note = file.datasets.get(VIEWS), file.attributes[""].get("views")
+    if info is None and note is None:
+        return {}
+    if info is None or note is None:
+        problem = "is missing, and root attribute views is there" if info is None else "has no root attribute views"
+        raise Refused(file.place(VIEWS), problem, RESTORE)
+    recipe = file.read_json("", "views")
+    count = recipe.get("count")
+    if type(count) is not int or count < 1:
+        raise Refused(file.place("@views"), "does not say how many views there are", RESTORE)
+    if info.shape[1] != count * dim:
+        problem = f"has {info.shape[1]} values per row, {count} views of {dim} are {count * dim}"
+        raise Refused(file.place(VIEWS), problem, RESTORE)
+    return recipe
 
 
 def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
@@ -513,8 +481,7 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
 def open_store(path: str | os.PathLike[str], *, verify: bool = True, skip_damaged: bool = False) -> EmbeddingStore:
     """Open a finished store and check it.
 
-    Structure, sizes, types and the content digest are always checked; a file that this process did not write
-    first meets a child process, since a damaged file can crash HDF5.
+    Structure, sizes, types and the content digest are always checked.
 
     Args:
         path: the file, ``NAME.h5``.

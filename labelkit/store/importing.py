@@ -19,11 +19,11 @@ from labelkit.errors import Refused, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import ModelIdentity
-from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.plans import plan_digest
 from labelkit.store.run_folder import check_space
 from labelkit.store.schema import is_utf8, name_bytes
 from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
+from labelkit.store.writer import Contents, Image, Stream, strings
 
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}

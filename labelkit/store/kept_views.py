@@ -24,10 +24,10 @@ from labelkit.errors import Damaged, Mismatch, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.locks import try_lock
 from labelkit.store.parts import Parts, part_name
 from labelkit.store.plans import plan_digest
+from labelkit.store.reader import CheckedFile
 from labelkit.store.run_folder import check_space, count_workers, read_plan, size_of, translated, working
 
 KIND: Final = "kept-views"

@@ -15,18 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import __version__
 from labelkit.algorithms.shared_rows import Processes
 from labelkit.errors import Refused
-from labelkit.reading import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, strings
-from labelkit.store.opening import open_file
-from labelkit.store.write_once import write_once
+from labelkit.store.reader import CheckedFile, open_file
+from labelkit.store.writer import Contents, strings, write_once
 
 MAX_KEYPOINTS = 50
 T = TypeVar("T")
@@ -144,18 +139,14 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
         OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
-    contents = _contents(
-        schema.FORMAT_MATCHES,
-        {
-            **_columns(found.matches),
-            "sample_ids": strings(found.sample_ids),
-            "sha256": found.sha256,
-            "image_sizes": found.image_sizes.astype("<u4"),
-            "num_keypoints": found.num_keypoints.astype("<i8"),
-        },
-        found.recipe,
-    )
-    return write_once(path, contents, lambda there: read_matches(there).content_digest, overwrite=overwrite)
+    datasets = {
+        **_columns(found.matches),
+        "sample_ids": strings(found.sample_ids),
+        "sha256": found.sha256,
+        "image_sizes": found.image_sizes.astype("<u4"),
+        "num_keypoints": found.num_keypoints.astype("<i8"),
+    }
+    return write_once(path, Contents.made(schema.FORMAT_MATCHES, datasets, recipe=found.recipe), overwrite=overwrite)
 
 
 def read_matches(path: Path) -> MatchFile:
@@ -166,7 +157,7 @@ def read_matches(path: Path) -> MatchFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_MATCHES) as file:
-        lengths = _check(file, schema.MATCH_COLUMNS | schema.MATCHED_IMAGE_COLUMNS)
+        lengths = file.require(schema.MATCH_COLUMNS | schema.MATCHED_IMAGE_COLUMNS)
         matches = _read_columns(file)
         _check_values(file, matches, lengths["n"])
         return MatchFile(
@@ -175,7 +166,7 @@ def read_matches(path: Path) -> MatchFile:
             file.read("sha256"),
             file.read("image_sizes"),
             file.read("num_keypoints"),
-            _recipe(file),
+            file.read_json("", "recipe", "{}"),
             file.content_digest,
         )
 
@@ -212,7 +203,7 @@ def write_keypoints(path: Path, part: KeypointPart, recipe: Mapping[str, object]
         "points": part.points.astype("<f4"),
         "descriptors": part.descriptors,
     }
-    _commit_part(path, _contents(schema.FORMAT_KEYPOINTS, columns, recipe))
+    write_once(path, Contents.made(schema.FORMAT_KEYPOINTS, columns, recipe=recipe), overwrite=True)
 
 
 def read_keypoints(path: Path, recipe: Mapping[str, object]) -> KeypointPart:
@@ -223,7 +214,7 @@ def read_keypoints(path: Path, recipe: Mapping[str, object]) -> KeypointPart:
     """
 
     def read(file: CheckedFile) -> KeypointPart:
-        _check(file, schema.KEYPOINT_COLUMNS)
+        file.require(schema.KEYPOINT_COLUMNS)
         part = KeypointPart(*(file.read(name) for name in schema.KEYPOINT_COLUMNS))
         if np.maximum(part.num_keypoints, 0).sum() != len(part.points) or not np.isfinite(part.points).all():
             raise Refused(
@@ -240,7 +231,7 @@ def write_tried(path: Path, matches: Matches, recipe: Mapping[str, object]) -> N
     Raises:
         ResourceError: the disk is full, no permission, ...
     """
-    _commit_part(path, _contents(schema.FORMAT_TRIED, _columns(matches), recipe))
+    write_once(path, Contents.made(schema.FORMAT_TRIED, _columns(matches), recipe=recipe), overwrite=True)
 
 
 def read_tried(path: Path, recipe: Mapping[str, object], num_images: int) -> Matches:
@@ -251,7 +242,7 @@ def read_tried(path: Path, recipe: Mapping[str, object], num_images: int) -> Mat
     """
 
     def read(file: CheckedFile) -> Matches:
-        _check(file, schema.MATCH_COLUMNS)
+        file.require(schema.MATCH_COLUMNS)
         matches = _read_columns(file)
         _check_values(file, matches, num_images)
         return matches
@@ -267,35 +258,11 @@ def _columns(matches: Matches) -> dict[str, NDArray[Any]]:
     return {name: np.ascontiguousarray(getattr(matches, name), dtype=kind) for name, kind in kinds.items()}
 
 
-def _contents(file_format: str, columns: Mapping[str, NDArray[Any]], recipe: Mapping[str, object]) -> Contents:
-    contents = Contents(datasets=dict(columns))
-    contents.set(
-        "",
-        format=file_format,
-        format_version=schema.FORMAT_VERSION,
-        requires="",
-        created_by=f"labelkit {__version__}",
-    )
-    contents.set_json("", "recipe", canonical_json(dict(recipe)))
-    return contents
-
-
-def _commit_part(path: Path, contents: Contents) -> None:
-    commit_bytes(path, Image(contents).to_bytes(), replace=True)
-
-
 def _read_part(path: Path, file_format: str, recipe: Mapping[str, object], read: Callable[[CheckedFile], T]) -> T:
     with open_file(path, file_format) as file:
-        if _recipe(file) != json.loads(canonical_json(dict(recipe))):
+        if file.read_json("", "recipe", "{}") != json.loads(canonical_json(dict(recipe))):
             raise Refused(str(path), "holds something else than its name says", RESTORE)
         return read(file)
-
-
-def _check(file: CheckedFile, columns: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    missing = [name for name in columns if name not in file.datasets]
-    if missing:
-        raise Refused(file.place(missing[0]), "is missing", RESTORE)
-    return check_axes(file, columns)
 
 
 def _read_columns(file: CheckedFile) -> Matches:
@@ -317,13 +284,3 @@ def _check_values(file: CheckedFile, matches: Matches, num_images: int) -> None:
         raise Refused(file.place("keypoint_counts"), "says more than there are", RESTORE)
     if (matches.boxes[:, :, :2] > matches.boxes[:, :, 2:]).any():
         raise Refused(file.place("boxes"), "left or top beyond right or bottom", RESTORE)
-
-
-def _recipe(file: CheckedFile) -> dict[str, Any]:
-    try:
-        recipe = parse_json(file.read_text("", "recipe") or "{}")
-    except ValueError as error:
-        raise Refused(file.place(""), "recipe is not JSON", RESTORE) from error
-    if not isinstance(recipe, dict):
-        raise Refused(file.place(""), "recipe is no object", RESTORE)
-    return recipe

@@ -19,12 +19,12 @@ from labelkit.errors import Mismatch, Refused, StoreError, output_exists, resour
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, Stream
-from labelkit.store.opening import open_file
+from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.results import Result, list_results, read_result, results_folder
-from labelkit.store.run_folder import check_space
+from labelkit.store.run_folder import check_space, size_of
 from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
+from labelkit.store.shards import shards_folder
+from labelkit.store.writer import Contents, Image, Stream
 
 _SMALL_BYTES = 1 << 16
 
@@ -99,7 +99,7 @@ def pack_store(
                 packing.add(beside, f"results/{name}")
         whole = packing.image(out)
         image = whole if sharding is None else ShardedImage.of(whole, sharding)
-        check_space(out, image.size, out, "the packed store")
+        check_space(out, whole.num_bytes, out, "the packed store")
         try:
             install_store(image, out, out.parent / temporary_name(), replace=overwrite)
         except FileExistsError:
@@ -107,8 +107,9 @@ def pack_store(
             _check_same(out, store, results, sharded=sharding is not None)
         except OSError as error:
             raise resource_error(error, str(out)) from error
-    shards = len(image.shards) if isinstance(image, ShardedImage) else 0
-    return PackedStore(out, store.content_digest, tuple(results), stale, image.size, shards, already_there=False)
+    shards = len(image.borders) if isinstance(image, ShardedImage) else 0
+    size = size_of(out) + sum(map(size_of, shards_folder(out).glob("*.h5") if shards else ()))
+    return PackedStore(out, store.content_digest, tuple(results), stale, size, shards, already_there=False)
 
 
 def _usable_results(store: EmbeddingStore, *, allow_stale: bool) -> dict[str, Result]:
@@ -206,5 +207,5 @@ def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
         np.dtype(info.dtype),
         info.shape,
         lambda: file.verified_blocks(path),
-        part=lambda start, stop: file.verified_rows(path, start, stop),
+        part=lambda start, stop: file.verified_blocks(path, start, stop),
     )

@@ -18,11 +18,9 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE, verify_block
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.opening import open_file, open_regular
+from labelkit.store.reader import CheckedFile, LazyRows, open_file
+from labelkit.store.structure import open_regular
 
 SET_NAME = "SET.json"
 _REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
@@ -144,38 +142,6 @@ def _check_set(path: Path, loaded: dict[str, Any]) -> None:
         raise Refused(str(path), "does not list files of successive rows", _REMAKE)
 
 
-class _LazyRows:
-    """Rows of a large dataset; each block is compared with its digest when it is first used."""
-
-    def __init__(self, file: CheckedFile, path: str, verify: bool) -> None:
-        self._place = file.place(path)
-        self._array = file.map(path)
-        self._digests = file.digests(path)
-        self._block_rows = file.datasets[path].block_rows or max(1, len(self._array))
-        blocks = -(-len(self._array) // self._block_rows)
-        self._unchecked = np.full(blocks, verify, dtype=np.bool_)
-
-    def get(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start to stop, read-only.
-
-        Raises:
-            Damaged: a block is not as it was written.
-            Refused: a number in it is not finite.
-        """
-        if stop > start:
-            first, last = start // self._block_rows, (stop - 1) // self._block_rows
-            for block in (first + np.flatnonzero(self._unchecked[first : last + 1])).tolist():
-                begin = block * self._block_rows
-                rows = self._array[begin : begin + self._block_rows]
-                verify_block(self._place, rows, begin, None if self._digests is None else self._digests[block])
-                finite = np.isfinite(rows).all(axis=1)
-                if not finite.all():
-                    row = begin + int(np.argmin(finite))
-                    raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
-                self._unchecked[block] = False
-        return self._array[start:stop]
-
-
 class _SetFile:
     """One file of a set, checked; holds no open file but maps."""
 
@@ -194,7 +160,7 @@ class _SetFile:
                 raise Refused(file.place(name), "is missing", _REMAKE)
         rows = entry["row_stop"] - entry["row_start"]
         known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
-        check_axes(file, schema.PATCH_COLUMNS, known)
+        file.check_axes(schema.PATCH_COLUMNS, known)
         if file.datasets["patches"].dtype != np.dtype(listed["dtype"]):
             raise Refused(file.place("patches"), f"is {file.datasets['patches'].dtype}, not {listed['dtype']}", _REMAKE)
         self.model: ModelIdentity = read_model(file)
@@ -207,7 +173,7 @@ class _SetFile:
         self._check_offsets(file, offsets, entry["patches"])
         self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
         self._check_values(file)
-        self.patches = _LazyRows(file, "patches", verify)
+        self.patches = LazyRows(file, "patches", verify=verify)
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
     def _check_offsets(self, file: CheckedFile, offsets: NDArray[np.uint64], total: int) -> None:

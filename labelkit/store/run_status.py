@@ -17,7 +17,6 @@ from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
 from labelkit.reading import read_bytes
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.locks import is_locked
 from labelkit.store.parts import check_owner, open_part, part_name
 from labelkit.store.plans import (
@@ -27,6 +26,7 @@ from labelkit.store.plans import (
     piece_ranges,
     plan_digest,
 )
+from labelkit.store.reader import CheckedFile
 from labelkit.store.run_folder import count_workers, read_plan, translated
 from labelkit.store.schema import name_text
 

@@ -220,6 +220,8 @@ KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
 STORE_KINDS = ("embeddings", "patches")
 METRICS = ("cosine", "l2", "dot")
 DTYPES = ("float32", "float16")
+VIEWS = "view_embeddings"
+"""Column of a store for embeddings of views; the root attribute ``views`` says how they were drawn."""
 
 ALIGNMENT = 4096
 BLOCK_BYTES = 4 << 20

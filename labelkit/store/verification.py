@@ -15,13 +15,12 @@ from labelkit.reading import sha256_file
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.matches import read_matches
 from labelkit.store.neighbors import read_neighbors
-from labelkit.store.opening import open_file
 from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
 from labelkit.store.prototypes import read_prototypes
+from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.results import parse_result, results_beside, results_folder
 
 Report = Callable[[int], None]
@@ -229,7 +228,7 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
         damaged: list[Damaged] = []
         wants_finite = _wants_finite(file, path)
         start = 0
-        for block in file.verified_blocks(path, damaged):
+        for block in file.verified_blocks(path, faults=damaged):
             found.blocks += 1
             found.num_bytes += block.nbytes
             report(block.nbytes)

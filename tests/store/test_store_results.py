@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, NotAStore, OutputExistsError, Refused, ResourceError, StoreError
-from labelkit.store.hdf5.writing import Image
 from labelkit.store.results import list_results, read_result, write_result
+from labelkit.store.writer import Image
 from store_samples import contents_of, make_plan, make_store
 
 

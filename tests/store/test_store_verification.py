@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5.writing import Image
 from labelkit.store.packing import pack_store
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.patches import patches_folder
@@ -26,6 +25,7 @@ from labelkit.store.verification import (
     verify_patches,
     verify_results,
 )
+from labelkit.store.writer import Image
 from store_samples import contents_of, make_plan, make_store
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from labelkit.errors import Mismatch, Refused, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.hdf5.writing import Contents, Image
+from labelkit.store.writer import Contents, Image
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, SAMPLE_IDS, contents_of, make_plan, rows_of
 
@@ -89,7 +89,7 @@ def set_note(text: str) -> Callable[[Contents], object]:
         (lambda contents: contents.datasets.pop("view_embeddings"), "/view_embeddings: is missing"),
         (lambda contents: contents.attributes[""].pop("views"), "has no root attribute views"),
         (set_note("{"), "is not JSON"),
-        (set_note("[2]"), "does not say how many views"),
+        (set_note("[2]"), "is not a JSON object"),
         (set_note('{"count": true}'), "does not say how many views"),
         (set_note('{"count": 0}'), "does not say how many views"),
         (set_note('{"count": 3}'), "has 6 values per row, 3 views of 3 are 9"),

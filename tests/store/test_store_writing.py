@@ -24,10 +24,10 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
 )
-from labelkit.store import parts, run_folder, schema
+from labelkit.store import commit, parts, run_folder, schema
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5.writing import Image
 from labelkit.store.plans import EmbeddingPlan, continue_plan
+from labelkit.store.writer import Image
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
@@ -312,7 +312,7 @@ def test_two_publishers_are_harmless_where_locks_do_nothing(tmp_path, monkeypatc
     for part in first.pending_parts():
         write_part(first, part)
     monkeypatch.setattr(run_folder, "try_lock", lambda descriptor: True)
-    real = run_folder.install
+    real = commit.install
     calls = []
 
     def other_is_first(*args, **kwargs):
@@ -321,7 +321,7 @@ def test_two_publishers_are_harmless_where_locks_do_nothing(tmp_path, monkeypatc
             second.publish()
         real(*args, **kwargs)
 
-    monkeypatch.setattr(run_folder, "install", other_is_first)
+    monkeypatch.setattr(commit, "install", other_is_first)
     assert first.publish() == second.publish() == tmp_path / "s.h5"
     assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
     assert not (tmp_path / "s.h5.run").exists()

@@ -267,4 +267,4 @@ def test_hdf5_itself_writes_nothing(tmp_path: Path, name: str, monkeypatch: pyte
     # All bytes that the process gave to the system went through our own calls.
     assert written() - before == disk.bytes_written > 0
     assert seen.targets
-    assert all(isinstance(target, io.RawIOBase) for target in seen.targets)
+    assert all(isinstance(target, io.BytesIO | io.BufferedRandom) for target in seen.targets)

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.stages.embed.patches import PatchCollector
-from labelkit.store.hdf5.writing import strings
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.schema import name_text
+from labelkit.store.writer import strings
 from labelkit.store.writing import EmbeddingRun
 
 SECONDS = 5.0

@@ -20,11 +20,11 @@ from labelkit.stages.new_files import check_output
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.stages.sharded import open_rest
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
+from labelkit.store.csv_table import ESCAPED_COLUMN, escape_name, needs_escape
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.foreign.tables import ESCAPED_COLUMN, escape_name, needs_escape
-from labelkit.store.hdf5.writing import strings
 from labelkit.store.results import Result, read_result
 from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
+from labelkit.store.writer import strings
 
 _SINGLE = ("cluster_ids", "pseudo_labels")
 # The first day that the format of zip files knows: the same rows give the same bytes.

@@ -550,14 +550,6 @@ def test_hdf5_that_reaches_out_or_blows_up_is_refused(
     assert message in err or (not named and "it is not clear which array holds the embeddings" in err)
 
 
-def test_texts_longer_than_any_name_are_refused(labelkit: Any, tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        file["feats"] = np.ones((2, 2))
-        file["ids"] = ["a", "b" * 70_000]
-    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.hdf5")
-    assert "/ids: is not read: texts longer than the file, or one above 64 KiB, at row 1" in err
-
-
 def test_a_damaged_hdf5_file_is_said_to_be_damaged(labelkit: Any, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         file.create_dataset("feats", data=np.random.default_rng(0).normal(size=(400, 9)), compression="gzip")
