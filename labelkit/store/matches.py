@@ -157,7 +157,7 @@ def read_matches(path: Path) -> MatchFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_MATCHES) as file:
-        lengths = file.require(schema.MATCH_COLUMNS | schema.MATCHED_IMAGE_COLUMNS)
+        lengths = file.require({**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS})
         matches = _read_columns(file)
         _check_values(file, matches, lengths["n"])
         return MatchFile(
@@ -254,7 +254,7 @@ def read_tried(path: Path, recipe: Mapping[str, object], num_images: int) -> Mat
 
 
 def _columns(matches: Matches) -> dict[str, NDArray[Any]]:
-    kinds = {name: f"<{schema.COLUMN_TYPES[name][0]}" for name in schema.MATCH_COLUMNS}
+    kinds = {name: f"<{column.types[0]}" for name, column in schema.MATCH_COLUMNS.items()}
     return {name: np.ascontiguousarray(getattr(matches, name), dtype=kind) for name, kind in kinds.items()}
 
 

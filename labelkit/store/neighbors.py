@@ -18,8 +18,6 @@ from labelkit.store.digests import RESTORE
 from labelkit.store.reader import open_file
 from labelkit.store.writer import Contents, write_once
 
-_COLUMNS = {name: schema.RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
-
 
 @dataclass(frozen=True)
 class NeighborFile:
@@ -60,8 +58,8 @@ def read_neighbors(path: Path) -> NeighborFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_NEIGHBORS) as file:
-        file.require(_COLUMNS)
-        query, neighbors, scores = (file.read(name) for name in _COLUMNS)
+        file.require(schema.NEIGHBOR_COLUMNS)
+        query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
         if (np.diff(query) <= 0).any() or (len(query) and query[0] < 0):
             raise Refused(file.place("query_rows"), "rows do not increase", RESTORE)
         if not np.isin(neighbors, query).all() or (neighbors == query[:, None]).any():

@@ -42,11 +42,6 @@ class ImagePatches:
     grid: tuple[int, int]
     region: tuple[float, float, float, float]
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every cell of the grid is there."""
-        return len(self.cells) == self.grid[0] * self.grid[1]
-
     def boxes(self) -> NDArray[np.float64]:
         """Return (t, 4) left, top, right, bottom of each patch in pixels of the oriented original."""
         return cell_boxes(self.cells, self.grid, self.region)
@@ -280,24 +275,26 @@ class PatchSet:
         ]
         return np.concatenate([*parts, self._first_patches[-1:]])
 
-    def rows(self, start: int, stop: int) -> PatchBlock:
-        """Return the patches of images start to stop.
-
-        Raises:
-            IndexError: they are not all there.
-            StoreError: a file cannot be used.
-        """
-        if not 0 <= start <= stop <= self.n:
-            raise IndexError(f"rows {start} to {stop} of {self.n}")
-        return _joined(list(self._pieces(start, stop, 1 << 62)), self.dim, self.dtype)
-
     def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
         """Yield all patches in order, in blocks of whole images of about ``max_bytes``, at least one image each.
 
         Raises:
             StoreError: a file cannot be used.
         """
-        yield from self._pieces(0, self.n, max_bytes)
+        limit = max(1, max_bytes // (self.dim * np.dtype(self.dtype).itemsize))
+        row = 0
+        while row < self.n:
+            number = int(np.searchsorted(self._stops, row, side="right"))
+            file = self._file(number)
+            first, end = row - file.row_start, file.row_stop - file.row_start
+            fitting = int(np.searchsorted(file.offsets, file.offsets[first] + limit, side="right")) - 1
+            last = min(end, max(first + 1, fitting))
+            low, high = int(file.offsets[first]), int(file.offsets[last])
+            counts = np.diff(file.offsets[first : last + 1])
+            image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
+            begin = int(self._first_patches[number]) + low
+            yield PatchBlock(file.patches.get(low, high), image_rows, file.cells_of(first, last), begin)
+            row = file.row_start + last
 
     def verify(self) -> None:
         """Compare all files and patches with their digests.
@@ -307,23 +304,6 @@ class PatchSet:
         """
         for _ in self.blocks():
             pass
-
-    def _pieces(self, start: int, stop: int, max_bytes: int) -> Iterator[PatchBlock]:
-        """Pieces of images start to stop, none across files."""
-        limit = max(1, max_bytes // (self.dim * np.dtype(self.dtype).itemsize))
-        row = start
-        while row < stop:
-            number = int(np.searchsorted(self._stops, row, side="right"))
-            file = self._file(number)
-            first, end = row - file.row_start, min(stop, file.row_stop) - file.row_start
-            fitting = int(np.searchsorted(file.offsets, file.offsets[first] + limit, side="right")) - 1
-            last = min(end, max(first + 1, fitting))
-            low, high = int(file.offsets[first]), int(file.offsets[last])
-            counts = np.diff(file.offsets[first : last + 1])
-            image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
-            begin = int(self._first_patches[number]) + low
-            yield PatchBlock(file.patches.get(low, high), image_rows, file.cells_of(first, last), begin)
-            row = file.row_start + last
 
     def _file_of(self, row: int) -> _SetFile:
         return self._file(int(np.searchsorted(self._stops, row, side="right")))
@@ -357,16 +337,3 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
         if not (folder / entry["name"]).is_file():
             raise Damaged(str(folder / entry["name"]), f"is missing, {SET_NAME} names it", _REMAKE)
     return PatchSet(folder, listed, store.model)
-
-
-def _joined(pieces: list[PatchBlock], dim: int, dtype: str) -> PatchBlock:
-    if len(pieces) == 1:
-        return pieces[0]
-    empty = PatchBlock(np.zeros((0, dim), dtype), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), 0)
-    listed = [empty, *pieces]
-    return PatchBlock(
-        np.concatenate([piece.features for piece in listed]),
-        np.concatenate([piece.image_rows for piece in listed]),
-        np.concatenate([piece.cells for piece in listed]),
-        pieces[0].start if pieces else 0,
-    )

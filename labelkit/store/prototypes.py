@@ -19,7 +19,6 @@ from labelkit.store.digests import RESTORE
 from labelkit.store.reader import open_file
 from labelkit.store.writer import Contents, write_once
 
-_COLUMNS: dict[str, tuple[str, ...]] = {"prototypes": ("k", "d")}
 _LENGTH_TOLERANCE = 1e-3
 
 
@@ -74,7 +73,7 @@ def read_prototypes(path: Path) -> PrototypeFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
-        file.require(_COLUMNS)
+        file.require(schema.PROTOTYPE_COLUMNS)
         prototypes = file.read("prototypes")
         lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
         if not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):

@@ -142,7 +142,7 @@ def write_result(
 
 
 def _check_same_packed(store: EmbeddingStore, name: str, digest: str) -> None:
-    with _opened(store, name) as packed:
+    with open_result(store, name) as packed:
         if packed.content_digest != digest:
             note = "A packed file does not change."
             raise output_exists(
@@ -163,7 +163,7 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
         Mismatch: it was made from other content than the store has now.
         StoreError: see ``labelkit.store.reader.open_file``.
     """
-    with _opened(store, name) as file:
+    with open_result(store, name) as file:
         stale = file.attributes[""].get("store_digest") != store.content_digest
         if stale and not allow_stale:
             problem = f"made from other content than {store.path} has now"
@@ -297,7 +297,7 @@ def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[s
 
 
 @contextmanager
-def _opened(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
+def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     """Open a result, wherever it is.
 
     Raises:
@@ -366,9 +366,11 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     if isinstance(value, str) or (not isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value)):
         return strings([value] if isinstance(value, str) else value)
     array = np.asarray(value)
-    kinds = schema.COLUMN_TYPES.get(name)
-    if kinds is not None:
-        return array.astype(f"<{kinds[0]}", casting="same_kind" if array.dtype.kind != "b" else "unsafe", copy=False)
+    column = schema.RESULT_COLUMNS.get(name)
+    if column is not None:
+        return array.astype(
+            f"<{column.types[0]}", casting="same_kind" if array.dtype.kind != "b" else "unsafe", copy=False
+        )
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     if array.dtype.kind == "U":

@@ -20,7 +20,7 @@ from labelkit.store.neighbors import read_neighbors
 from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
 from labelkit.store.prototypes import read_prototypes
-from labelkit.store.reader import CheckedFile, open_file
+from labelkit.store.reader import CheckedFile, in_results, open_file
 from labelkit.store.results import parse_result, results_beside, results_folder
 
 Report = Callable[[int], None]
@@ -134,9 +134,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     try:
         store = EmbeddingStore(file, path, verify=False)
     except StoreError as error:
-        # what is damaged holds any values
-        damaged = {fault.where.partition(" rows ")[0] for fault in found.faults}
-        if error.where.partition(" row ")[0] not in damaged:
+        if not any(isinstance(fault, Damaged) for fault in found.faults):  # what is damaged holds any values
             found.faults.append(error)
     checked = [found]
     names = store.packed_results if store is not None else ()
@@ -217,33 +215,30 @@ def _collect(found: Verified, check: Callable[[], object]) -> None:
 
 
 def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
-    """Read all datasets but those of packed results, which are files of their own; name the shards that are damaged."""
-    shards = file.shards
-    if shards is not None:
-        shards.lost = frozenset(shards.faults())
-    in_shards: list[LabelkitError] = []
-    for path, info in file.datasets.items():
-        if path.startswith("results/"):
+    """Read all datasets but those of packed results, which are files of their own; note the first fault of each."""
+    damaged_shards = False
+    for path in file.datasets:
+        if in_results(path):
             continue
-        damaged: list[Damaged] = []
-        wants_finite = _wants_finite(file, path)
-        start = 0
-        for block in file.verified_blocks(path, faults=damaged):
-            found.blocks += 1
-            found.num_bytes += block.nbytes
-            report(block.nbytes)
-            # what is damaged holds any numbers
-            if wants_finite and not damaged:
-                finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim)))
+        wants_finite, start = _wants_finite(file, path), 0
+        try:
+            for block in file.verified_blocks(path):
+                found.blocks += 1
+                found.num_bytes += block.nbytes
+                report(block.nbytes)
+                finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim))) if wants_finite else np.ones(1, bool)
                 if not finite.all():
                     where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
-                    found.faults.append(Refused(where, "holds a number that is not finite", RESTORE))
-            start += len(block) if info.shape else 0
-        (in_shards if file.is_sharded(path) else found.faults).extend(damaged)
-    if shards is not None and (in_shards or shards.lost):
-        gone = shards.gone()
-        named = {0: gone} if gone is not None else shards.deep_faults()
-        found.faults += [named[number] for number in sorted(named)] or in_shards
+                    raise Refused(where, "holds a number that is not finite", RESTORE)
+                start += len(block) if block.ndim else 0
+        except StoreError as error:
+            if file.is_sharded(path):
+                damaged_shards = True
+            else:
+                found.faults.append(error)
+    if file.shards is not None and damaged_shards:
+        gone = file.shards.gone()
+        found.faults += [gone] if gone is not None else file.shards.deep_faults().values()
 
 
 def _wants_finite(file: CheckedFile, path: str) -> bool:

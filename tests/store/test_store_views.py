@@ -57,19 +57,6 @@ def test_views_of_a_skipped_sample_are_left_out(tmp_path: Path) -> None:
     assert np.array_equal(store.view_embeddings, np.delete(VIEWS, 5, axis=0))
 
 
-def test_a_plan_without_views_is_what_it_was(tmp_path: Path) -> None:
-    assert "views" not in make_plan().to_json()
-    assert make_plan(views=RECIPE).digest() != make_plan().digest()
-    with pytest.raises(ValueError, match="how many there are as count"):
-        make_plan(views={"seed": 0})
-
-
-def test_a_part_needs_the_views_of_the_plan(tmp_path: Path) -> None:
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(views=RECIPE))
-    with pytest.raises(ValueError, match="view_embeddings"):
-        run.write_part(0, **rows_of(run.plan, [0, 1, 2, 3]))
-
-
 def test_a_view_that_is_not_finite_is_named(tmp_path: Path) -> None:
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(views=RECIPE))
     values = rows_of(run.plan, [0, 1, 2, 3])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import time
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +26,6 @@ from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
 from labelkit.store.writer import strings
 
 _SINGLE = ("cluster_ids", "pseudo_labels")
-# The first day that the format of zip files knows: the same rows give the same bytes.
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass
@@ -54,6 +51,11 @@ class _Export:
         """Shape of the embeddings that are written."""
         assert self.embeddings is not None
         return self.embeddings.shape if self.rows is None else (len(self.rows), self.embeddings.shape[1])
+
+    def whole(self) -> NDArray[Any]:
+        """Return the embeddings that are written."""
+        assert self.embeddings is not None
+        return self.embeddings if self.rows is None else self.embeddings[self.rows]
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """Read the embeddings in pieces of rows."""
@@ -198,7 +200,7 @@ def _row_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
     """One line per image: all that the result says about each."""
     found: dict[str, Values] = {}
     for name, value in result.arrays.items():
-        per_row = RESULT_COLUMNS.get(name, ("n",)) == ("n",)
+        per_row = name not in RESULT_COLUMNS or RESULT_COLUMNS[name].axes == ("n",)
         if per_row and isinstance(value, np.ndarray) and value.shape == (store.n,):
             found[name] = value.astype(np.uint8) if value.dtype == np.bool_ else value
     names = result.arrays.get("names")
@@ -270,32 +272,11 @@ def _cell(value: object) -> object:
 
 
 def _write_npy(file: BinaryIO, export: _Export) -> None:
-    if export.embeddings is not None:
-        _write_array(file, export.embeddings.dtype, export.shape, export.blocks())
-    else:
-        assert export.single is not None
-        _write_array(file, export.single.dtype, export.single.shape, iter([export.single]))
+    array = export.single if export.embeddings is None else export.whole()
+    assert array is not None
+    np.save(file, array, allow_pickle=False)
 
 
 def _write_npz(file: BinaryIO, export: _Export) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-
-        def add(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterator[NDArray[Any]]) -> None:
-            with archive.open(zipfile.ZipInfo(f"{name}.npy", _ZIP_DATE), "w", force_zip64=True) as member:
-                _write_array(member, dtype, shape, blocks)
-
-        if export.embeddings is not None:
-            add("embeddings", export.embeddings.dtype, export.shape, export.blocks())
-        for name, array in export.arrays.items():
-            add(name, array.dtype, array.shape, iter([array]))
-
-
-def _write_array(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterator[NDArray[Any]]) -> None:
-    header: Mapping[str, Any] = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": tuple(int(length) for length in shape),
-    }
-    np.lib.format.write_array_header_1_0(file, dict(header))
-    for block in blocks:
-        file.write(np.ascontiguousarray(block).tobytes())
+    rows = {} if export.embeddings is None else {"embeddings": export.whole()}
+    np.savez(file, **rows, **export.arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
