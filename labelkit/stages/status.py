@@ -82,7 +82,7 @@ def _look_at_store(out: Path) -> SimpleResult:
         "patches": None if patches is None else _patch_record(patches),
         "run": None if run is None else _run_record(run),
         "patches_run": None if dense is None else _run_record(dense),
-        "faults": [_fault_record(error) for error in faults],
+        "faults": [error.to_json() for error in faults],
     }
     # patches are opened only if the store is, so that there is one fault at most
     return LookedAt(values, (), tuple(tables), fault or patch_fault)
@@ -166,13 +166,13 @@ def _run_record(status: RunStatus) -> dict[str, object]:
         "images": {"done": status.num_images, "planned": status.planned_images},
         "bytes": status.num_bytes,
         "skipped": [{"image": name, "reason": reason} for name, reason in status.skipped],
-        "damaged": [{"part": name, **_fault_record(error)} for name, error in status.damaged],
+        "damaged": [{"part": name, **error.to_json()} for name, error in status.damaged],
         "set_aside": status.set_aside,
         "processes": status.num_processes,
         "lock_held": status.is_publishing,
         "seconds_since_last_part": None if status.last_part_at is None else round(_age(status), 1),
         "seconds_left": None if status.seconds_left is None else round(status.seconds_left, 1),
-        "faults": [_fault_record(error) for error in status.faults],
+        "faults": [error.to_json() for error in status.faults],
     }
 
 
@@ -242,7 +242,7 @@ def _look_at_training(run: Path) -> SimpleResult:
         "best": status.best,
         "last_metrics": status.last_record,
         "kept": None if kept is None else _kept_record(kept),
-        "faults": [_fault_record(error) for error in status.faults],
+        "faults": [error.to_json() for error in status.faults],
     }
     return SimpleResult(values, (), tuple(tables))
 
@@ -301,7 +301,7 @@ def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
         "epoch": found.epoch,
         "bytes": found.num_bytes,
         "verifies": not found.faults,
-        "faults": [_fault_record(error) for error in found.faults],
+        "faults": [error.to_json() for error in found.faults],
     }
 
 
@@ -310,15 +310,6 @@ def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
 
 def _fault_table(faults: list[StoreError] | list[LabelkitError]) -> Table:
     return Table("faults", ["where", "problem", "what to do"], [[f.where, f.problem, f.remedy] for f in faults])
-
-
-def _fault_record(error: LabelkitError) -> dict[str, object]:
-    return {
-        "error": type(error).__name__,
-        "where": error.where,
-        "problem": error.problem,
-        "remedy": error.remedy,
-    }
 
 
 def _skipped_table(skipped: list[tuple[str, str]]) -> Table:

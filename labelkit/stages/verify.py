@@ -221,10 +221,7 @@ def _state(one: Verified) -> str:
 
 
 def _record(one: Verified) -> dict[str, object]:
-    faults = [
-        {"error": type(fault).__name__, "where": fault.where, "problem": fault.problem, "remedy": fault.remedy}
-        for fault in one.faults
-    ]
+    faults = [fault.to_json() for fault in one.faults]
     return {"kind": one.kind, "where": one.where, "blocks": one.blocks, "bytes": one.num_bytes, "faults": faults}
 
 

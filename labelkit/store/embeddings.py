@@ -25,6 +25,8 @@ from labelkit.store.schema import VIEWS, has_name_fault, name_bytes, name_fault,
 from labelkit.store.shards import Shards
 from labelkit.store.writer import Contents
 
+_MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", "layer", "pooling")
+
 
 @dataclass(frozen=True)
 class ModelIdentity:
@@ -75,16 +77,7 @@ class ModelIdentity:
 
     def put(self, contents: Contents) -> None:
         """Add the group ``model`` to the contents of a file."""
-        contents.set(
-            "model",
-            name=self.name,
-            weights_fingerprint=self.weights_fingerprint,
-            weights_file_sha256=self.weights_file_sha256,
-            source=self.source,
-            layer=self.layer,
-            pooling=self.pooling,
-            preprocess_digest=self.preprocess_digest,
-        )
+        contents.set("model", **{name: getattr(self, name) for name in (*_MODEL_TEXTS, "preprocess_digest")})
         contents.set_json("model", "preprocess", canonical_json(self.preprocess))
         contents.set_json("model", "numerics", canonical_json(self.numerics))
         if self.trained_labels:
@@ -198,8 +191,8 @@ class EmbeddingStore:
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
         self.splits: NDArray[np.int16] | None = column("splits")
-        self.labeled = _flags(file, "labeled", column("labeled"))
-        self.old_classes = _flags(file, "old_classes", column("old_classes"))
+        self.labeled = check_flags(file, "labeled", column("labeled"))
+        self.old_classes = check_flags(file, "old_classes", column("old_classes"))
         if ("skipped/sample_ids" in file.datasets) != ("skipped/reasons" in file.datasets):
             raise Refused(file.place("skipped"), "holds names without reasons, or reasons without names", RESTORE)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
@@ -381,7 +374,7 @@ def _check_label_sets(file: CheckedFile, rows: int, verify: bool) -> None:
             check_indices(file, f"{prefix}labels", file.read(f"{prefix}labels", verify=verify), lengths.get("k"))
         for name in ("labeled", "old_classes"):
             if prefix + name in file.datasets:
-                _flags(file, prefix + name, file.read(prefix + name, verify=verify))
+                check_flags(file, prefix + name, file.read(prefix + name, verify=verify))
 
 
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
@@ -399,7 +392,12 @@ def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int
         raise Refused(f"{file.place(name)} row {row}", problem, RESTORE)
 
 
-def _flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
+def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
+    """Return flags that are stored as 0 and 1; ``None`` for none.
+
+    Raises:
+        Refused: one is something else.
+    """
     if values is None:
         return None
     if (values > 1).any():
@@ -429,26 +427,16 @@ def read_model(file: CheckedFile) -> ModelIdentity:
         Refused: a part of it is no JSON object.
         Damaged: the digest of the preprocessing is not that of the preprocessing.
     """
-
-    def text(name: str) -> str:
-        return file.read_text("model", name)
-
     model = ModelIdentity(
-        name=text("name"),
-        weights_fingerprint=text("weights_fingerprint"),
-        weights_file_sha256=text("weights_file_sha256"),
-        source=text("source"),
-        layer=text("layer"),
-        pooling=text("pooling"),
+        **{name: file.read_text("model", name) for name in (*_MODEL_TEXTS, "trained_labels")},
         preprocess=file.read_json("model", "preprocess"),
         numerics=file.read_json("model", "numerics"),
-        trained_labels=text("trained_labels"),
     )
     if not re.fullmatch("([0-9a-f]{16})*", model.trained_labels):
         raise Refused(file.place("model@trained_labels"), "is not a list of digests", RESTORE)
     # The text as it stands, since another writer may format numbers in another way.
-    digest = hashlib.sha256(schema.name_bytes(text("preprocess"))).hexdigest()
-    if text("preprocess_digest") != digest:
+    digest = hashlib.sha256(schema.name_bytes(file.read_text("model", "preprocess"))).hexdigest()
+    if file.read_text("model", "preprocess_digest") != digest:
         raise Damaged(file.place("model@preprocess_digest"), "is not the digest of preprocess", RESTORE)
     return model
 

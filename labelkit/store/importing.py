@@ -191,11 +191,8 @@ def write_imported(
     contents.datasets.update(extras or {})
     needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
     check_space(out.with_name(out.name + ".run"), needed, out, "the store")
-    image = Image(contents)
-    _install(out, image if sharding is None else ShardedImage.of(image, sharding), overwrite=overwrite)
-
-
-def _install(out: Path, image: Image | ShardedImage, *, overwrite: bool) -> None:
+    whole = Image(contents)
+    image = whole if sharding is None else ShardedImage.of(whole, sharding)
     try:
         install_store(image, out, out.parent / temporary_name(), replace=overwrite)
     except FileExistsError as error:

@@ -24,7 +24,7 @@ from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, fsync_folder
 from labelkit.store.digests import RESTORE
-from labelkit.store.embeddings import EmbeddingStore, check_indices
+from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import name_text
 from labelkit.store.writer import Contents, Image, strings, write_once
@@ -401,7 +401,5 @@ def _read_arrays(file: CheckedFile, rows: int, *, own_gallery: bool) -> dict[str
             check_indices(file, name, arrays[name], count)
     for name in _FLAGS:
         if name in arrays:
-            if (arrays[name] > 1).any():
-                raise Refused(file.place(name), "holds values other than 0 and 1", RESTORE)
-            arrays[name] = arrays[name].astype(np.bool_)
+            arrays[name] = check_flags(file, name, arrays[name])
     return arrays
