@@ -73,7 +73,7 @@ def _embedding(folder: Path) -> Row:
         repetitions=REPETITIONS,
     )
     store = open_store(first.out)
-    stored = open_patches(store).rows(0, store.n).features
+    stored = np.concatenate([block.features for block in open_patches(store).blocks()])
     return with_check(row, "patches", bool(np.array_equal(stored, bare().half().flatten(0, 2).numpy())))
 
 

@@ -53,6 +53,10 @@ class LabelkitError(Exception):
             text = f"{text}{self.remedy}" if text.endswith("\n") else f"{text.rstrip('.')}. {self.remedy}"
         return text
 
+    def to_json(self) -> dict[str, object]:
+        """Return what kind of error it is, where, problem and remedy."""
+        return {"error": type(self).__name__, "where": self.where, "problem": self.problem, "remedy": self.remedy}
+
 
 class ConfigError(LabelkitError):
     """An option, preset or config file that cannot be used."""

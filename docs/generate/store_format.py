@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
 
 from labelkit.store import schema
 
 from generate.markdown import Page, block, code, page, table, text
 
 _HEADING = re.compile(r"([A-Z][a-z]+(?: [a-z]+)*)(?:, ``|:(?! ``))")
-_COLUMNS: dict[str, Mapping[str, tuple[str, ...]]] = {
+_COLUMNS: dict[str, schema.Columns] = {
     "a store": schema.STORE_COLUMNS,
     "a result": schema.RESULT_COLUMNS,
     "a file of patches": schema.PATCH_COLUMNS,
@@ -43,8 +42,8 @@ def _checked() -> str:
     ]
     for owner, columns in _COLUMNS.items():
         rows = [
-            [code(name), code(f"({', '.join(axes)})"), " ".join(map(code, schema.COLUMN_TYPES[name]))]
-            for name, axes in columns.items()
+            [code(name), code(f"({', '.join(column.axes)})"), " ".join(map(code, column.types))]
+            for name, column in columns.items()
         ]
         parts += [f"### Columns of {owner}", table(["Column", "Shape", "Types"], rows)]
     return page(*parts)

@@ -152,7 +152,7 @@ def _kind(path: Path) -> str:
     if not head:
         return "empty"
     if head.startswith(_HDF5):
-        from labelkit.store.opening import open_file  # numpy loads here
+        from labelkit.store.reader import open_file  # numpy loads here
 
         try:
             with open_file(path, None) as checked:

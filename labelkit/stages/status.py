@@ -12,10 +12,9 @@ from labelkit.errors import LabelkitError, NotAStore, StoreError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.kept_views import KeptStatus, kept_status
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
 from labelkit.store.results import list_results
-from labelkit.store.run_status import RunStatus, embedding_status, patches_status
+from labelkit.store.run_status import RunStatus, embedding_status, kept_status, patches_status
 
 _SHOWN_SKIPPED = 20
 _SHOWN_METRICS = 12
@@ -63,9 +62,9 @@ def _look_at_store(out: Path) -> SimpleResult:
     if store is not None:
         rows += _store_rows(store)
     tables = [Table(str(out), ["what", "found"], [*rows, *_patch_rows(patches)])]
-    for title, status, unit in (("unfinished run", run, "parts"), ("unfinished patches", dense, "pieces")):
+    for title, status in (("unfinished run", run), ("unfinished patches", dense)):
         if status is not None:
-            tables += _run_tables(title, status, unit)
+            tables += _run_tables(title, status)
     faults = [error for error in (fault, patch_fault) if error is not None]
     skipped = store.skipped if store is not None and run is None else []
     if skipped:
@@ -83,7 +82,7 @@ def _look_at_store(out: Path) -> SimpleResult:
         "patches": None if patches is None else _patch_record(patches),
         "run": None if run is None else _run_record(run),
         "patches_run": None if dense is None else _run_record(dense),
-        "faults": [_fault_record(error) for error in faults],
+        "faults": [error.to_json() for error in faults],
     }
     # patches are opened only if the store is, so that there is one fault at most
     return LookedAt(values, (), tuple(tables), fault or patch_fault)
@@ -140,8 +139,8 @@ def _patch_record(patches: PatchSet) -> dict[str, object]:
     return {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer}
 
 
-def _run_tables(title: str, status: RunStatus, unit: str) -> list[Table]:
-    left = status.planned_parts - status.done_parts
+def _run_tables(title: str, status: RunStatus) -> list[Table]:
+    left, unit = status.planned_parts - status.done_parts, status.unit
     rows: list[list[Cell]] = [
         [f"{unit} done", f"{status.done_parts} of {status.planned_parts}"],
         ["images done", f"{status.num_images + len(status.skipped):,} of {status.planned_images:,}"],
@@ -153,9 +152,8 @@ def _run_tables(title: str, status: RunStatus, unit: str) -> list[Table]:
         ["estimated rest", _rest_text(status, left)],
     ]
     tables = [Table(f"{title} {status.folder}", ["what", "found"], rows)]
-    faults = [*status.faults, *(error for _, error in status.damaged)]
-    if faults:
-        tables.append(_fault_table(faults))
+    if status.all_faults:
+        tables.append(_fault_table(status.all_faults))
     if status.skipped:
         tables.append(_skipped_table(status.skipped))
     return tables
@@ -168,13 +166,13 @@ def _run_record(status: RunStatus) -> dict[str, object]:
         "images": {"done": status.num_images, "planned": status.planned_images},
         "bytes": status.num_bytes,
         "skipped": [{"image": name, "reason": reason} for name, reason in status.skipped],
-        "damaged": [{"part": name, **_fault_record(error)} for name, error in status.damaged],
+        "damaged": [{"part": name, **error.to_json()} for name, error in status.damaged],
         "set_aside": status.set_aside,
         "processes": status.num_processes,
         "lock_held": status.is_publishing,
         "seconds_since_last_part": None if status.last_part_at is None else round(_age(status), 1),
         "seconds_left": None if status.seconds_left is None else round(status.seconds_left, 1),
-        "faults": [_fault_record(error) for error in status.faults],
+        "faults": [error.to_json() for error in status.faults],
     }
 
 
@@ -244,12 +242,12 @@ def _look_at_training(run: Path) -> SimpleResult:
         "best": status.best,
         "last_metrics": status.last_record,
         "kept": None if kept is None else _kept_record(kept),
-        "faults": [_fault_record(error) for error in status.faults],
+        "faults": [error.to_json() for error in status.faults],
     }
     return SimpleResult(values, (), tuple(tables))
 
 
-def _kept_views(folder: Path | None) -> tuple[KeptStatus | None, list[StoreError]]:
+def _kept_views(folder: Path | None) -> tuple[RunStatus | None, list[StoreError]]:
     """Look at what is kept of the frozen part; ``None``: nothing, or it was removed, and is made again when needed."""
     if folder is None or not folder.exists():
         return None, []
@@ -257,15 +255,14 @@ def _kept_views(folder: Path | None) -> tuple[KeptStatus | None, list[StoreError
         status = kept_status(folder)
     except StoreError as error:
         return None, [error]
-    return status, list(status.faults)
+    return status, status.all_faults
 
 
-def _kept_record(status: KeptStatus) -> dict[str, object]:
+def _kept_record(status: RunStatus) -> dict[str, object]:
     return {
         "folder": status.folder,
         "parts": {"done": status.done_parts, "planned": status.planned_parts},
-        "images": status.num_images,
-        "views": status.num_views,
+        "images": status.planned_images,
         "bytes": status.num_bytes,
         "processes": status.num_processes,
     }
@@ -304,7 +301,7 @@ def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
         "epoch": found.epoch,
         "bytes": found.num_bytes,
         "verifies": not found.faults,
-        "faults": [_fault_record(error) for error in found.faults],
+        "faults": [error.to_json() for error in found.faults],
     }
 
 
@@ -313,15 +310,6 @@ def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
 
 def _fault_table(faults: list[StoreError] | list[LabelkitError]) -> Table:
     return Table("faults", ["where", "problem", "what to do"], [[f.where, f.problem, f.remedy] for f in faults])
-
-
-def _fault_record(error: LabelkitError) -> dict[str, object]:
-    return {
-        "error": type(error).__name__,
-        "where": error.where,
-        "problem": error.problem,
-        "remedy": error.remedy,
-    }
 
 
 def _skipped_table(skipped: list[tuple[str, str]]) -> Table:

@@ -23,10 +23,10 @@ from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.result import Cell, Table
 from labelkit.store.embeddings import open_store
-from labelkit.store.kept_views import is_kept_folder, kept_status
+from labelkit.store.kept_views import is_kept_folder
 from labelkit.store.matches import read_matches
 from labelkit.store.patches import SET_NAME
-from labelkit.store.run_status import RunStatus, embedding_status, patches_status
+from labelkit.store.run_status import RunStatus, embedding_status, kept_status, patches_status
 from labelkit.store.verification import (
     Verified,
     VerifiedImages,
@@ -149,10 +149,13 @@ def _of_kept(folder: Path) -> Verified:
     if not folder.exists():
         return Verified("kept views", str(folder))
     try:
-        status = kept_status(folder)
+        return _of_run("kept views", kept_status(folder))
     except StoreError as error:
         return Verified("kept views", str(folder), faults=[error])
-    return Verified("kept views", str(folder), status.done_parts, status.num_bytes, list(status.faults))
+
+
+def _of_run(kind: str, status: RunStatus) -> Verified:
+    return Verified(kind, str(status.folder), status.done_parts, status.num_bytes, list(status.all_faults))
 
 
 def _of_embedding(folder: Path) -> list[Verified]:
@@ -165,8 +168,7 @@ def _of_embedding(folder: Path) -> list[Verified]:
         return [Verified("unfinished run", str(folder), faults=[error])]
     if status is None or status.folder != folder:
         raise NotAStore(str(folder), "is not where a run folder is", "Give NAME.h5.run, or the store.")
-    faults = [*status.faults, *(fault for _, fault in status.damaged)]
-    return [Verified("unfinished run", str(folder), status.done_parts, status.num_bytes, list(faults))]
+    return [_of_run("unfinished run", status)]
 
 
 def _images(root: Path, path: Path, checked: list[Verified]) -> VerifiedImages | None:
@@ -219,10 +221,7 @@ def _state(one: Verified) -> str:
 
 
 def _record(one: Verified) -> dict[str, object]:
-    faults = [
-        {"error": type(fault).__name__, "where": fault.where, "problem": fault.problem, "remedy": fault.remedy}
-        for fault in one.faults
-    ]
+    faults = [fault.to_json() for fault in one.faults]
     return {"kind": one.kind, "where": one.where, "blocks": one.blocks, "bytes": one.num_bytes, "faults": faults}
 
 

@@ -1,6 +1,6 @@
 """Embedding stores, named results, patches and matches; how they are written, checked and packed.
 
-Names are imported on first use: a file is opened in a process of its own, which should start soon.
+Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING

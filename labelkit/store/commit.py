@@ -14,12 +14,13 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from labelkit.errors import resource_error
 
+T = TypeVar("T")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _COPY_BYTES = 1 << 22
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -122,13 +123,6 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
     fsync_folder(path.parent)
 
 
-def _chunks(data: bytes | bytearray | memoryview | Iterable[bytes]) -> Iterator[bytes | bytearray | memoryview]:
-    if isinstance(data, bytes | bytearray | memoryview):
-        yield memoryview(data).cast("B")
-    else:
-        yield from data
-
-
 def commit_bytes(
     path: str | os.PathLike[str], data: bytes | bytearray | memoryview | Iterable[bytes], *, replace: bool = True
 ) -> str:
@@ -148,16 +142,16 @@ def commit_bytes(
     """
     digest = hashlib.sha256()
 
-    def fill(descriptor: int) -> None:
-        for chunk in _chunks(data):
+    def fill(file: BinaryIO) -> None:
+        for chunk in [data] if isinstance(data, bytes | bytearray | memoryview) else data:
             digest.update(chunk)
-            write_all(descriptor, chunk)
+            write_all(file.fileno(), chunk)
 
-    _commit(Path(path), fill, replace=replace)
+    commit_file(path, fill, replace=replace)
     return digest.hexdigest()
 
 
-def commit_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], None], *, replace: bool = True) -> None:
+def commit_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, replace: bool = True) -> None:
     """Let a function write a file that exists under its name only when all of it is on the disk.
 
     Args:
@@ -169,33 +163,51 @@ def commit_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], None],
         FileExistsError: the file exists and ``replace`` is false.
         ResourceError: see ``commit_bytes``.
     """
-
-    def fill(descriptor: int) -> None:
-        with os.fdopen(descriptor, "w+b", closefd=False) as file:
-            write(file)
-
-    _commit(Path(path), fill, replace=replace)
-
-
-def _commit(path: Path, fill: Callable[[int], None], *, replace: bool) -> None:
-    temporary = path.parent / temporary_name()
     try:
-        descriptor = create_temporary(temporary.parent, temporary.name)
+        write_new(Path(path), write, replace=replace)
+    except FileExistsError:
+        raise
     except OSError as error:
         raise resource_error(error, str(path)) from error
+
+
+def write_new(path: Path, write: Callable[[BinaryIO], object], *, replace: bool, temporary: Path | None = None) -> None:
+    """Do what ``commit_file`` does, for those who know better what an error of the system means.
+
+    Args:
+        path: the final name.
+        write: gets the new file.
+        replace: whether an existing file is replaced.
+        temporary: a new name for the file until then, on the same file system; ``None``: one beside ``path``.
+
+    Raises:
+        FileExistsError: the file exists and ``replace`` is false.
+        OSError: the disk is full, ...; no temporary file is left.
+    """
+    temporary = temporary or path.parent / temporary_name()
     try:
-        try:
-            fill(descriptor)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        fill_new(temporary, write)
         install(temporary, path, replace=replace)
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and not isinstance(error, FileExistsError):
-            raise resource_error(error, str(path)) from error
         raise
+
+
+def fill_new(temporary: Path, write: Callable[[BinaryIO], T]) -> T:
+    """Let a function write a new file, sync it, and return what the function returns.
+
+    Raises:
+        OSError: the disk is full, ...; what was written is left.
+    """
+    descriptor = create_temporary(temporary.parent, temporary.name)
+    try:
+        with os.fdopen(descriptor, "w+b", closefd=False) as file:
+            made = write(file)
+        os.fsync(descriptor)
+        return made
+    finally:
+        os.close(descriptor)
 
 
 def commit_json(path: str | os.PathLike[str], obj: object) -> str:

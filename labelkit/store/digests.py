@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Damaged
 from labelkit.store.schema import name_bytes
 
 Array = NDArray[Any]
@@ -92,20 +91,3 @@ def dataset_line(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], digest
 def digest_of_lines(lines: Iterable[bytes]) -> str:
     """Return the content digest, 64 hexadecimal digits, of lines in any order."""
     return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()
-
-
-def verify_block(place: str, block: Array, start: int, expected: Array | None) -> None:
-    """Compare one block of rows with its digest.
-
-    Args:
-        place: name of the dataset in messages.
-        block: (m, ...) rows.
-        start: number of the first one.
-        expected: (32,) uint8, or ``None`` where there is nothing to compare.
-
-    Raises:
-        Damaged: it differs; names the rows.
-    """
-    if expected is not None and hashlib.sha256(bytes_of(block)).digest() != expected.tobytes():
-        problem = "digest differs, the file was changed or the disk is failing"
-        raise Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)

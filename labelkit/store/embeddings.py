@@ -17,17 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
-from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile, verify_sharded_block
-from labelkit.store.hdf5.writing import Contents
-from labelkit.store.opening import open_file
-from labelkit.store.schema import has_name_fault, name_bytes, name_fault, name_text, name_texts
-from labelkit.store.views import COLUMN as VIEWS
-from labelkit.store.views import read_view_recipe
+from labelkit.store.reader import CheckedFile, LazyRows, open_file
+from labelkit.store.schema import VIEWS, has_name_fault, name_bytes, name_fault, name_text, name_texts
+from labelkit.store.writer import Contents
+
+_MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", "layer", "pooling")
 
 
 @dataclass(frozen=True)
@@ -79,16 +76,7 @@ class ModelIdentity:
 
     def put(self, contents: Contents) -> None:
         """Add the group ``model`` to the contents of a file."""
-        contents.set(
-            "model",
-            name=self.name,
-            weights_fingerprint=self.weights_fingerprint,
-            weights_file_sha256=self.weights_file_sha256,
-            source=self.source,
-            layer=self.layer,
-            pooling=self.pooling,
-            preprocess_digest=self.preprocess_digest,
-        )
+        contents.set("model", **{name: getattr(self, name) for name in (*_MODEL_TEXTS, "preprocess_digest")})
         contents.set_json("model", "preprocess", canonical_json(self.preprocess))
         contents.set_json("model", "numerics", canonical_json(self.numerics))
         if self.trained_labels:
@@ -133,41 +121,6 @@ def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
     return keys
 
 
-class _Rows:
-    """A large dataset, compared with its digests when it is first used."""
-
-    def __init__(self, file: CheckedFile, path: str, verify: bool) -> None:
-        self._place = file.place(path)
-        self._column, self._length = path, file.datasets[path].shape[0]
-        self._shards = file.shards if file.is_sharded(path) else None
-        self._array = None if self._shards is not None else file.map(path)
-        self._block_rows = file.datasets[path].block_rows
-        self._digests = file.digests(path)
-        self._unchecked = verify
-
-    def get(self) -> NDArray[Any]:
-        if self._array is None:
-            assert self._shards is not None  # all else is a map of the file
-            self._array = self._shards.read(self._column, 0, self._length)
-            self._array.flags.writeable = False
-        if self._unchecked:
-            self._check(self._array)
-            self._unchecked = False
-        return self._array
-
-    def _check(self, array: NDArray[Any]) -> None:
-        digests: list[Any] = [None] if self._digests is None else list(self._digests)
-        step = len(array) if self._digests is None else self._block_rows
-        for number, expected in enumerate(digests):
-            start = number * step
-            block = array[start : start + step]
-            verify_sharded_block(self._shards, self._place, block, start, expected)
-            finite = np.isfinite(block).all(axis=1)
-            if not finite.all():
-                row = start + int(np.argmin(finite))
-                raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
-
-
 class EmbeddingStore:
     """A finished store, open for reading. Holds no open file; the large arrays are maps of the file.
 
@@ -207,7 +160,7 @@ class EmbeddingStore:
         self.content_digest = file.content_digest
         root = file.attributes[""]
         self._check_root(file)
-        lengths = check_axes(file, schema.STORE_COLUMNS)
+        lengths = file.check_axes(schema.STORE_COLUMNS)
         self.has_images = schema.FEATURE_IMAGELESS not in str(root.get("requires", "")).split(",")
         for name in (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ())):
             if name not in file.datasets:
@@ -221,7 +174,7 @@ class EmbeddingStore:
         self.plan_digest = str(root.get("plan_digest", ""))
         self.created_by = str(root.get("created_by", ""))
         self.model = read_model(file)
-        self.view_recipe = read_view_recipe(file, self.dim)
+        self.view_recipe = _read_view_recipe(file, self.dim)
         self.sample_ids = _read_ids(file, verify)
 
         def column(name: str) -> NDArray[Any] | None:
@@ -234,17 +187,17 @@ class EmbeddingStore:
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
         self.splits: NDArray[np.int16] | None = column("splits")
-        self.labeled = _flags(file, "labeled", column("labeled"))
-        self.old_classes = _flags(file, "old_classes", column("old_classes"))
+        self.labeled = check_flags(file, "labeled", column("labeled"))
+        self.old_classes = check_flags(file, "old_classes", column("old_classes"))
         if ("skipped/sample_ids" in file.datasets) != ("skipped/reasons" in file.datasets):
             raise Refused(file.place("skipped"), "holds names without reasons, or reasons without names", RESTORE)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
         self.packed_results = _packed_results(file)
         self._check_values(file)
         _check_label_sets(file, self.n, verify)
-        self._embeddings = _Rows(file, "embeddings", verify)
-        self._extras = {name: _Rows(file, name, verify) for name in _extra_names(file, self.n)}
-        self._views = _Rows(file, VIEWS, verify) if self.view_recipe else None
+        self._embeddings = LazyRows(file, "embeddings", verify=verify)
+        self._extras = {name: LazyRows(file, name, verify=verify) for name in _extra_names(file, self.n)}
+        self._views = LazyRows(file, VIEWS, verify=verify) if self.view_recipe else None
 
     @property
     def num_shards(self) -> int:
@@ -394,12 +347,12 @@ def _packed_results(file: CheckedFile) -> tuple[str, ...]:
 def _check_label_sets(file: CheckedFile, rows: int, verify: bool) -> None:
     """Check further label columns like the first ones; nothing else looks at them here."""
     for prefix in [f"{path}/" for path in file.groups if path.startswith("label_sets/")]:
-        lengths = check_axes(file, schema.LABEL_SET_COLUMNS, {"n": rows}, prefix)
+        lengths = file.check_axes(schema.LABEL_SET_COLUMNS, {"n": rows}, prefix)
         if f"{prefix}labels" in file.datasets:
             check_indices(file, f"{prefix}labels", file.read(f"{prefix}labels", verify=verify), lengths.get("k"))
         for name in ("labeled", "old_classes"):
             if prefix + name in file.datasets:
-                _flags(file, prefix + name, file.read(prefix + name, verify=verify))
+                check_flags(file, prefix + name, file.read(prefix + name, verify=verify))
 
 
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
@@ -417,7 +370,12 @@ def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int
         raise Refused(f"{file.place(name)} row {row}", problem, RESTORE)
 
 
-def _flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
+def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
+    """Return flags that are stored as 0 and 1; ``None`` for none.
+
+    Raises:
+        Refused: one is something else.
+    """
     if values is None:
         return None
     if (values > 1).any():
@@ -447,37 +405,36 @@ def read_model(file: CheckedFile) -> ModelIdentity:
         Refused: a part of it is no JSON object.
         Damaged: the digest of the preprocessing is not that of the preprocessing.
     """
-
-    def text(name: str) -> str:
-        return file.read_text("model", name)
-
-    def values(name: str) -> dict[str, Any]:
-        try:
-            found = parse_json(text(name))
-        except ValueError as error:
-            raise Refused(file.place(f"model@{name}"), "is not JSON", RESTORE) from error
-        if not isinstance(found, dict):
-            raise Refused(file.place(f"model@{name}"), "is not a JSON object", RESTORE)
-        return found
-
     model = ModelIdentity(
-        name=text("name"),
-        weights_fingerprint=text("weights_fingerprint"),
-        weights_file_sha256=text("weights_file_sha256"),
-        source=text("source"),
-        layer=text("layer"),
-        pooling=text("pooling"),
-        preprocess=values("preprocess"),
-        numerics=values("numerics"),
-        trained_labels=text("trained_labels"),
+        **{name: file.read_text("model", name) for name in (*_MODEL_TEXTS, "trained_labels")},
+        preprocess=file.read_json("model", "preprocess"),
+        numerics=file.read_json("model", "numerics"),
     )
     if not re.fullmatch("([0-9a-f]{16})*", model.trained_labels):
         raise Refused(file.place("model@trained_labels"), "is not a list of digests", RESTORE)
     # The text as it stands, since another writer may format numbers in another way.
-    digest = hashlib.sha256(schema.name_bytes(text("preprocess"))).hexdigest()
-    if text("preprocess_digest") != digest:
+    digest = hashlib.sha256(schema.name_bytes(file.read_text("model", "preprocess"))).hexdigest()
+    if file.read_text("model", "preprocess_digest") != digest:
         raise Damaged(file.place("model@preprocess_digest"), "is not the digest of preprocess", RESTORE)
     return model
+
+
+def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
+    """Return what a store notes of its views, their number per image as ``count``; empty where it keeps none."""
+    info, note = file.datasets.get(VIEWS), file.attributes[""].get("views")
+    if info is None and note is None:
+        return {}
+    if info is None or note is None:
+        problem = "is missing, and root attribute views is there" if info is None else "has no root attribute views"
+        raise Refused(file.place(VIEWS), problem, RESTORE)
+    recipe = file.read_json("", "views")
+    count = recipe.get("count")
+    if type(count) is not int or count < 1:
+        raise Refused(file.place("@views"), "does not say how many views there are", RESTORE)
+    if info.shape[1] != count * dim:
+        problem = f"has {info.shape[1]} values per row, {count} views of {dim} are {count * dim}"
+        raise Refused(file.place(VIEWS), problem, RESTORE)
+    return recipe
 
 
 def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
@@ -490,8 +447,7 @@ def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
 def open_store(path: str | os.PathLike[str], *, verify: bool = True) -> EmbeddingStore:
     """Open a finished store and check it.
 
-    Structure, sizes, types and the content digest are always checked; a file that this process did not write
-    first meets a child process, since a damaged file can crash HDF5.
+    Structure, sizes, types and the content digest are always checked.
 
     Args:
         path: the file, ``NAME.h5``.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch, ResourceError
 from labelkit.store import schema
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.opening import open_file
+from labelkit.store.reader import open_file
 from labelkit.store.results import Result, list_results, read_result
 
 if TYPE_CHECKING:

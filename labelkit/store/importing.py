@@ -19,11 +19,11 @@ from labelkit.errors import Refused, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import ModelIdentity
-from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
 from labelkit.store.plans import plan_digest
 from labelkit.store.run_folder import check_space
 from labelkit.store.schema import is_utf8, name_bytes
 from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
+from labelkit.store.writer import Contents, Image, Stream, strings
 
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
@@ -191,11 +191,8 @@ def write_imported(
     contents.datasets.update(extras or {})
     needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
     check_space(out.with_name(out.name + ".run"), needed, out, "the store")
-    image = Image(contents)
-    _install(out, image if sharding is None else ShardedImage.of(image, sharding), overwrite=overwrite)
-
-
-def _install(out: Path, image: Image | ShardedImage, *, overwrite: bool) -> None:
+    whole = Image(contents)
+    image = whole if sharding is None else ShardedImage.of(whole, sharding)
     try:
         install_store(image, out, out.parent / temporary_name(), replace=overwrite)
     except FileExistsError as error:

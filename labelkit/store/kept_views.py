@@ -24,11 +24,11 @@ from labelkit.errors import Damaged, Mismatch, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.locks import try_lock
-from labelkit.store.parts import Parts, part_name
+from labelkit.store.parts import Parts
 from labelkit.store.plans import plan_digest
-from labelkit.store.run_folder import check_space, count_workers, read_plan, size_of, translated, working
+from labelkit.store.reader import CheckedFile
+from labelkit.store.run_folder import check_space, read_plan, translated, working
 
 KIND: Final = "kept-views"
 _DIGITS: Final = 12
@@ -111,6 +111,7 @@ class KeptViews:
 
     Attributes:
         folder: of the parts.
+        parts: the files in it.
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
 
@@ -118,17 +119,17 @@ class KeptViews:
         self.plan = plan
         loaded = plan.to_json()
         self.folder = beside / f"kept-{plan_digest(loaded)[:_DIGITS]}"
-        self._parts = Parts(
+        self.parts = Parts(
             self.folder,
             self.folder,
             loaded,
             [(part,) for part in range(plan.num_parts)],
             word="part",
-            read=self._places,
+            read=self.places,
             published=lambda: None,
             overwrite=False,
         )
-        self.warnings = self._parts.warnings
+        self.warnings = self.parts.warnings
 
     def begin(self) -> None:
         """Make the folder, or continue one.
@@ -139,7 +140,7 @@ class KeptViews:
         """
         size = int(1.02 * self.plan.num_bytes)
         what = f"{sum(self.plan.counts)} views of {len(self.plan.rows):,} images"
-        self._parts.begin(lambda: False, lambda: check_space(self.folder, size, self.folder, what))
+        self.parts.begin(lambda: False, lambda: check_space(self.folder, size, self.folder, what))
 
     def missing(self) -> list[int]:
         """Return the numbers of the parts that are still to be made; a damaged one is renamed and said.
@@ -147,11 +148,11 @@ class KeptViews:
         Raises:
             ResourceError: a part cannot be read or renamed.
         """
-        return [number for number in range(self.plan.num_parts) if not self._parts.is_done(number)]
+        return [number for number in range(self.plan.num_parts) if not self.parts.is_done(number)]
 
     def is_there(self, number: int) -> bool:
         """Whether a part has been made; it is not read."""
-        return self._parts.path(number).exists()
+        return self.parts.path(number).exists()
 
     def working(self) -> AbstractContextManager[None]:
         """Return what lets `labelkit status` count this process while it makes parts."""
@@ -164,7 +165,7 @@ class KeptViews:
         Raises:
             ResourceError: the lock file cannot be made.
         """
-        path = self._parts.path(number).with_suffix(".claim")
+        path = self.parts.path(number).with_suffix(".claim")
         with translated(path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -197,7 +198,7 @@ class KeptViews:
                 remedy = "Pass --reuse-dtype float32." if large else "The weights are broken; check them."
                 raise StoreError(str(self.folder), problem, remedy)
             datasets[_name(kind)] = stored
-        self._parts.commit(number, datasets)
+        self.parts.commit(number, datasets)
 
     def open_all(self) -> list[tuple[NDArray[Any], ...]]:
         """Return the values of each part by kind of view, (m, v, ...), mapped from the files; each was verified.
@@ -208,11 +209,11 @@ class KeptViews:
         """
         found: list[tuple[NDArray[Any], ...]] = []
         for number in range(self.plan.num_parts):
-            path = self._parts.path(number)
+            path = self.parts.path(number)
             if not path.exists():
                 raise StoreError(str(path), "is missing", "Give the same command again; the part will be made again.")
             with translated(path):
-                places = self._parts.load(number)
+                places = self.parts.load(number)
                 shapes = [self._shape(number, kind) for kind in range(len(places))]
                 kinds = zip(self.plan.dtypes, places, shapes, strict=True)
                 maps = [np.memmap(path, dtype, "r", offset, shape) for dtype, offset, shape in kinds]
@@ -222,7 +223,7 @@ class KeptViews:
     def _shape(self, number: int, kind: int) -> tuple[int, ...]:
         return (len(self.plan.part(number)), self.plan.counts[kind], *self.plan.shapes[kind])
 
-    def _places(self, number: int, file: CheckedFile) -> list[int]:
+    def places(self, number: int, file: CheckedFile) -> list[int]:
         """Return where the values of each kind of view begin in the file."""
         places = []
         for kind in range(len(self.plan.shapes)):
@@ -231,31 +232,6 @@ class KeptViews:
                 raise Mismatch(file.where, "holds other values than its plan says", RESTORE)
             places.append(info.offset)
         return places
-
-
-@dataclass(frozen=True)
-class KeptStatus:
-    """What is there of kept views.
-
-    Attributes:
-        folder: of the parts.
-        planned_parts: parts of the plan.
-        done_parts: those that are there.
-        num_images: images of the plan.
-        num_views: views of an image.
-        num_bytes: of the parts that are there.
-        num_processes: how many make parts now.
-        faults: what is wrong with parts, if they were read.
-    """
-
-    folder: Path
-    planned_parts: int
-    done_parts: int
-    num_images: int
-    num_views: int
-    num_bytes: int
-    num_processes: int
-    faults: tuple[StoreError, ...] = ()
 
 
 def is_kept_folder(folder: Path) -> bool:
@@ -268,43 +244,20 @@ def is_kept_folder(folder: Path) -> bool:
     return plan is not None and plan.get("kind") == KIND
 
 
-def kept_status(folder: Path) -> KeptStatus:
-    """Look at kept views; every part that is there is verified, and nothing is changed.
+def read_kept_plan(folder: Path) -> KeptPlan:
+    """Read the plan of a folder of kept views.
 
     Raises:
-        StoreError: there is no plan of kept views.
+        Damaged: there is none.
         ResourceError: the system does not let us read it.
     """
-    plan = _read(folder)
-    views = KeptViews(folder.parent, plan)
-    faults: list[StoreError] = []
-    if views.folder.name != folder.name:
-        faults.append(Mismatch(str(folder), f"its plan belongs to {views.folder.name}", RESTORE))
-    done, size = 0, 0
-    for number in range(plan.num_parts):
-        path = folder / "parts" / part_name(number)
-        if not path.exists():
-            continue
-        done += 1
-        size += size_of(path)
-        try:
-            views._parts.load(number)
-        except StoreError as error:
-            faults.append(error)
-    workers = count_workers(folder)
-    return KeptStatus(folder, plan.num_parts, done, len(plan.rows), sum(plan.counts), size, workers, tuple(faults))
-
-
-def _read(folder: Path) -> KeptPlan:
     loaded = read_plan(folder)
     fault = Damaged(str(folder / "plan.json"), "is not a plan of kept views", "Delete the folder; it is made again.")
     if loaded is None or loaded.get("kind") != KIND:
         raise fault
     try:
         count = sum(last + 1 - first for first, last in loaded["rows"])
-        if count != loaded["num_rows"] or count > _MOST_ROWS or any(first > last for first, last in loaded["rows"]):
-            raise fault
-        if not set(loaded["dtypes"]) <= set(schema.DTYPES):
+        if count > _MOST_ROWS or not set(loaded["dtypes"]) <= set(schema.DTYPES):
             raise fault
         rows = np.concatenate([np.arange(first, last + 1) for first, last in loaded["rows"]])
         shapes = tuple(tuple(int(length) for length in shape) for shape in loaded["shapes"])

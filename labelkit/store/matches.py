@@ -5,7 +5,7 @@ The format is described in ``labelkit.store.schema``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import __version__
 from labelkit.errors import Refused
-from labelkit.reading import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, strings
-from labelkit.store.opening import open_file
-from labelkit.store.write_once import write_once
+from labelkit.store.reader import CheckedFile, open_file
+from labelkit.store.writer import Contents, strings, write_once
 
 MAX_KEYPOINTS = 50
 
@@ -135,24 +129,14 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
         OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
-    contents = Contents(
-        datasets={
-            **_columns(found.matches),
-            "sample_ids": strings(found.sample_ids),
-            "sha256": found.sha256,
-            "image_sizes": found.image_sizes.astype("<u4"),
-            "num_keypoints": found.num_keypoints.astype("<i8"),
-        }
-    )
-    contents.set(
-        "",
-        format=schema.FORMAT_MATCHES,
-        format_version=schema.FORMAT_VERSION,
-        requires="",
-        created_by=f"labelkit {__version__}",
-    )
-    contents.set_json("", "recipe", canonical_json(found.recipe))
-    return write_once(path, contents, lambda there: read_matches(there).content_digest, overwrite=overwrite)
+    datasets = {
+        **_columns(found.matches),
+        "sample_ids": strings(found.sample_ids),
+        "sha256": found.sha256,
+        "image_sizes": found.image_sizes.astype("<u4"),
+        "num_keypoints": found.num_keypoints.astype("<i8"),
+    }
+    return write_once(path, Contents.made(schema.FORMAT_MATCHES, datasets, recipe=found.recipe), overwrite=overwrite)
 
 
 def read_matches(path: Path) -> MatchFile:
@@ -163,7 +147,7 @@ def read_matches(path: Path) -> MatchFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_MATCHES) as file:
-        lengths = _check(file, schema.MATCH_COLUMNS | schema.MATCHED_IMAGE_COLUMNS)
+        lengths = file.require({**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS})
         matches = _read_columns(file)
         _check_values(file, matches, lengths["n"])
         return MatchFile(
@@ -172,21 +156,14 @@ def read_matches(path: Path) -> MatchFile:
             file.read("sha256"),
             file.read("image_sizes"),
             file.read("num_keypoints"),
-            _recipe(file),
+            file.read_json("", "recipe", "{}"),
             file.content_digest,
         )
 
 
 def _columns(matches: Matches) -> dict[str, NDArray[Any]]:
-    kinds = {name: f"<{schema.COLUMN_TYPES[name][0]}" for name in schema.MATCH_COLUMNS}
+    kinds = {name: f"<{column.types[0]}" for name, column in schema.MATCH_COLUMNS.items()}
     return {name: np.ascontiguousarray(getattr(matches, name), dtype=kind) for name, kind in kinds.items()}
-
-
-def _check(file: CheckedFile, columns: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
-    missing = [name for name in columns if name not in file.datasets]
-    if missing:
-        raise Refused(file.place(missing[0]), "is missing", RESTORE)
-    return check_axes(file, columns)
 
 
 def _read_columns(file: CheckedFile) -> Matches:
@@ -208,13 +185,3 @@ def _check_values(file: CheckedFile, matches: Matches, num_images: int) -> None:
         raise Refused(file.place("keypoint_counts"), "says more than there are", RESTORE)
     if (matches.boxes[:, :, :2] > matches.boxes[:, :, 2:]).any():
         raise Refused(file.place("boxes"), "left or top beyond right or bottom", RESTORE)
-
-
-def _recipe(file: CheckedFile) -> dict[str, Any]:
-    try:
-        recipe = parse_json(file.read_text("", "recipe") or "{}")
-    except ValueError as error:
-        raise Refused(file.place(""), "recipe is not JSON", RESTORE) from error
-    if not isinstance(recipe, dict):
-        raise Refused(file.place(""), "recipe is no object", RESTORE)
-    return recipe

@@ -5,7 +5,6 @@ The format is described in ``labelkit.store.schema``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import __version__
 from labelkit.errors import Refused
-from labelkit.reading import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image
-from labelkit.store.opening import open_file
-
-_COLUMNS = {name: schema.RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
+from labelkit.store.reader import open_file
+from labelkit.store.writer import Contents, write_once
 
 
 @dataclass(frozen=True)
@@ -50,22 +42,12 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
     Raises:
         ResourceError: the disk is full, no permission, ...
     """
-    contents = Contents(
-        datasets={
-            "query_rows": found.query_rows.astype("<i8"),
-            "neighbor_rows": found.neighbor_rows.astype("<i8"),
-            "scores": found.scores.astype("<f4"),
-        }
-    )
-    contents.set(
-        "",
-        format=schema.FORMAT_NEIGHBORS,
-        format_version=schema.FORMAT_VERSION,
-        requires="",
-        created_by=f"labelkit {__version__}",
-    )
-    contents.set_json("", "recipe", canonical_json(found.recipe))
-    commit_bytes(path, Image(contents).to_bytes(), replace=True)
+    datasets = {
+        "query_rows": found.query_rows.astype("<i8"),
+        "neighbor_rows": found.neighbor_rows.astype("<i8"),
+        "scores": found.scores.astype("<f4"),
+    }
+    write_once(path, Contents.made(schema.FORMAT_NEIGHBORS, datasets, recipe=found.recipe), overwrite=True)
 
 
 def read_neighbors(path: Path) -> NeighborFile:
@@ -76,23 +58,10 @@ def read_neighbors(path: Path) -> NeighborFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_NEIGHBORS) as file:
-        missing = [name for name in _COLUMNS if name not in file.datasets]
-        if missing:
-            raise Refused(file.place(missing[0]), "is missing", RESTORE)
-        check_axes(file, _COLUMNS)
-        query, neighbors, scores = (file.read(name) for name in _COLUMNS)
+        file.require(schema.NEIGHBOR_COLUMNS)
+        query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
         if (np.diff(query) <= 0).any() or (len(query) and query[0] < 0):
             raise Refused(file.place("query_rows"), "rows do not increase", RESTORE)
         if not np.isin(neighbors, query).all() or (neighbors == query[:, None]).any():
             raise Refused(file.place("neighbor_rows"), "rows that are not listed, or an image with itself", RESTORE)
-        return NeighborFile(query, neighbors, scores, _recipe(file))
-
-
-def _recipe(file: CheckedFile) -> dict[str, Any]:
-    try:
-        recipe = parse_json(file.read_text("", "recipe") or "{}")
-    except ValueError as error:
-        raise Refused(file.place(""), "recipe is not JSON", RESTORE) from error
-    if not isinstance(recipe, Mapping):
-        raise Refused(file.place(""), "recipe is no object", RESTORE)
-    return dict(recipe)
+        return NeighborFile(query, neighbors, scores, file.read_json("", "recipe", "{}"))

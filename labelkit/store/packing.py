@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, Refused, StoreError, output_exists, resource_error
+from labelkit.errors import Mismatch, StoreError, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, Stream
-from labelkit.store.opening import open_file
-from labelkit.store.results import Result, list_results, read_result, results_folder
-from labelkit.store.run_folder import check_space
+from labelkit.store.reader import CheckedFile, in_results, open_file
+from labelkit.store.results import Result, list_results, open_result, read_result
+from labelkit.store.run_folder import check_space, size_of
 from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
+from labelkit.store.shards import shards_folder
+from labelkit.store.writer import Contents, Image, Stream
 
 _SMALL_BYTES = 1 << 16
 
@@ -86,20 +86,13 @@ def pack_store(
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
-        packing = _Packing()
-        packing.add(file, "", skip="results")
-        for name, result in results.items():
-            if name in store.packed_results:
-                packing.add(file.inside(f"results/{name}", schema.FORMAT_RESULT), f"results/{name}")
-            else:
-                path = results_folder(store.path) / f"{name}.h5"
-                beside = stack.enter_context(open_file(path, schema.FORMAT_RESULT))
-                if beside.content_digest != result.content_digest:
-                    raise Mismatch(str(path), "was replaced while it was read", "Run the same command again.")
-                packing.add(beside, f"results/{name}")
-        whole = packing.image(out)
+        contents, groups = Contents(), {"results"} if results else set()
+        _take(file, "", contents, groups)
+        for name in results:
+            _take(stack.enter_context(open_result(store, name)), f"results/{name}/", contents, groups)
+        whole = Image.verbatim(contents, groups)
         image = whole if sharding is None else ShardedImage.of(whole, sharding)
-        check_space(out, image.size, out, "the packed store")
+        check_space(out, whole.num_bytes, out, "the packed store")
         try:
             install_store(image, out, out.parent / temporary_name(), replace=overwrite)
         except FileExistsError:
@@ -107,8 +100,9 @@ def pack_store(
             _check_same(out, store, results, sharded=sharding is not None)
         except OSError as error:
             raise resource_error(error, str(out)) from error
-    shards = len(image.shards) if isinstance(image, ShardedImage) else 0
-    return PackedStore(out, store.content_digest, tuple(results), stale, image.size, shards, already_there=False)
+    shards = len(image.borders) if isinstance(image, ShardedImage) else 0
+    size = size_of(out) + sum(map(size_of, shards_folder(out).glob("*.h5") if shards else ()))
+    return PackedStore(out, store.content_digest, tuple(results), stale, size, shards, already_there=False)
 
 
 def _usable_results(store: EmbeddingStore, *, allow_stale: bool) -> dict[str, Result]:
@@ -152,50 +146,17 @@ def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result], *,
     return there
 
 
-class _Packing:
-    """Gathers the contents of files under groups of one."""
-
-    def __init__(self) -> None:
-        self._contents = Contents()
-        self._groups: set[str] = set()
-
-    def add(self, file: CheckedFile, group: str, *, skip: str | None = None) -> None:
-        """Take all of a file, but the group ``skip``; it must stay open until the image is written."""
-
-        def place(path: str) -> str:
-            return f"{group}/{path}".strip("/")
-
-        def taken(path: str) -> bool:
-            return skip is None or (path != skip and not path.startswith(f"{skip}/"))
-
-        parts = group.split("/")
-        self._groups.update("/".join(parts[: i + 1]) for i in range(len(parts)))
-        self._groups.update(place(path) for path in file.groups if taken(path))
-        for path in filter(taken, file.datasets):
-            self._contents.datasets[place(path)] = _data(file, path)
-        for path, values in file.stored_attributes.items():
-            if taken(path):
-                self._contents.attributes[place(path)] = dict(values)
-
-    def image(self, out: Path) -> Image:
-        """Return the file.
-
-        Raises:
-            Refused: a reader would refuse it.
-        """
-        names = self._groups | self._contents.datasets.keys()
-        remedy = "Delete some results, or pack those that other programs made apart."
-        # The root is not counted.
-        if len(names) - 1 > schema.MAX_OBJECTS:
-            raise Refused(str(out), f"would hold {len(names) - 1} objects, at most {schema.MAX_OBJECTS} can be", remedy)
-        for name in names:
-            if name.count("/") >= schema.MAX_DEPTH:
-                raise Refused(f"{out}:/{name}", f"would be nested deeper than {schema.MAX_DEPTH}", remedy)
-        keys = [key for values in self._contents.attributes.values() for key in values]
-        for name in (*names, *keys):
-            if name != name.encode("utf-8", "replace").decode():
-                raise Refused(str(out), f"would hold {name!r}, a name that is not UTF-8", remedy)
-        return Image.verbatim(self._contents, self._groups)
+def _take(file: CheckedFile, group: str, contents: Contents, groups: set[str]) -> None:
+    """Add all of a file but its packed results; it must stay open until all is written."""
+    for path in file.groups:
+        if not in_results(path):
+            groups.add(f"{group}{path}".strip("/"))
+    for path in file.datasets:
+        if not in_results(path):
+            contents.datasets[group + path] = _data(file, path)
+    for path, values in file.stored_attributes.items():
+        if not in_results(path):
+            contents.attributes[f"{group}{path}".strip("/")] = dict(values)
 
 
 def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
@@ -206,5 +167,5 @@ def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
         np.dtype(info.dtype),
         info.shape,
         lambda: file.verified_blocks(path),
-        part=lambda start, stop: file.verified_rows(path, start, stop),
+        part=lambda start, stop: file.verified_blocks(path, start, stop),
     )

@@ -25,10 +25,10 @@ from labelkit.reading import read_bytes
 from labelkit.store import schema
 from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.plans import plan_digest
+from labelkit.store.reader import CheckedFile
 from labelkit.store.run_folder import check_space, clear, compare_plans, locked, read_plan, translated
+from labelkit.store.writer import Contents, Image
 
 Held = TypeVar("Held")
 """What a part holds, as it is read."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Damaged, Mismatch, StoreError, output_exists, resource_error
+from labelkit.errors import Damaged, Mismatch, StoreError, output_exists
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_json, fsync_folder
+from labelkit.store.commit import canonical_json, commit_file, commit_json, fsync_folder
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, Stream
 from labelkit.store.parts import Parts, cast_finite
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
-from labelkit.store.run_folder import install_image, translated
+from labelkit.store.reader import CheckedFile
+from labelkit.store.run_folder import translated
+from labelkit.store.writer import Contents, Image, Stream
 
 
 @dataclass(frozen=True)
@@ -237,11 +236,7 @@ class PatchRun:
                 raise Mismatch(str(store.path), problem, "Make both again with --overwrite.")
             contents = self._contents(store, loaded, row)
             image = Image(contents)
-            temporary = self._target / f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
-            try:
-                install_image(image, temporary, self._target / name, replace=True)
-            except OSError as error:
-                raise resource_error(error, str(self._target / name)) from error
+            commit_file(self._target / name, image.write)
             patches = sum(len(arrays["patches"]) for arrays in loaded)
             entries.append(
                 {

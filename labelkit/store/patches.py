@@ -18,11 +18,9 @@ from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.reading import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE, verify_block
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.opening import open_file, open_regular
+from labelkit.store.reader import CheckedFile, LazyRows, open_file
+from labelkit.store.structure import open_regular
 
 SET_NAME = "SET.json"
 _REMAKE = "Make them again: `labelkit embed ... --dense --overwrite`."
@@ -43,11 +41,6 @@ class ImagePatches:
     cells: NDArray[np.int64]
     grid: tuple[int, int]
     region: tuple[float, float, float, float]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every cell of the grid is there."""
-        return len(self.cells) == self.grid[0] * self.grid[1]
 
     def boxes(self) -> NDArray[np.float64]:
         """Return (t, 4) left, top, right, bottom of each patch in pixels of the oriented original."""
@@ -144,38 +137,6 @@ def _check_set(path: Path, loaded: dict[str, Any]) -> None:
         raise Refused(str(path), "does not list files of successive rows", _REMAKE)
 
 
-class _LazyRows:
-    """Rows of a large dataset; each block is compared with its digest when it is first used."""
-
-    def __init__(self, file: CheckedFile, path: str, verify: bool) -> None:
-        self._place = file.place(path)
-        self._array = file.map(path)
-        self._digests = file.digests(path)
-        self._block_rows = file.datasets[path].block_rows or max(1, len(self._array))
-        blocks = -(-len(self._array) // self._block_rows)
-        self._unchecked = np.full(blocks, verify, dtype=np.bool_)
-
-    def get(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start to stop, read-only.
-
-        Raises:
-            Damaged: a block is not as it was written.
-            Refused: a number in it is not finite.
-        """
-        if stop > start:
-            first, last = start // self._block_rows, (stop - 1) // self._block_rows
-            for block in (first + np.flatnonzero(self._unchecked[first : last + 1])).tolist():
-                begin = block * self._block_rows
-                rows = self._array[begin : begin + self._block_rows]
-                verify_block(self._place, rows, begin, None if self._digests is None else self._digests[block])
-                finite = np.isfinite(rows).all(axis=1)
-                if not finite.all():
-                    row = begin + int(np.argmin(finite))
-                    raise Refused(f"{self._place} row {row}", "holds a number that is not finite", RESTORE)
-                self._unchecked[block] = False
-        return self._array[start:stop]
-
-
 class _SetFile:
     """One file of a set, checked; holds no open file but maps."""
 
@@ -194,7 +155,7 @@ class _SetFile:
                 raise Refused(file.place(name), "is missing", _REMAKE)
         rows = entry["row_stop"] - entry["row_start"]
         known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
-        check_axes(file, schema.PATCH_COLUMNS, known)
+        file.check_axes(schema.PATCH_COLUMNS, known)
         if file.datasets["patches"].dtype != np.dtype(listed["dtype"]):
             raise Refused(file.place("patches"), f"is {file.datasets['patches'].dtype}, not {listed['dtype']}", _REMAKE)
         self.model: ModelIdentity = read_model(file)
@@ -207,7 +168,7 @@ class _SetFile:
         self._check_offsets(file, offsets, entry["patches"])
         self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
         self._check_values(file)
-        self.patches = _LazyRows(file, "patches", verify)
+        self.patches = LazyRows(file, "patches", verify=verify)
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
     def _check_offsets(self, file: CheckedFile, offsets: NDArray[np.uint64], total: int) -> None:
@@ -314,24 +275,26 @@ class PatchSet:
         ]
         return np.concatenate([*parts, self._first_patches[-1:]])
 
-    def rows(self, start: int, stop: int) -> PatchBlock:
-        """Return the patches of images start to stop.
-
-        Raises:
-            IndexError: they are not all there.
-            StoreError: a file cannot be used.
-        """
-        if not 0 <= start <= stop <= self.n:
-            raise IndexError(f"rows {start} to {stop} of {self.n}")
-        return _joined(list(self._pieces(start, stop, 1 << 62)), self.dim, self.dtype)
-
     def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
         """Yield all patches in order, in blocks of whole images of about ``max_bytes``, at least one image each.
 
         Raises:
             StoreError: a file cannot be used.
         """
-        yield from self._pieces(0, self.n, max_bytes)
+        limit = max(1, max_bytes // (self.dim * np.dtype(self.dtype).itemsize))
+        row = 0
+        while row < self.n:
+            number = int(np.searchsorted(self._stops, row, side="right"))
+            file = self._file(number)
+            first, end = row - file.row_start, file.row_stop - file.row_start
+            fitting = int(np.searchsorted(file.offsets, file.offsets[first] + limit, side="right")) - 1
+            last = min(end, max(first + 1, fitting))
+            low, high = int(file.offsets[first]), int(file.offsets[last])
+            counts = np.diff(file.offsets[first : last + 1])
+            image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
+            begin = int(self._first_patches[number]) + low
+            yield PatchBlock(file.patches.get(low, high), image_rows, file.cells_of(first, last), begin)
+            row = file.row_start + last
 
     def verify(self) -> None:
         """Compare all files and patches with their digests.
@@ -341,23 +304,6 @@ class PatchSet:
         """
         for _ in self.blocks():
             pass
-
-    def _pieces(self, start: int, stop: int, max_bytes: int) -> Iterator[PatchBlock]:
-        """Pieces of images start to stop, none across files."""
-        limit = max(1, max_bytes // (self.dim * np.dtype(self.dtype).itemsize))
-        row = start
-        while row < stop:
-            number = int(np.searchsorted(self._stops, row, side="right"))
-            file = self._file(number)
-            first, end = row - file.row_start, min(stop, file.row_stop) - file.row_start
-            fitting = int(np.searchsorted(file.offsets, file.offsets[first] + limit, side="right")) - 1
-            last = min(end, max(first + 1, fitting))
-            low, high = int(file.offsets[first]), int(file.offsets[last])
-            counts = np.diff(file.offsets[first : last + 1])
-            image_rows = np.repeat(np.arange(file.row_start + first, file.row_start + last), counts)
-            begin = int(self._first_patches[number]) + low
-            yield PatchBlock(file.patches.get(low, high), image_rows, file.cells_of(first, last), begin)
-            row = file.row_start + last
 
     def _file_of(self, row: int) -> _SetFile:
         return self._file(int(np.searchsorted(self._stops, row, side="right")))
@@ -391,16 +337,3 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
         if not (folder / entry["name"]).is_file():
             raise Damaged(str(folder / entry["name"]), f"is missing, {SET_NAME} names it", _REMAKE)
     return PatchSet(folder, listed, store.model)
-
-
-def _joined(pieces: list[PatchBlock], dim: int, dtype: str) -> PatchBlock:
-    if len(pieces) == 1:
-        return pieces[0]
-    empty = PatchBlock(np.zeros((0, dim), dtype), np.zeros(0, np.int64), np.zeros((0, 2), np.int64), 0)
-    listed = [empty, *pieces]
-    return PatchBlock(
-        np.concatenate([piece.features for piece in listed]),
-        np.concatenate([piece.image_rows for piece in listed]),
-        np.concatenate([piece.cells for piece in listed]),
-        pieces[0].start if pieces else 0,
-    )

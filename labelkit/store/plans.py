@@ -22,7 +22,7 @@ from labelkit.reading import read_bytes, read_object
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
-from labelkit.store.opening import open_file
+from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
 
 _RESERVED = {"digests", "model", "skipped", "label_sets", "results", "preprocess", "numerics"}

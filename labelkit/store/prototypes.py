@@ -13,18 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import __version__
 from labelkit.errors import Refused
-from labelkit.reading import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.writing import Contents
-from labelkit.store.opening import open_file
-from labelkit.store.write_once import write_once
+from labelkit.store.reader import open_file
+from labelkit.store.writer import Contents, write_once
 
-_COLUMNS: dict[str, tuple[str, ...]] = {"prototypes": ("k", "d")}
 _LENGTH_TOLERANCE = 1e-3
 
 
@@ -66,17 +60,9 @@ def write_prototypes(
         OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
-    contents = Contents(datasets={"prototypes": prototypes.astype("<f4")})
-    contents.set(
-        "",
-        format=schema.FORMAT_PROTOTYPES,
-        format_version=schema.FORMAT_VERSION,
-        requires="",
-        created_by=f"labelkit {__version__}",
-    )
-    contents.set_json("", "recipe", canonical_json(dict(recipe)))
-    contents.set_json("", "spread", canonical_json(dict(spread)))
-    return write_once(path, contents, lambda there: read_prototypes(there).content_digest, overwrite=overwrite)
+    datasets = {"prototypes": prototypes.astype("<f4")}
+    contents = Contents.made(schema.FORMAT_PROTOTYPES, datasets, recipe=recipe, spread=spread)
+    return write_once(path, contents, overwrite=overwrite)
 
 
 def read_prototypes(path: Path) -> PrototypeFile:
@@ -87,15 +73,9 @@ def read_prototypes(path: Path) -> PrototypeFile:
         ResourceError: the system does not let us read it.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
-        check_axes(file, _COLUMNS)
-        if "prototypes" not in file.datasets:
-            raise Refused(str(path), "has no prototypes", RESTORE)
+        file.require(schema.PROTOTYPE_COLUMNS)
         prototypes = file.read("prototypes")
-        try:
-            recipe = parse_json(file.read_text("", "recipe") or "{}")
-        except ValueError as error:
-            raise Refused(str(path), "recipe is not JSON", RESTORE) from error
         lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
-        if not isinstance(recipe, dict) or not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):
-            raise Refused(file.place("prototypes"), "rows are not of length 1, or the recipe is no object", RESTORE)
-        return PrototypeFile(prototypes, recipe, file.content_digest, path)
+        if not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):
+            raise Refused(file.place("prototypes"), "rows are not of length 1", RESTORE)
+        return PrototypeFile(prototypes, file.read_json("", "recipe", "{}"), file.content_digest, path)

@@ -19,18 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import __version__
 from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists, resource_error
 from labelkit.reading import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_bytes, fsync_folder
+from labelkit.store.commit import canonical_json, fsync_folder
 from labelkit.store.digests import RESTORE
-from labelkit.store.embeddings import EmbeddingStore, check_indices
-from labelkit.store.hdf5.axes import check_axes
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, strings
-from labelkit.store.opening import open_file
+from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
+from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import name_text
+from labelkit.store.writer import Contents, Image, strings, write_once
 
 ResultArray = NDArray[Any] | Sequence[str] | str | Mapping[str, Any]
 
@@ -115,41 +112,23 @@ def write_result(
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
         raise ValueError(f"kind must be one lower-case word, got {kind!r}")
-    contents = Contents()
-    contents.set("", format=schema.FORMAT_RESULT, format_version=schema.FORMAT_VERSION, requires="")
-    contents.set("", store_digest=store.content_digest, n=store.n)
-    contents.set("", kind=kind, stage=stage, created_by=f"labelkit {__version__}")
+    contents = Contents.made(schema.FORMAT_RESULT, {}, params=params)
+    contents.set("", store_digest=store.content_digest, n=store.n, kind=kind, stage=stage)
     if gallery_digest:
         contents.set("", gallery_digest=gallery_digest)
-    contents.set_json("", "params", canonical_json(dict(params)))
     for array_name, value in arrays.items():
         if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
             raise ValueError(f"an array cannot be named {array_name!r}")
         contents.datasets[array_name] = _stored(array_name, value)
     image = Image(contents)
-    data = image.to_bytes()
     try:
-        with CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_RESULT) as file:
+        with CheckedFile(io.BytesIO(image.to_bytes()), str(path), schema.FORMAT_RESULT) as file:
             _read_arrays(file, store.n, own_gallery=gallery_digest in ("", store.content_digest))
     except StoreError as error:
         raise ValueError(f"not a result of this store: {error.where}: {error.problem}") from error
     if name in store.packed_results:
         _check_same_packed(store, name, image.content_digest)
         return store.path
-    _commit(path, data, kind, image.content_digest, overwrite=overwrite)
-    return path
-
-
-def _check_same_packed(store: EmbeddingStore, name: str, digest: str) -> None:
-    with _opened(store, name) as packed:
-        if packed.content_digest != digest:
-            note = "A packed file does not change."
-            raise output_exists(
-                packed.place(""), "--result", state="and has other content", note=note, replaceable=False
-            )
-
-
-def _commit(path: Path, data: bytes, kind: str, digest: str, *, overwrite: bool) -> None:
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(exist_ok=True)
@@ -158,14 +137,17 @@ def _commit(path: Path, data: bytes, kind: str, digest: str, *, overwrite: bool)
         raise resource_error(error, str(path.parent)) from error
     if overwrite:
         _refuse_other_kind(path, kind)
-        commit_bytes(path, data)
-    elif not _is_there(path, digest):
-        try:
-            commit_bytes(path, data, replace=False)
-        except FileExistsError:
-            # Another process was first, just now.
-            if not _is_there(path, digest):
-                raise
+    write_once(path, contents, "--result", overwrite=overwrite)
+    return path
+
+
+def _check_same_packed(store: EmbeddingStore, name: str, digest: str) -> None:
+    with open_result(store, name) as packed:
+        if packed.content_digest != digest:
+            note = "A packed file does not change."
+            raise output_exists(
+                packed.place(""), "--result", state="and has other content", note=note, replaceable=False
+            )
 
 
 def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) -> Result:
@@ -179,9 +161,9 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
     Raises:
         NotAStore: there is no such result.
         Mismatch: it was made from other content than the store has now.
-        StoreError: see ``labelkit.store.opening.open_file``.
+        StoreError: see ``labelkit.store.reader.open_file``.
     """
-    with _opened(store, name) as file:
+    with open_result(store, name) as file:
         stale = file.attributes[""].get("store_digest") != store.content_digest
         if stale and not allow_stale:
             problem = f"made from other content than {store.path} has now"
@@ -212,17 +194,14 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
         raise Mismatch(where, problem, RESTORE)
     arrays = _read_arrays(file, found, own_gallery=gallery_digest in ("", root.get("store_digest")))
     try:
-        params = parse_json(file.read_text("", "params"))
         parse_json(arrays.get("metrics", "{}"))
     except ValueError as error:
-        raise Refused(where, "params or metrics are not JSON", RESTORE) from error
-    if not isinstance(params, dict):
-        raise Refused(where, "params is not a JSON object", RESTORE)
+        raise Refused(file.place("metrics"), "is not JSON", RESTORE) from error
     return Result(
         name=name,
         kind=str(root.get("kind", "")),
         arrays=arrays,
-        params=params,
+        params=file.read_json("", "params"),
         stage=str(root.get("stage", "")),
         stale=stale,
         path=path,
@@ -318,7 +297,7 @@ def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[s
 
 
 @contextmanager
-def _opened(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
+def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     """Open a result, wherever it is.
 
     Raises:
@@ -360,23 +339,6 @@ def _result_path(store: EmbeddingStore, name: str) -> Path:
     return results_folder(store.path) / f"{name}.h5"
 
 
-def _is_there(path: Path, content_digest: str) -> bool:
-    """Say whether the same result exists already.
-
-    Raises:
-        OutputExistsError: another one does.
-    """
-    if not path.exists():
-        return False
-    try:
-        with open_file(path, schema.FORMAT_RESULT) as file:
-            if file.content_digest == content_digest:
-                return True
-    except StoreError as error:
-        raise output_exists(path, "--result", state=f"and cannot be used ({error.problem})") from error
-    raise output_exists(path, "--result", state="and has other content")
-
-
 def _refuse_other_kind(path: Path, kind: str) -> None:
     """Keep a result from being replaced by one of another kind, such as groups by the scores of groups.
 
@@ -404,9 +366,11 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     if isinstance(value, str) or (not isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value)):
         return strings([value] if isinstance(value, str) else value)
     array = np.asarray(value)
-    kinds = schema.COLUMN_TYPES.get(name)
-    if kinds is not None:
-        return array.astype(f"<{kinds[0]}", casting="same_kind" if array.dtype.kind != "b" else "unsafe", copy=False)
+    column = schema.RESULT_COLUMNS.get(name)
+    if column is not None:
+        return array.astype(
+            f"<{column.types[0]}", casting="same_kind" if array.dtype.kind != "b" else "unsafe", copy=False
+        )
     if array.dtype.kind == "b":
         return array.astype(np.uint8)
     if array.dtype.kind == "U":
@@ -415,7 +379,7 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
 
 
 def _read_arrays(file: CheckedFile, rows: int, *, own_gallery: bool) -> dict[str, Any]:
-    lengths = check_axes(file, schema.RESULT_COLUMNS, {"n": rows})
+    lengths = file.check_axes(schema.RESULT_COLUMNS, {"n": rows})
     arrays: dict[str, Any] = {}
     for name, info in file.datasets.items():
         if "/" in name or name == "params":
@@ -437,7 +401,5 @@ def _read_arrays(file: CheckedFile, rows: int, *, own_gallery: bool) -> dict[str
             check_indices(file, name, arrays[name], count)
     for name in _FLAGS:
         if name in arrays:
-            if (arrays[name] > 1).any():
-                raise Refused(file.place(name), "holds values other than 0 and 1", RESTORE)
-            arrays[name] = arrays[name].astype(np.bool_)
+            arrays[name] = check_flags(file, name, arrays[name])
     return arrays

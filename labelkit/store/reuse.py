@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch
 from labelkit.store.embeddings import EmbeddingStore, differing_keys
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.views import COLUMN as VIEWS
+from labelkit.store.schema import VIEWS
 
 # What only the last bits of a row depend on, as they do on its batch.
 _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}

@@ -14,9 +14,8 @@ from typing import Any
 
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, resource_error
 from labelkit.reading import NotRegularError, read_json
-from labelkit.store.commit import create_temporary, fsync_folder, install
+from labelkit.store.commit import fsync_folder
 from labelkit.store.embeddings import differing_keys
-from labelkit.store.hdf5.writing import Image
 from labelkit.store.locks import is_locked, try_lock
 
 LOCK_SECONDS = 2.0
@@ -77,27 +76,6 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
     if free < needed:
         problem = f"{free / 1e6:.1f} MB free where this run needs {needed / 1e6:.1f} MB ({what})"
         raise ResourceError(str(out.parent), problem, "Free some space or choose another --out.")
-
-
-def install_image(image: Image, temporary: Path, out: Path, *, replace: bool) -> None:
-    """Write a file beside others under a new name, sync it, and give it its name; a failure leaves nothing.
-
-    Raises:
-        FileExistsError: ``out`` exists and ``replace`` is false.
-        OSError: the disk is full, ...
-    """
-    try:
-        descriptor = create_temporary(temporary.parent, temporary.name)
-        try:
-            image.write_to(descriptor)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        install(temporary, out, replace=replace)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
 
 
 def size_of(path: Path) -> int:

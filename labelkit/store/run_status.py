@@ -13,20 +13,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
+from labelkit.errors import Damaged, Mismatch, ResourceError, StoreError, resource_error
 from labelkit.reading import read_bytes
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
-from labelkit.store.hdf5.reading import CheckedFile
+from labelkit.store.kept_views import KeptViews, read_kept_plan
 from labelkit.store.locks import is_locked
-from labelkit.store.parts import check_owner, open_part, part_name
+from labelkit.store.parts import Parts
 from labelkit.store.plans import (
     embedding_run_folder,
     patch_row_bytes,
     patches_run_folder,
     piece_ranges,
-    plan_digest,
 )
+from labelkit.store.reader import CheckedFile
 from labelkit.store.run_folder import count_workers, read_plan, translated
 from labelkit.store.schema import name_text
 
@@ -44,6 +44,7 @@ class RunStatus:
         folder: of the run.
         planned_images: images of the plan.
         planned_parts: parts of the plan, or pieces of patches.
+        unit: what these are called, ``parts`` or ``pieces``.
         done_parts: those that are there and verify.
         num_images: images in them, skipped ones not counted.
         num_bytes: of them.
@@ -60,6 +61,7 @@ class RunStatus:
     folder: Path
     planned_images: int
     planned_parts: int
+    unit: str
     done_parts: int = 0
     num_images: int = 0
     num_bytes: int = 0
@@ -71,6 +73,11 @@ class RunStatus:
     num_processes: int = 0
     last_part_at: float | None = None
     seconds_left: float | None = None
+
+    @property
+    def all_faults(self) -> list[StoreError]:
+        """What is wrong with the folder, and with parts."""
+        return [*self.faults, *(error for _, error in self.damaged)]
 
 
 def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
@@ -93,15 +100,11 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
         return None
     total, part_rows, _ = _sizes(folder, plan)
     names, fault = _listed_names(folder, plan)
-    digest = plan_digest(plan)
-    status = RunStatus(folder, total, -(-total // part_rows))
+    status = RunStatus(folder, total, -(-total // part_rows), unit="parts")
     if fault is not None:
         status.faults.append(fault)
-    numbers = {part_name(part): part for part in range(status.planned_parts)}
 
-    def look(file: CheckedFile, name: str) -> None:
-        part = numbers[name]
-        check_owner(file, digest, part)
+    def look(part: int, file: CheckedFile) -> None:
         rows = min(part_rows, total - part * part_rows)
         skipped = file.read("skipped/rows").tolist()
         reasons = file.read_strings("skipped/reasons")
@@ -111,8 +114,7 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
         for row, reason in zip(skipped, reasons, strict=True):
             status.skipped.append((names[row] if 0 <= row < len(names) else f"image {row}", reason))
 
-    _look_at_parts(status, list(numbers), look, report)
-    return status
+    return _look_at_parts(status, plan, [(part,) for part in range(status.planned_parts)], look, report)
 
 
 def patches_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
@@ -137,60 +139,77 @@ def patches_status(out: Path, report: Callable[[int], None] = lambda count: None
         count, _natural(folder, plan.get("dim")), plan["dtype"], is_sampled=per_image is not None
     )
     pieces = piece_ranges(total, part_rows, batch_size, row_bytes)
-    digest = plan_digest(plan)
-    status = RunStatus(folder, total, len(pieces))
-    numbers = {part_name(*piece[:2]): piece for piece in pieces}
+    status = RunStatus(folder, total, len(pieces), unit="pieces")
 
-    def look(file: CheckedFile, name: str) -> None:
-        part, inner, start, stop = numbers[name]
-        check_owner(file, digest, part, inner)
+    def look(number: int, file: CheckedFile) -> None:
+        _, _, start, stop = pieces[number]
         found = file.read("rows")
         inside = not len(found) or (start <= found[0] and found[-1] < stop)
         if not inside or file.datasets["patches"].shape[0] != len(found) * count:
             raise Mismatch(file.where, "holds other rows than its name says", RESTORE)
         status.num_images += len(found)
 
-    _look_at_parts(status, list(numbers), look, report)
-    return status
+    return _look_at_parts(status, plan, [piece[:2] for piece in pieces], look, report)
+
+
+def kept_status(folder: Path) -> RunStatus:
+    """Look at kept views; every part that is there is verified.
+
+    Raises:
+        StoreError: there is no plan of kept views.
+        ResourceError: the system does not let us read it.
+    """
+    plan = read_kept_plan(folder)
+    views = KeptViews(folder.parent, plan)
+    status = RunStatus(folder, len(plan.rows), plan.num_parts, unit="parts")
+    if views.folder.name != folder.name:
+        status.faults.append(Mismatch(str(folder), f"its plan belongs to {views.folder.name}", RESTORE))
+
+    def look(number: int, file: CheckedFile) -> None:
+        views.places(number, file)
+        status.num_images += len(plan.part(number))
+
+    return _look_at_parts(status, plan.to_json(), [(part,) for part in range(plan.num_parts)], look)
 
 
 def _look_at_parts(
-    status: RunStatus, planned: list[str], look: Callable[[CheckedFile, str], None], report: Callable[[int], None]
-) -> None:
-    folder = status.folder / "parts"
-    times: list[float] = []
-    try:
-        present = {entry.name: entry for entry in folder.iterdir()} if folder.is_dir() else {}
-        for name in planned:
-            path = present.get(name)
-            if path is None:
-                continue
-            try:
-                with open_part(path) as file:
-                    try:
-                        look(file, name)
-                    except KeyError as error:
-                        raise Mismatch(str(path), f"holds no {error.args[0]}", RESTORE) from error
-                file_status = path.stat()
-            except StoreError as error:
-                remedy = "Run the same command again; it will be made again."
-                status.damaged.append((name, type(error)(error.where, error.problem, remedy)))
-                continue
-            except FileNotFoundError:  # published or set aside just now
-                continue
+    status: RunStatus,
+    plan: dict[str, Any],
+    numbers: list[tuple[int, ...]],
+    look: Callable[[int, CheckedFile], None],
+    report: Callable[[int], None] = lambda count: None,
+) -> RunStatus:
+    """Verify the parts that are there, and add to the status what is known of them and of those who make them."""
+    folder, times = status.folder, []
+    parts = Parts(
+        folder, folder, plan, numbers, word=status.unit[:-1], read=look, published=lambda: None, overwrite=False
+    )
+    for number in range(len(numbers)):
+        path = parts.path(number)
+        try:
+            parts.load(number)
+            file_status = path.stat()
+        except KeyError as error:
+            problem = f"holds no {error.args[0]}"
+            status.damaged.append((path.name, Mismatch(str(path), problem, "Run the same command again.")))
+        except StoreError as error:
+            status.damaged.append((path.name, error))
+        except (FileNotFoundError, ResourceError):
+            if path.exists():
+                raise
+        else:
             status.done_parts += 1
             status.num_bytes += file_status.st_size
             times.append(file_status.st_mtime)
             report(1)
-        status.set_aside = sorted(name for name in present if name.endswith(".bad"))
-    except OSError as error:
-        raise resource_error(error, str(folder)) from error
-    with translated(status.folder):
-        status.is_publishing = is_locked(status.folder / "lock")
-    status.num_processes = count_workers(status.folder)
+    with translated(folder):
+        status.set_aside = sorted(path.name for path in (folder / "parts").glob("*.bad"))
+        status.is_publishing = is_locked(folder / "lock")
+    status.num_processes = count_workers(folder)
     status.last_part_at = max(times, default=None)
     pace = _seconds_per_part(times)
     status.seconds_left = None if pace is None else pace * (status.planned_parts - status.done_parts)
+    return status
 
 
 def _seconds_per_part(times: list[float]) -> float | None:

@@ -179,7 +179,8 @@ must not ignore; a new major version changes a meaning. Unknown datasets and att
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 FORMAT_STORE = "labelkit.store"
 FORMAT_RESULT = "labelkit.result"
@@ -210,6 +211,8 @@ KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
 STORE_KINDS = ("embeddings", "patches")
 METRICS = ("cosine", "l2", "dot")
 DTYPES = ("float32", "float16")
+VIEWS = "view_embeddings"
+"""Column of a store for embeddings of views; the root attribute ``views`` says how they were drawn."""
 
 ALIGNMENT = 4096
 BLOCK_BYTES = 4 << 20
@@ -229,129 +232,120 @@ SET_JSON_BYTES = 16 << 20
 RESULT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
-STORE_COLUMNS: dict[str, tuple[str, ...]] = {
-    "embeddings": ("n", "d"),
-    "view_embeddings": ("n", "v * d"),
-    "sample_ids": ("n",),
-    "sha256": ("n", "32"),
-    "file_sizes": ("n",),
-    "image_sizes": ("n", "2"),
-    "labels": ("n",),
-    "labeled": ("n",),
-    "class_names": ("k",),
-    "old_classes": ("k",),
-    "splits": ("n",),
-    "split_names": ("s",),
-    "skipped/sample_ids": ("m",),
-    "skipped/reasons": ("m",),
-}
-"""Axes of each known dataset of a store; equal letters have equal lengths, a number is a length."""
 
-LABEL_SET_COLUMNS: dict[str, tuple[str, ...]] = {
-    "labels": ("n",),
-    "labeled": ("n",),
-    "class_names": ("k",),
-    "old_classes": ("k",),
-}
-"""Axes of each known dataset of a group ``label_sets/NAME``."""
+class Column(NamedTuple):
+    """A known dataset.
+
+    Attributes:
+        axes: a letter or word for each; equal ones have equal lengths, a number is a length.
+        types: kind and bytes per value, the first is written; ``S`` is a string of any fixed length.
+    """
+
+    axes: tuple[str, ...]
+    types: tuple[str, ...]
+
+
+Columns = Mapping[str, Column]
+
+
+def _columns(table: dict[str, str]) -> Columns:
+    pairs = {name: text.partition(":") for name, text in table.items()}
+    return {name: Column(tuple(axes.split()), tuple(types.split())) for name, (axes, _, types) in pairs.items()}
+
+
+STORE_COLUMNS = _columns(
+    {
+        "embeddings": "n d: f4 f2",
+        "view_embeddings": "n v*d: f4 f2",
+        "sample_ids": "n: S",
+        "sha256": "n 32: u1",
+        "file_sizes": "n: u8",
+        "image_sizes": "n 2: u4",
+        "labels": "n: i8",
+        "labeled": "n: u1",
+        "class_names": "k: S",
+        "old_classes": "k: u1",
+        "splits": "n: i2",
+        "split_names": "s: S",
+        "skipped/sample_ids": "m: S",
+        "skipped/reasons": "m: S",
+    }
+)
+"""Known datasets of a store: axes, then types."""
+
+LABEL_SET_COLUMNS = _columns(
+    {
+        "labels": "n: i8",
+        "labeled": "n: u1",
+        "class_names": "k: S",
+        "old_classes": "k: u1",
+    }
+)
+"""Known datasets of a group ``label_sets/NAME``."""
 
 REQUIRED_COLUMNS = ("embeddings", "sample_ids")
 IMAGE_COLUMNS = ("sha256", "file_sizes", "image_sizes")
 """Required too, unless the store is imageless; then none of them may be there."""
 
-RESULT_COLUMNS: dict[str, tuple[str, ...]] = {
-    "cluster_ids": ("n",),
-    "pseudo_labels": ("n",),
-    "confidence": ("n",),
-    "expected_low": ("n",),
-    "expected_high": ("n",),
-    "centroids": ("k", "d"),
-    "prototypes": ("k", "d"),
-    "names": ("k",),
-    "new_classes": ("k",),
-    "patch_cluster_ids": ("t",),
-    "query_rows": ("q",),
-    "neighbor_rows": ("q", "j"),
-    "scores": ("q", "j"),
-    "metrics": (),
-    "confusion": ("c", "c"),
-    "labels": ("n",),
-    "labeled": ("n",),
-    "class_names": ("l",),
-}
-"""Axes of each known dataset of a result."""
+RESULT_COLUMNS = _columns(
+    {
+        "cluster_ids": "n: i8",
+        "pseudo_labels": "n: i8",
+        "confidence": "n: f4",
+        "expected_low": "n: f4",
+        "expected_high": "n: f4",
+        "centroids": "k d: f4",
+        "prototypes": "k d: f4",
+        "names": "k: S",
+        "new_classes": "k: u1",
+        "patch_cluster_ids": "t: i4",
+        "query_rows": "q: i8",
+        "neighbor_rows": "q j: i8",
+        "scores": "q j: f4",
+        "metrics": ": S",
+        "confusion": "c c: i8",
+        "labels": "n: i8",
+        "labeled": "n: u1",
+        "class_names": "l: S",
+    }
+)
+"""Known datasets of a result."""
 
-PATCH_COLUMNS: dict[str, tuple[str, ...]] = {
-    "patches": ("t", "d"),
-    "patch_offsets": ("o",),
-    "grids": ("n", "2"),
-    "regions": ("n", "4"),
-    "cells": ("t", "2"),
-}
-"""Axes of each dataset of a file of patches; o = n + 1."""
+PATCH_COLUMNS = _columns(
+    {
+        "patches": "t d: f2 f4",
+        "patch_offsets": "o: u8",
+        "grids": "n 2: u2",
+        "regions": "n 4: f4",
+        "cells": "t 2: u2",
+    }
+)
+"""Datasets of a file of patches; o = n + 1."""
 
-MATCH_COLUMNS: dict[str, tuple[str, ...]] = {
-    "pairs": ("p", "2"),
-    "inliers": ("p",),
-    "homographies": ("p", "3", "3"),
-    "boxes": ("p", "2", "4"),
-    "keypoints": ("p", "j", "2", "2"),
-    "keypoint_counts": ("p",),
-}
-"""Axes of each dataset of matches."""
+MATCH_COLUMNS = _columns(
+    {
+        "pairs": "p 2: i8",
+        "inliers": "p: i8",
+        "homographies": "p 3 3: f8",
+        "boxes": "p 2 4: f4",
+        "keypoints": "p j 2 2: f4",
+        "keypoint_counts": "p: i8",
+    }
+)
+"""Datasets of matches."""
 
-MATCHED_IMAGE_COLUMNS: dict[str, tuple[str, ...]] = {
-    "sample_ids": ("n",),
-    "sha256": ("n", "32"),
-    "image_sizes": ("n", "2"),
-    "num_keypoints": ("n",),
-}
-"""Axes of what a file of matches says about images."""
+MATCHED_IMAGE_COLUMNS = _columns(
+    {
+        "sample_ids": "n: S",
+        "sha256": "n 32: u1",
+        "image_sizes": "n 2: u4",
+        "num_keypoints": "n: i8",
+    }
+)
+"""What a file of matches says about images."""
 
-COLUMN_TYPES: dict[str, tuple[str, ...]] = {
-    "embeddings": ("f4", "f2"),
-    "view_embeddings": ("f4", "f2"),
-    "sample_ids": ("S",),
-    "sha256": ("u1",),
-    "file_sizes": ("u8",),
-    "image_sizes": ("u4",),
-    "labels": ("i8",),
-    "labeled": ("u1",),
-    "class_names": ("S",),
-    "old_classes": ("u1",),
-    "splits": ("i2",),
-    "split_names": ("S",),
-    "skipped/sample_ids": ("S",),
-    "skipped/reasons": ("S",),
-    "cluster_ids": ("i8",),
-    "pseudo_labels": ("i8",),
-    "patch_cluster_ids": ("i4",),
-    "confidence": ("f4",),
-    "expected_low": ("f4",),
-    "expected_high": ("f4",),
-    "centroids": ("f4",),
-    "prototypes": ("f4",),
-    "names": ("S",),
-    "new_classes": ("u1",),
-    "query_rows": ("i8",),
-    "neighbor_rows": ("i8",),
-    "scores": ("f4",),
-    "metrics": ("S",),
-    "confusion": ("i8",),
-    "patches": ("f2", "f4"),
-    "patch_offsets": ("u8",),
-    "grids": ("u2",),
-    "regions": ("f4",),
-    "cells": ("u2",),
-    "num_keypoints": ("i8",),
-    "pairs": ("i8",),
-    "inliers": ("i8",),
-    "homographies": ("f8",),
-    "boxes": ("f4",),
-    "keypoints": ("f4",),
-    "keypoint_counts": ("i8",),
-}
-"""Types of the known datasets: kind and bytes per value; ``S`` is a string of any fixed length."""
+PROTOTYPE_COLUMNS = _columns({"prototypes": "k d: f4"})
+NEIGHBOR_COLUMNS = {name: RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
 
 
 def name_bytes(name: str) -> bytes:

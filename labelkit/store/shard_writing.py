@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from labelkit.errors import StoreError
 from labelkit.store import schema
-from labelkit.store.commit import fsync_folder
+from labelkit.store.commit import fill_new, fsync_folder, install, write_new
 from labelkit.store.digests import sha256_of
-from labelkit.store.hdf5.writing import Contents, Image, Stream, attribute_text
-from labelkit.store.opening import open_file
-from labelkit.store.run_folder import install_image
+from labelkit.store.reader import open_file
 from labelkit.store.shards import SHARD_NAME, Shard, ShardColumn, ShardTable, gaps, shards_folder
-from labelkit.store.views import COLUMN as VIEWS
+from labelkit.store.writer import Contents, Image, Stream, attribute_text, rows_of
 
 Array = np.ndarray[Any, Any]
 
@@ -68,7 +67,7 @@ class Sharding:
 def sharded_columns(contents: Contents) -> list[str]:
     """Return the columns that lie in shards: the embeddings, those of views, and further outputs of the model."""
     rows = contents.datasets["embeddings"].shape[0]
-    found: list[str] = [name for name in ("embeddings", VIEWS) if name in contents.datasets]
+    found: list[str] = [name for name in ("embeddings", schema.VIEWS) if name in contents.datasets]
     for name, data in sorted(contents.datasets.items()):
         known = name in schema.STORE_COLUMNS or not schema.WORD.fullmatch(name)
         if not known and data.dtype == np.dtype("<f4") and len(data.shape) == 2 and data.shape[0] == rows:
@@ -78,55 +77,33 @@ def sharded_columns(contents: Contents) -> list[str]:
 
 @dataclass(frozen=True)
 class ShardedImage:
-    """The bytes of a store in shards.
+    """A store that is to be written in shards.
 
     Attributes:
-        shards: names of their files, and the bytes of each.
-        index: of the store's own file.
+        whole: the store in one file. Its large columns are arrays, or streams that can be read in parts.
+        columns: that lie in shards.
+        borders: first row, and the row after the last one, of each shard.
     """
 
-    shards: list[tuple[str, Image]]
-    index: Image
+    whole: Image
+    columns: dict[str, ShardColumn]
+    borders: list[tuple[int, int]]
 
     @classmethod
     def of(cls, whole: Image, sharding: Sharding) -> ShardedImage:
-        """Split a store.
-
-        Args:
-            whole: the store in one file. Its large columns are arrays, or streams that can be read in parts.
-            sharding: how it is split.
-        """
-        contents = whole.contents
-        names = sharded_columns(contents)
-        data = {name: contents.datasets[name] for name in names}
-        widths = {name: data[name].shape[1] for name in names}
+        """Split a store."""
+        datasets = whole.contents.datasets
         columns = {
             name: ShardColumn(
-                np.dtype(data[name].dtype),
-                widths[name],
-                "" if f"digests/{name}" in contents.datasets else sha256_of(_rows(data[name])).hexdigest(),
+                np.dtype(datasets[name].dtype),
+                datasets[name].shape[1],
+                "" if f"digests/{name}" in datasets else sha256_of(rows_of(datasets[name])).hexdigest(),
             )
-            for name in names
+            for name in sharded_columns(whole.contents)
         }
-        borders = sharding.borders(data[names[0]].shape[0])
-        root = contents.attributes[""]
-        images: list[tuple[str, Image]] = []
-        described: list[Shard] = []
-        for number, (start, stop) in enumerate(borders):
-            parts = {name: _between(data[name], start, stop) for name in names}
-            image = _shard_image(parts, number, start, stop, root)
-            shard = _describe(image, ShardTable(columns, ()), number, start, stop)
-            described.append(shard)
-            images.append((shard.name, image))
-        table = ShardTable(columns, tuple(described))
-        return cls(images, _index_image(whole, table))
+        return cls(whole, columns, list(sharding.borders(datasets["embeddings"].shape[0])))
 
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return self.index.size + sum(image.size for _, image in self.shards)
-
-    def install(self, out: Path, temporary: Path, *, replace: bool) -> None:
+    def install(self, out: Path, temporary: Path, *, replace: bool) -> set[str]:
         """Write all files; the store appears when its shards are there.
 
         A failure leaves nothing; what a kill leaves has the same names and bytes when the same is done again.
@@ -135,6 +112,9 @@ class ShardedImage:
             out: the store, ``NAME.h5``.
             temporary: a new name for files that are not complete yet, on the same file system.
             replace: whether a store of this name may be replaced.
+
+        Returns:
+            Names of the shards.
 
         Raises:
             FileExistsError: ``out`` exists and ``replace`` is false.
@@ -145,14 +125,19 @@ class ShardedImage:
         folder.mkdir(exist_ok=True)
         fsync_folder(folder.parent)
         made: list[Path] = []
+        shards: list[Shard] = []
         try:
-            for name, image in self.shards:
-                path = folder / name
+            for number in range(len(self.borders)):
+                shards.append(fill_new(temporary, partial(self._write, number)))
+                path = folder / shards[-1].name
                 if not path.exists():
                     made.append(path)
-                install_image(image, temporary, path, replace=True)
-            install_image(self.index, temporary, out, replace=replace)
+                install(temporary, path, replace=True)
+            index = _index_image(self.whole, ShardTable(self.columns, tuple(shards)))
+            write_new(out, index.write, replace=replace, temporary=temporary)
         except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             # of a store that is there already, another process may have made it: then they are its shards
             if not set(_names_of(out)) & {path.name for path in made}:
                 for path in made:
@@ -162,6 +147,25 @@ class ShardedImage:
                     with contextlib.suppress(OSError):
                         folder.rmdir()
             raise
+        return {shard.name for shard in shards}
+
+    def _write(self, number: int, file: BinaryIO) -> Shard:
+        """Write a shard into a new file, and describe it."""
+        start, stop = self.borders[number]
+        datasets = {name: _between(self.whole.contents.datasets[name], start, stop) for name in self.columns}
+        contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
+        contents.set("", store_digest=self.whole.content_digest)
+        # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
+        image = Image(contents, block_bytes=1 << 62, alignment=schema.SHARD_ALIGNMENT)
+        places = image.write(file)
+        offsets = {name: places[name] for name in self.columns}
+        sha256 = {name: image.sha256[name] for name in self.columns}
+        bare = Shard(number, start, stop, file.seek(0, os.SEEK_END), "", offsets, sha256)
+        frame = hashlib.sha256()
+        for first, last in gaps(bare.size, ShardTable(self.columns, ()).spans(bare)):
+            file.seek(first)
+            frame.update(file.read(last - first))
+        return replace(bare, frame=frame.hexdigest())
 
 
 def install_store(
@@ -181,11 +185,11 @@ def install_store(
         OSError: the disk is full, ...
     """
     old = _names_of(out) if replace else []
+    kept: set[str] = set()
     if isinstance(image, ShardedImage):
-        image.install(out, temporary, replace=replace)
+        kept = image.install(out, temporary, replace=replace)
     else:
-        install_image(image, temporary, out, replace=replace)
-    kept = {name for name, _ in image.shards} if isinstance(image, ShardedImage) else set()
+        write_new(out, image.write, replace=replace, temporary=temporary)
     folder = shards_folder(out)
     if alone:
         old = [path.name for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name)]
@@ -204,40 +208,13 @@ def _names_of(out: Path) -> list[str]:
         return []
     try:
         with open_file(out, schema.FORMAT_STORE) as file:
-            return [] if file.table is None else [shard.name for shard in file.table.shards]
+            return [] if file.shards is None else [shard.name for shard in file.shards.table.shards]
     except StoreError:
         return []
 
 
-def _rows(data: Array | Stream) -> Iterator[Array]:
-    if isinstance(data, Stream):
-        yield from data.blocks()
-    else:
-        yield data
-
-
 def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:
     return data.between(start, stop) if isinstance(data, Stream) else data[start:stop]
-
-
-def _shard_image(
-    parts: Mapping[str, Array | Stream], number: int, start: int, stop: int, root: Mapping[str, Any]
-) -> Image:
-    contents = Contents(dict(parts))
-    contents.set("", format=schema.FORMAT_SHARD, format_version=schema.FORMAT_VERSION, requires="")
-    contents.set("", shard=number, row_start=start, row_stop=stop, store_digest=attribute_text(root["content_digest"]))
-    # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
-    return Image(contents, block_bytes=1 << 62)
-
-
-def _describe(image: Image, columns: ShardTable, number: int, start: int, stop: int) -> Shard:
-    sha256 = {name: image.sha256[name] for name in columns.columns}
-    offsets = {name: image.offsets[name] for name in columns.columns}
-    bare = Shard(number, start, stop, image.size, "", offsets, sha256)
-    frame = hashlib.sha256()
-    for first, last in gaps(image.size, columns.spans(bare)):
-        frame.update(image.metadata(first, last))
-    return Shard(number, start, stop, image.size, frame.hexdigest(), offsets, sha256)
 
 
 def _index_image(whole: Image, table: ShardTable) -> Image:

@@ -15,13 +15,12 @@ from labelkit.reading import sha256_file
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.hdf5.reading import CheckedFile
 from labelkit.store.matches import read_matches
 from labelkit.store.neighbors import read_neighbors
-from labelkit.store.opening import open_file
 from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
 from labelkit.store.prototypes import read_prototypes
+from labelkit.store.reader import CheckedFile, in_results, open_file
 from labelkit.store.results import parse_result, results_beside, results_folder
 
 Report = Callable[[int], None]
@@ -135,9 +134,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     try:
         store = EmbeddingStore(file, path, verify=False)
     except StoreError as error:
-        # what is damaged holds any values
-        damaged = {fault.where.partition(" rows ")[0] for fault in found.faults}
-        if error.where.partition(" row ")[0] not in damaged:
+        if not any(isinstance(fault, Damaged) for fault in found.faults):  # what is damaged holds any values
             found.faults.append(error)
     checked = [found]
     names = store.packed_results if store is not None else ()
@@ -221,24 +218,22 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
     """Read all datasets but those of packed results, which are files of their own; name the shards that are damaged."""
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards
-    for path, info in file.datasets.items():
-        if path.startswith("results/") or (damaged_shards and file.is_sharded(path)):
+    for path in file.datasets:
+        if in_results(path) or (damaged_shards and file.is_sharded(path)):
             continue
-        damaged: list[Damaged] = []
-        wants_finite = _wants_finite(file, path)
-        start = 0
-        for block in file.verified_blocks(path, damaged):
-            found.blocks += 1
-            found.num_bytes += block.nbytes
-            report(block.nbytes)
-            # what is damaged holds any numbers
-            if wants_finite and not damaged:
-                finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim)))
+        wants_finite, start = _wants_finite(file, path), 0
+        try:
+            for block in file.verified_blocks(path):
+                found.blocks += 1
+                found.num_bytes += block.nbytes
+                report(block.nbytes)
+                finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim))) if wants_finite else np.ones(1, bool)
                 if not finite.all():
                     where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
-                    found.faults.append(Refused(where, "holds a number that is not finite", RESTORE))
-            start += len(block) if info.shape else 0
-        found.faults.extend(damaged)
+                    raise Refused(where, "holds a number that is not finite", RESTORE)
+                start += len(block) if block.ndim else 0
+        except StoreError as error:
+            found.faults.append(error)
 
 
 def _wants_finite(file: CheckedFile, path: str) -> bool:

@@ -35,15 +35,13 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
-from labelkit.store.opening import open_file
 from labelkit.store.parts import Parts, cast_finite
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
+from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.run_folder import working
-from labelkit.store.schema import is_utf8, name_bytes
+from labelkit.store.schema import VIEWS, is_utf8, name_bytes
 from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
-from labelkit.store.views import COLUMN as VIEWS
+from labelkit.store.writer import Contents, Image, Stream, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5

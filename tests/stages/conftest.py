@@ -18,9 +18,9 @@ from labelkit.cli.main import main
 from labelkit.config.embed import EmbedConfig
 from labelkit.stages.embed.images import embed_images
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.hdf5.writing import Contents
-from labelkit.store.hdf5.writing import Image as FileImage
 from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writer import Contents
+from labelkit.store.writer import Image as FileImage
 from labelkit.store.writing import EmbeddingRun
 from numpy.typing import ArrayLike
 from PIL import Image

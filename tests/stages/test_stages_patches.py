@@ -49,7 +49,8 @@ def all_bytes(out: Path) -> list[bytes]:
 
 
 def all_patches(index: Path) -> np.ndarray:
-    return open_patches(open_store(index)).rows(0, 48).features.astype(np.float32)
+    blocks = open_patches(open_store(index)).blocks()
+    return np.concatenate([block.features for block in blocks]).astype(np.float32)
 
 
 # --- embed ---------------------------------------------------------------------------------------

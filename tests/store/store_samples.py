@@ -9,9 +9,9 @@ from typing import Any
 import h5py
 import numpy as np
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.hdf5.writing import Contents
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_text
+from labelkit.store.writer import Contents
 from labelkit.store.writing import EmbeddingRun
 
 DIM = 3

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 
 import h5py
@@ -42,12 +40,6 @@ def test_types_are_those_of_the_format(tmp_path):
     assert [array.dtype.str for array in types] == ["<f2", "<f4", "<i8", "<i2", "<u8", "<u4"]
 
 
-def test_arrays_are_read_only(tmp_path):
-    store = make_store(tmp_path / "s.h5")
-    with pytest.raises(ValueError, match="read-only"):
-        store.embeddings[0, 0] = 1
-
-
 def test_labels_and_splits_may_be_absent(tmp_path):
     bare = {"labels": None, "labeled": None, "class_names": (), "old_classes": None, "splits": None, "split_names": ()}
     store = make_store(tmp_path / "s.h5", make_plan(**bare, extras={}))
@@ -79,16 +71,6 @@ def test_three_lines_of_h5py_read_a_store(tmp_path):
     assert paths.tolist() == SAMPLE_IDS
     assert NOT_UTF8 in SAMPLE_IDS
     assert labels.tolist() == store.labels.tolist()
-
-
-def test_large_arrays_can_be_mapped_at_the_offset_that_h5py_tells(tmp_path):
-    plan = make_plan(dim=2000)
-    store = make_store(tmp_path / "s.h5", plan)
-    with h5py.File(tmp_path / "s.h5") as f:
-        offset, shape = f["embeddings"].id.get_offset(), f["embeddings"].shape
-    assert offset % 4096 == 0
-    np.testing.assert_array_equal(np.memmap(tmp_path / "s.h5", "<f4", "r", offset, shape), store.embeddings)
-    assert isinstance(store.embeddings, np.memmap)
 
 
 def test_a_replaced_store_stays_whole_for_its_readers(tmp_path):
@@ -136,15 +118,3 @@ def test_what_is_not_a_file_is_named(tmp_path, name):
     with pytest.raises(NotAStore) as caught:
         open_store(tmp_path / name)
     assert caught.value.where == str(tmp_path / name)
-
-
-def test_no_part_of_the_package_loads_torch():
-    code = "import sys, labelkit.store.embeddings, labelkit.store; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_another_process_reads_the_same_store(tmp_path):
-    store = make_store(tmp_path / "s.h5")
-    code = "import sys, labelkit.store as t; s = t.open_store(sys.argv[1]); print(s.content_digest, s.embeddings.sum())"
-    found = subprocess.run([sys.executable, "-c", code, str(store.path)], check=True, capture_output=True, text=True)
-    assert found.stdout.split() == [store.content_digest, str(store.embeddings.sum())]

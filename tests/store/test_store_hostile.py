@@ -11,12 +11,11 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
-from labelkit.store import opening
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5.reading import CheckedFile
-from labelkit.store.hdf5.writing import Contents, Image, Stream, strings
+from labelkit.store.reader import CheckedFile
 from labelkit.store.schema import FORMAT_STORE
-from store_samples import contents_of, make_plan, make_store
+from labelkit.store.writer import Contents, Image, Stream, strings
+from store_samples import contents_of, make_store
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 
@@ -52,11 +51,6 @@ def test_a_truncated_file_is_damaged_or_no_store(path, kept):
     with pytest.raises((Damaged, NotAStore)) as caught:
         open_store(path)
     assert caught.value.where == str(path)
-
-
-def test_an_empty_file_is_no_store(path):
-    path.write_bytes(b"")
-    assert "not an HDF5 file" in refusal(path, NotAStore)
 
 
 def test_a_shortened_file_is_said_to_be_cut_off(path):
@@ -257,16 +251,6 @@ def test_a_named_pipe_does_not_block(tmp_path):
     assert refusal(tmp_path / "s.h5", NotAStore) == ": not a regular file"
 
 
-def test_a_filtered_bomb_is_refused_in_results(tmp_path):
-    with h5py.File(tmp_path / "r.h5", "w", libver=("v108", "v108")) as file:
-        file.create_dataset(
-            "zeros", (1 << 26,), "u1", data=np.zeros(1 << 26, "u1"), chunks=(1 << 20,), compression="gzip"
-        )
-        file.attrs["format"], file.attrs["format_version"] = np.bytes_(b"labelkit.result"), np.bytes_(b"1.0")
-    with pytest.raises(Refused, match="bytes declared"):
-        opening.open_file(tmp_path / "r.h5", "labelkit.result")
-
-
 # ---- the image
 
 
@@ -279,42 +263,12 @@ def test_memory_and_stream_give_the_same_bytes(tmp_path, rng):
     streamed.datasets["embeddings"] = Stream(rows.dtype, rows.shape, lambda: iter([rows[:7], rows[7:500], rows[500:]]))
     whole = Image(contents, block_bytes=1 << 12)
     path = tmp_path / "streamed.h5"
-    with path.open("wb") as file:
-        Image(streamed, block_bytes=1 << 12).write_to(file.fileno())
+    with path.open("w+b") as file:
+        Image(streamed, block_bytes=1 << 12).write(file)
     assert path.read_bytes() == whole.to_bytes()
     with h5py.File(path) as file:
         np.testing.assert_array_equal(file["embeddings"][:], rows)
         assert file["digests/embeddings"].shape == (-(-1000 // (4096 // 120)), 32)
-
-
-def test_hdf5_itself_writes_the_same_content(tmp_path):
-    contents = contents_of(make_store(tmp_path / "s.h5", make_plan(dim=2000)).path)
-    other = tmp_path / "other.h5"
-    with h5py.File(other, "w", libver=("v108", "v108")) as file:
-        for name, array in contents.datasets.items():
-            dtype = h5py.string_dtype("utf-8", array.dtype.itemsize) if array.dtype.kind == "S" else array.dtype
-            file.create_dataset(name, data=array.astype(dtype))
-        for name, values in contents.attributes.items():
-            for key, value in values.items():
-                raw = (
-                    np.array(value.encode("utf-8", "surrogateescape"))
-                    if isinstance(value, str)
-                    else np.array(value, "<i8")
-                )
-                raw = raw if raw.dtype.itemsize else np.array(b"", "S1")
-                dtype = h5py.string_dtype("utf-8", raw.dtype.itemsize) if raw.dtype.kind == "S" else raw.dtype
-                file.require_group(name or "/").attrs.create(key, raw, dtype=dtype)
-        digest = Image(contents).content_digest
-        file.attrs.create("content_digest", np.bytes_(digest), dtype=h5py.string_dtype("utf-8", 64))
-    assert content(other.read_bytes())[0] == digest == open_store(tmp_path / "s.h5").content_digest
-
-
-def test_only_metadata_is_kept_while_a_large_file_is_laid_out():
-    # 1 TB: nothing of this size may be allocated or recorded.
-    stream = Stream(np.dtype("<f4"), (1 << 28, 1 << 10), lambda: iter(()))
-    image = Image(Contents({"embeddings": stream}), block_bytes=1 << 62)
-    assert image.size > 1 << 40
-    assert sum(len(block) for _, block in image.pieces()) < 4096
 
 
 def test_superblock_is_of_a_version_that_old_readers_know(path):

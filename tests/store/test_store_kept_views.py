@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, StoreError
-from labelkit.store.kept_views import KeptPlan, KeptViews, is_kept_folder, kept_status
+from labelkit.store.kept_views import KeptPlan, KeptViews, is_kept_folder
+from labelkit.store.run_status import kept_status
 
 ROWS = np.array([0, 1, 2, 5, 6, 9, *range(20, 200)], dtype=np.int64)
 
@@ -75,7 +76,7 @@ def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
 
-    assert len(kept_status(kept.folder).faults) == 1
+    assert len(kept_status(kept.folder).all_faults) == 1
     again = KeptViews(tmp_path, plan())
     again.begin()
     assert again.missing() == [1]
@@ -84,7 +85,7 @@ def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
         KeptViews(tmp_path, plan()).open_all()
     fill(again)
     assert path.read_bytes() == whole
-    assert kept_status(kept.folder).faults == ()
+    assert kept_status(kept.folder).all_faults == []
 
 
 def test_a_part_is_made_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -125,8 +126,8 @@ def test_status_says_what_is_there(tmp_path: Path) -> None:
     kept.commit(1, values(kept.plan, 1))
     with kept.working():
         status = kept_status(kept.folder)
-    assert (status.done_parts, status.planned_parts, status.num_images, status.num_views) == (1, 2, len(ROWS), 5)
-    assert (status.num_processes, status.faults) == (1, ())
+    assert (status.done_parts, status.planned_parts, status.planned_images) == (1, 2, len(ROWS))
+    assert (status.num_processes, status.all_faults) == (1, [])
     assert status.num_bytes == (kept.folder / "parts" / "000001.h5").stat().st_size
     assert is_kept_folder(kept.folder)
     assert not is_kept_folder(tmp_path)

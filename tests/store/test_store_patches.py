@@ -142,7 +142,6 @@ def test_a_set_written_by_h5py_alone_is_read(store: EmbeddingStore) -> None:
         image = patches.image(row)
         assert image.grid == tuple(grid)
         assert image.region == (0, 1, 12, 9)
-        assert image.is_complete
         np.testing.assert_array_equal(image.features, features[offsets[row] : offsets[row + 1]])
         assert image.cells.tolist() == [[r, c] for r in range(grid[0]) for c in range(grid[1])]
 
@@ -163,22 +162,6 @@ def test_blocks_are_all_patches_in_order_whatever_their_size(store: EmbeddingSto
     assert [block.start for block in blocks] == np.cumsum([0, *(len(b.features) for b in blocks)])[:-1].tolist()
     for block in blocks:
         assert block.features.nbytes <= max_bytes or len(set(block.image_rows.tolist())) == 1
-
-
-def test_ranges_of_rows_go_across_files(store: EmbeddingStore) -> None:
-    features = write_golden(store)
-    block = open_patches(store).rows(2, 6)
-    counts = GRIDS.prod(axis=1)
-    np.testing.assert_array_equal(block.features, features[counts[:2].sum() : counts[:6].sum()])
-    assert block.image_rows.tolist() == np.repeat(np.arange(2, 6), counts[2:6]).tolist()
-    assert len(open_patches(store).rows(3, 3).features) == 0
-
-
-@pytest.mark.parametrize("row", [-1, 7])
-def test_rows_outside_are_refused(store: EmbeddingStore, row: int) -> None:
-    write_golden(store)
-    with pytest.raises(IndexError):
-        open_patches(store).image(row)
 
 
 def _nan(parts: dict[str, Any]) -> None:
@@ -241,7 +224,7 @@ def test_what_a_file_must_not_hold_is_refused(
 ) -> None:
     write_golden(store, change)
     with pytest.raises(error, match=message):
-        open_patches(store).verify()
+        list(open_patches(store).blocks())
 
 
 def test_a_store_without_patches_says_how_to_get_them(store: EmbeddingStore) -> None:
@@ -325,17 +308,6 @@ def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype
     assert not (tmp_path / "s.h5.patches.run").exists()
 
 
-def test_three_lines_of_h5py_read_a_file(tmp_path: Path) -> None:
-    plan = make_patch_plan()
-    make_both(tmp_path / "s.h5", plan)
-    with h5py.File(patches_folder(tmp_path / "s.h5") / f"SET-00000-of-{len(plan.files):05d}.h5") as file:
-        start, stop = file["patch_offsets"][:2]
-        first = file["patches"][start:stop].reshape(*file["grids"][0], -1)
-        assert file.attrs["grid"] == b"2x3"
-        assert content_digest(file.filename)[0] == content_digest(file.filename)[1]
-    np.testing.assert_array_equal(first, features_of(plan, 0).reshape(2, 3, 5).astype(np.float16))
-
-
 def test_drawn_patches_keep_their_cells(tmp_path: Path) -> None:
     plan = make_patch_plan(per_image=4, seed=3)
     make_both(tmp_path / "s.h5", plan)
@@ -343,13 +315,7 @@ def test_drawn_patches_keep_their_cells(tmp_path: Path) -> None:
     assert patches.is_sampled
     image = patches.image(1)
     np.testing.assert_array_equal(image.cells, cells_of(plan, 2))
-    assert not image.is_complete
     np.testing.assert_array_equal(image.features, features_of(plan, 2).astype(np.float16))
-
-
-def test_patches_make_no_difference_to_the_store(tmp_path: Path) -> None:
-    make_both(tmp_path / "s.h5", make_patch_plan())
-    assert (tmp_path / "s.h5").read_bytes() == make_store(tmp_path / "t.h5", bad=BAD).path.read_bytes()
 
 
 def test_patches_can_be_added_to_a_finished_store(tmp_path: Path) -> None:
@@ -382,20 +348,6 @@ def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkey
     with pytest.raises(ResourceError, match="pieces and files of the patches"):
         PatchRun.check(tmp_path / "s.h5", make_patch_plan())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_publishing_takes_a_set_that_another_process_has_finished(tmp_path: Path) -> None:
-    plan = make_patch_plan()
-    make_store(tmp_path / "s.h5", bad=BAD)
-    store = open_store(tmp_path / "s.h5")
-    late, first = PatchRun.open(tmp_path / "s.h5", plan), PatchRun.open(tmp_path / "s.h5", plan)
-    for number in range(len(plan.pieces)):
-        first.write_piece(number, piece_of(plan, number))
-    first.publish(store)
-    made = bytes_of_all(tmp_path / "s.h5")
-    # its pieces are gone with the run folder
-    assert late.publish(store) == first.publish(store)
-    assert bytes_of_all(tmp_path / "s.h5") == made
 
 
 def test_numbers_too_large_for_half_precision_name_image_and_option(tmp_path: Path) -> None:

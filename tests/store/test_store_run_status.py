@@ -62,20 +62,6 @@ def test_the_rest_is_estimated_by_the_pace_without_pauses(run):
     assert (status.last_part_at, status.seconds_left) == (9010.0, 10.0)
 
 
-def test_parts_that_several_workers_commit_in_bursts_are_no_pauses(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(batch_size=1, part_rows=1))
-    # two workers, 90 s for each part; the last two are missing
-    for number, time in enumerate([1000.0, 1000.5, 1090.0, 1090.5, 1180.0, 1180.5]):
-        write_part(run, number)
-        os.utime(part(run, number), (time, time))
-    assert embedding_status(run.out).seconds_left == pytest.approx(2 * 180.5 / 5)
-
-
-def test_the_rest_is_unknown_with_one_part(run):
-    write_part(run, 0)
-    assert embedding_status(run.out).seconds_left is None
-
-
 def test_damaged_parts_are_named_and_left_as_they_are(run):
     for number in range(3):
         write_part(run, number)
@@ -169,15 +155,3 @@ def test_processes_that_make_parts_are_counted_while_they_live(tmp_path: Path) -
     os.utime(folder / "worker-1-ab.lock", (0, 0))
     with working(folder):
         assert [path.name for path in folder.glob("worker-1-*")] == []
-
-
-def test_a_process_that_ends_while_another_looks_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "worker-1-ab.lock").touch()
-
-    def gone(path: Path) -> bool:
-        path.unlink()
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr("labelkit.store.run_folder.is_locked", gone)
-    with working(tmp_path):
-        assert len(list(tmp_path.glob("worker-*.lock"))) == 1

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
+import resource
 
 import h5py
 import labelkit
 import numpy as np
 import pytest
+from full_disk import full_disk
 from labelkit.errors import Refused, ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
@@ -18,6 +19,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.shard_writing import Sharding
 from labelkit.store.shards import ShardTable, shards_folder
+from labelkit.store.writer import Image
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
@@ -159,18 +161,15 @@ def test_a_full_disk_leaves_no_shard_and_the_run_goes_on(tmp_path, monkeypatch, 
     run = EmbeddingRun.open(out, make_plan())
     for part in run.pending_parts():
         write_part(run, part)
-    from labelkit.store import shard_writing
+    real, count = Image.write, iter(range(10))
 
-    install, count = shard_writing.install_image, iter(range(10))
-
-    def full(*args, **kwargs):
-        if next(count) == failing:
-            raise OSError(errno.ENOSPC, "no space")
-        install(*args, **kwargs)
+    def full(image, file):
+        with full_disk(500 if next(count) == failing else resource.RLIM_INFINITY):
+            return real(image, file)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_writing, "install_image", full)
-        with pytest.raises(ResourceError, match="disk is full"):
+        patch.setattr(Image, "write", full)
+        with pytest.raises(ResourceError, match="larger than this system allows"):
             run.publish(0.5, Sharding(count=3))
     assert not out.exists()
     assert not shards_folder(out).exists()

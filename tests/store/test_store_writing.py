@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -23,10 +22,10 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
 )
-from labelkit.store import parts, run_folder, schema
+from labelkit.store import run_folder, schema
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5.writing import Image
 from labelkit.store.plans import EmbeddingPlan, continue_plan
+from labelkit.store.writer import Image
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
@@ -106,12 +105,6 @@ def test_the_plan_on_disk_is_plain_json(tmp_path):
 
 
 # ---- the same bytes
-
-
-def test_two_folders_give_the_same_bytes(tmp_path):
-    (tmp_path / "x").mkdir()
-    left, right = make_store(tmp_path / "a.h5"), make_store(tmp_path / "x" / "b.h5")
-    assert left.path.read_bytes() == right.path.read_bytes()
 
 
 @pytest.mark.parametrize("block_bytes", [24, 4 << 20])
@@ -272,27 +265,6 @@ def test_a_second_publisher_is_told_that_the_output_is_busy(tmp_path, monkeypatc
     assert run.publish() == tmp_path / "s.h5"
 
 
-def test_two_publishers_are_harmless_where_locks_do_nothing(tmp_path, monkeypatch):
-    one = make_store(tmp_path / "one.h5")
-    first, second = (EmbeddingRun.open(tmp_path / "s.h5", make_plan()) for _ in range(2))
-    for part in first.pending_parts():
-        write_part(first, part)
-    monkeypatch.setattr(run_folder, "try_lock", lambda descriptor: True)
-    real = run_folder.install
-    calls = []
-
-    def other_is_first(*args, **kwargs):
-        if not calls:
-            calls.append(args)
-            second.publish()
-        real(*args, **kwargs)
-
-    monkeypatch.setattr(run_folder, "install", other_is_first)
-    assert first.publish() == second.publish() == tmp_path / "s.h5"
-    assert (tmp_path / "s.h5").read_bytes() == one.path.read_bytes()
-    assert not (tmp_path / "s.h5.run").exists()
-
-
 # ---- what is there already
 
 
@@ -350,24 +322,6 @@ def test_what_differs_from_a_store_that_is_there_is_named(tmp_path, changes, sai
     assert (f"--reuse {path} and another --out to compute new images alone" in str(error.value.remedy)) == reuse
 
 
-def test_a_store_with_fewer_images_holds_no_others(tmp_path):
-    fewer = make_store(tmp_path / "s.h5").path
-    with pytest.raises(OutputExistsError, match=r"holds 8 of these 9 images\. ") as error:
-        EmbeddingRun.open(
-            fewer,
-            make_plan(
-                sample_ids=[*SAMPLE_IDS, "zz.png"],
-                labels=None,
-                labeled=None,
-                class_names=(),
-                old_classes=None,
-                splits=None,
-                split_names=(),
-            ),
-        )
-    assert "--reuse" in str(error.value)
-
-
 def test_a_damaged_store_does_not_count_as_done(tmp_path):
     path = make_store(tmp_path / "s.h5").path
     good = path.read_bytes()
@@ -411,14 +365,6 @@ def test_an_interrupted_run_goes_on_with_the_names_it_began_with(tmp_path):
     assert EmbeddingRun.open(out, plan).pending_parts() == [1]
 
 
-@pytest.mark.parametrize("changes", [{"labels": np.zeros(8, int)}, {"metric": "l2"}, {"class_names": ("a", "b", "c")}])
-def test_an_interrupted_run_does_not_hide_other_differences(tmp_path, changes):
-    EmbeddingRun.open(tmp_path / "s.h5", make_plan())
-    now = make_plan(**changes)
-    assert continue_plan(tmp_path / "s.h5", now) is now
-    assert continue_plan(tmp_path / "other.h5", now) is now
-
-
 # ---- before the first image
 
 
@@ -453,39 +399,6 @@ def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
     written = (tmp_path / "s.h5.run" / "parts" / "000000.h5").stat().st_size
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - written))
     assert EmbeddingRun.open(tmp_path / "s.h5", plan).pending_parts() == [1]
-
-
-def test_free_space_is_looked_at_before_the_plan_of_an_unfinished_run(tmp_path, monkeypatch):
-    write_part(EmbeddingRun.open(tmp_path / "s.h5", make_plan()), 0)
-    other = make_plan(metric="l2")
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
-    with pytest.raises(ResourceError, match="MB free where this run needs"):
-        EmbeddingRun.open(tmp_path / "s.h5", other)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(Mismatch, match=r"differs in: .*metric"):
-        EmbeddingRun.open(tmp_path / "s.h5", other)
-
-
-def test_the_plan_of_a_run_that_goes_on_is_compared_once_and_under_the_lock(tmp_path, monkeypatch):
-    write_part(EmbeddingRun.open(tmp_path / "s.h5", make_plan()), 0)
-    held = []
-
-    @contextlib.contextmanager
-    def watched(folder):
-        with run_folder.locked(folder) as still_there:
-            held.append("lock")
-            yield still_there
-            held.append("free")
-
-    def compare(*plans):
-        held.append("compare")
-        run_folder.compare_plans(*plans)
-
-    monkeypatch.setattr(parts, "locked", watched)
-    monkeypatch.setattr(parts, "compare_plans", compare)
-    EmbeddingRun.open(tmp_path / "s.h5", make_plan())
-    assert held == ["lock", "compare", "free"]
 
 
 def test_the_estimate_is_near_the_truth(tmp_path):

@@ -14,12 +14,12 @@ import torch
 from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import LabelkitError
 from labelkit.store.embeddings import open_store
-from labelkit.store.hdf5.writing import Image
 from labelkit.store.matches import read_matches
 from labelkit.store.packing import pack_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result, write_result
 from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Image
 from patch_samples import make_both, make_patch_plan
 from store_samples import contents_of, make_store
 from torture_samples import some_matches

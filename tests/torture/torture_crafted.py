@@ -9,7 +9,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from labelkit.store.hdf5.writing import Contents, Image
+from labelkit.store.writer import Contents, Image
 from store_samples import contents_of
 
 Add = Callable[[Any, str], object]

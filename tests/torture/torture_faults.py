@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,48 @@ MODES = ("ENOSPC", "EIO", "kill", "torn", "power")
 
 class Killed(BaseException):
     """Stands for the end of the process: nothing it does afterwards reaches the disk."""
+
+
+class _Raw(io.RawIOBase):
+    """A file whose writes are calls of ``os``, as those of C are not."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def readinto(self, buffer: Any) -> int:
+        return os.readv(self._descriptor, [buffer])
+
+    def write(self, data: Any) -> int:
+        return os.write(self._descriptor, data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return os.lseek(self._descriptor, offset, whence)
+
+    def truncate(self, size: int | None = None) -> int:
+        assert size is not None
+        os.ftruncate(self._descriptor, size)
+        return size
+
+
+_fdopen = os.fdopen
+
+
+def _opened(descriptor: int, mode: str = "r", *args: Any, **options: Any) -> Any:
+    if mode != "w+b":
+        return _fdopen(descriptor, mode, *args, **options)
+    return io.BufferedRandom(_Raw(descriptor))
 
 
 class Disk:
@@ -43,6 +86,7 @@ class Disk:
         self._real = {name: getattr(os, name) for name in CALLS}
         for name in CALLS:
             monkeypatch.setattr(os, name, self._wrap(name))
+        monkeypatch.setattr(os, "fdopen", _opened)
 
     def _wrap(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

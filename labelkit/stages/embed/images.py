@@ -39,8 +39,8 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.reuse import copy_rows
+from labelkit.store.schema import VIEWS
 from labelkit.store.shard_writing import Sharding
-from labelkit.store.views import COLUMN as VIEWS
 from labelkit.store.writing import EmbeddingRun
 
 

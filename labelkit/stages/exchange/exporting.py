@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import time
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +18,13 @@ from labelkit.stages.exchange.parquet import Values, check_parquet, write_parque
 from labelkit.stages.new_files import check_output
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
+from labelkit.store.csv_table import ESCAPED_COLUMN, escape_name, needs_escape
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.foreign.tables import ESCAPED_COLUMN, escape_name, needs_escape
-from labelkit.store.hdf5.writing import strings
 from labelkit.store.results import Result, read_result
 from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
+from labelkit.store.writer import strings
 
 _SINGLE = ("cluster_ids", "pseudo_labels")
-# The first day that the format of zip files knows: the same rows give the same bytes.
-_ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass
@@ -173,7 +170,7 @@ def _row_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
     """One line per image: all that the result says about each."""
     found: dict[str, Values] = {}
     for name, value in result.arrays.items():
-        per_row = RESULT_COLUMNS.get(name, ("n",)) == ("n",)
+        per_row = name not in RESULT_COLUMNS or RESULT_COLUMNS[name].axes == ("n",)
         if per_row and isinstance(value, np.ndarray) and value.shape == (store.n,):
             found[name] = value.astype(np.uint8) if value.dtype == np.bool_ else value
     names = result.arrays.get("names")
@@ -245,32 +242,11 @@ def _cell(value: object) -> object:
 
 
 def _write_npy(file: BinaryIO, export: _Export) -> None:
-    if export.embeddings is not None:
-        _write_array(file, export.embeddings.dtype, export.embeddings.shape, export.blocks())
-    else:
-        assert export.single is not None
-        _write_array(file, export.single.dtype, export.single.shape, iter([export.single]))
+    array = export.single if export.embeddings is None else export.embeddings
+    assert array is not None
+    np.save(file, array, allow_pickle=False)
 
 
 def _write_npz(file: BinaryIO, export: _Export) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-
-        def add(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterator[NDArray[Any]]) -> None:
-            with archive.open(zipfile.ZipInfo(f"{name}.npy", _ZIP_DATE), "w", force_zip64=True) as member:
-                _write_array(member, dtype, shape, blocks)
-
-        if export.embeddings is not None:
-            add("embeddings", export.embeddings.dtype, export.embeddings.shape, export.blocks())
-        for name, array in export.arrays.items():
-            add(name, array.dtype, array.shape, iter([array]))
-
-
-def _write_array(file: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...], blocks: Iterator[NDArray[Any]]) -> None:
-    header: Mapping[str, Any] = {
-        "descr": np.lib.format.dtype_to_descr(dtype),
-        "fortran_order": False,
-        "shape": tuple(int(length) for length in shape),
-    }
-    np.lib.format.write_array_header_1_0(file, dict(header))
-    for block in blocks:
-        file.write(np.ascontiguousarray(block).tobytes())
+    rows = {} if export.embeddings is None else {"embeddings": export.embeddings}
+    np.savez(file, **rows, **export.arrays)  # type: ignore[arg-type]  # no array is called allow_pickle

@@ -8,9 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +25,8 @@ from labelkit.stages.progress import current_progress
 from labelkit.stages.read.locations import remember_images
 from labelkit.stages.result import SimpleResult, Table
 from labelkit.store.embeddings import open_store
-from labelkit.store.foreign.arrays import Column, ForeignRows, read_npy, read_npz, spooled
-from labelkit.store.foreign.hdf5 import read_hdf5
-from labelkit.store.foreign.tables import read_columns, read_csv, read_names
+from labelkit.store.foreign_arrays import Column, ForeignRows, read_hdf5, read_npy, read_npz
+from labelkit.store.foreign_tables import read_csv, read_names
 from labelkit.store.importing import (
     ImportedColumns,
     ImportedImages,
@@ -60,14 +57,11 @@ def import_store(config: ImportConfig) -> SimpleResult:
         raise output_exists(config.out)
     with translated(config.out.parent):
         config.out.parent.mkdir(parents=True, exist_ok=True)
-    with spooled(config.out.parent) as spool:
-        with translated(config.out.parent):
-            foreign = _read(config, spool)
-        digests = {"source": sha256_file(config.source)}
-        if config.ids is not None:
-            digests["ids"] = sha256_file(config.ids)
-        _write(config, foreign, digests)
-    rows = foreign.rows
+    rows, name_where = _read(config)
+    digests = {"source": sha256_file(config.source)}
+    if config.ids is not None:
+        digests["ids"] = sha256_file(config.ids)
+    _write(config, rows, name_where, digests)
     store = open_store(config.out)
     if config.images is not None:
         remember_images(store.content_digest, str(config.images), config.images)
@@ -102,15 +96,8 @@ def import_store(config: ImportConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), tuple(tables))
 
 
-@dataclass(frozen=True)
-class _Foreign:
-    """What was read, and how messages call the row that a name stands in."""
-
-    rows: ForeignRows
-    name_where: Callable[[int], str]
-
-
-def _read(config: ImportConfig, spool: IO[bytes]) -> _Foreign:
+def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
+    """Return what was read, and how messages call the row that a name stands in."""
     wanted = {
         "embeddings": config.embeddings_key,
         "ids": config.ids_key,
@@ -122,11 +109,11 @@ def _read(config: ImportConfig, spool: IO[bytes]) -> _Foreign:
     if kind == ".npy":
         rows = read_npy(config.source)
     elif kind == ".npz":
-        rows = read_npz(config.source, wanted, spool)
+        rows = read_npz(config.source, wanted)
     elif kind == ".csv":
-        rows = read_csv(config.source, wanted, spool)
+        rows = read_csv(config.source, wanted)
     else:
-        rows = read_hdf5(config.source, wanted, spool)
+        rows = read_hdf5(config.source, wanted)
     ids = config.ids
     if ids is None and "ids" not in rows.columns:
         inside = [name for name in rows.left_out if name.split("/")[0] == "obs"]
@@ -137,17 +124,18 @@ def _read(config: ImportConfig, spool: IO[bytes]) -> _Foreign:
             )
         current_progress().message(f"{config.source}: no names: rows are called by their numbers; --ids gives names")
     if ids is None:
-        return _Foreign(rows, rows.where)
+        return rows, rows.where
     if ids.suffix.lower() == ".txt":
         rows.columns["ids"] = read_names(ids)
-        return _Foreign(rows, lambda row: f"{ids} line {row + 1}")
-    columns, lines = read_columns(ids, wanted if kind == ".npy" else {})
-    rows.columns.update(columns)
-    return _Foreign(rows, lambda row: f"{ids} line {lines[row]}")
+        return rows, lambda row: f"{ids} line {row + 1}"
+    named = read_csv(ids, wanted if kind == ".npy" else {}, with_rows=False)
+    rows.columns.update(named.columns)
+    return rows, named.where
 
 
-def _write(config: ImportConfig, foreign: _Foreign, digests: Mapping[str, str]) -> None:
-    rows = foreign.rows
+def _write(
+    config: ImportConfig, rows: ForeignRows, name_where: Callable[[int], str], digests: Mapping[str, str]
+) -> None:
     n = len(rows.embeddings)
     for role, column in rows.columns.items():
         if role not in ("class_names", "split_names") and len(column) != n:
@@ -157,14 +145,14 @@ def _write(config: ImportConfig, foreign: _Foreign, digests: Mapping[str, str]) 
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
     check_rows(rows.embeddings, dtype, config.normalized, rows.where)
-    names = _names(rows.columns.get("ids"), n, foreign.name_where)
+    names = _names(rows.columns.get("ids"), n, name_where)
     order = np.array(sorted(range(n), key=[name_bytes(name) for name in names].__getitem__), dtype=np.int64)
     for first, second in itertools.pairwise(order.tolist()):
         if names[first] == names[second]:
-            problem = f"{names[second]!r} is also the name in {foreign.name_where(first)}"
-            raise Refused(foreign.name_where(second), problem, "Give every row a name of its own.")
+            problem = f"{names[second]!r} is also the name in {name_where(first)}"
+            raise Refused(name_where(second), problem, "Give every row a name of its own.")
     sample_ids = [names[row] for row in order]
-    columns = _columns(rows.columns, order, foreign.name_where)
+    columns = _columns(rows.columns, order, name_where)
     word = f"sha256:{digests['source']}" if config.model is None else config.model
     write_imported(
         config.out,

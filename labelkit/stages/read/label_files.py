@@ -20,8 +20,8 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.reading import sha256_file
 from labelkit.stages.pictures.files import image_folder
 from labelkit.stages.progress import current_progress
+from labelkit.store.csv_table import escape_name, needs_escape
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.foreign.tables import escape_name, needs_escape
 from labelkit.store.results import Result, list_results, read_result
 from labelkit.store.schema import RESULT_NAME
 

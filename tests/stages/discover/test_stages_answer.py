@@ -35,8 +35,8 @@ from labelkit.stages.discover.made_groups import GroupingRule
 from labelkit.stages.evaluate.answers import evaluate_answer
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.results import read_result, write_result
+from labelkit.store.writer import Contents, Image
 from numpy.typing import NDArray
 
 Build = Callable[..., EmbeddingStore]

@@ -19,8 +19,8 @@ from labelkit.errors import ConfigError
 from labelkit.stages.exchange import parquet
 from labelkit.stages.exchange.exporting import export_store
 from labelkit.stages.exchange.importing import import_store
+from labelkit.store.csv_table import escape_name, unescape_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.foreign.tables import escape_name, unescape_name
 from labelkit.store.results import read_result
 from labelkit.store.schema import name_bytes, name_fault
 from numpy.typing import NDArray

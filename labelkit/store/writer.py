@@ -1,38 +1,37 @@
-"""Write HDF5 files whose bytes depend on their contents only, without HDF5 touching the disk.
+"""Write HDF5 files by the rules of ``labelkit.store.schema``.
 
-On a full disk HDF5's own writing can crash the process and take older rows with it. It is given a file object that
-records its few hundred bytes of metadata, with datasets allocated but never filled; the arrays then go to the offsets
-it assigned, by our own plain writes. One mechanism serves every size, from a part in memory to a store larger than
-memory. The format is described in ``labelkit.store.schema``.
+h5py writes through a Python file object, never by path: a full disk is then an ``OSError`` and no crash. The same
+contents have the same content digest, whatever wrote the bytes.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, BinaryIO, Self
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit import __version__
+from labelkit.errors import StoreError, output_exists
 from labelkit.store import schema
-from labelkit.store.commit import write_all
+from labelkit.store.commit import canonical_json, commit_bytes
 from labelkit.store.digests import (
     BlockDigester,
     attribute_line,
-    bytes_of,
     dataset_line,
     digest_of_lines,
     group_line,
     rows_per_block,
     sha256_of,
 )
+from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_text
 
 Array = NDArray[Any]
@@ -82,6 +81,27 @@ class Contents:
     datasets: dict[str, Array | Stream] = field(default_factory=dict)
     attributes: dict[str, dict[str, AttributeValue]] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, file_format: str, datasets: Mapping[str, Array | Stream] | None = None, **root: AttributeValue) -> Self:
+        """Return contents of a format, with attributes of the root."""
+        contents = cls(dict(datasets or {}))
+        contents.set("", **{"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": "", **root})
+        return contents
+
+    @classmethod
+    def made(cls, file_format: str, datasets: Mapping[str, Array], **texts: Mapping[str, object]) -> Self:
+        """Return the contents of a small file of its own, made by this labelkit.
+
+        Args:
+            file_format: such as ``labelkit.matches``.
+            datasets: by name.
+            texts: JSON objects by name, such as the recipe.
+        """
+        contents = cls.of(file_format, datasets, created_by=f"labelkit {__version__}")
+        for name, value in texts.items():
+            contents.set_json("", name, canonical_json(dict(value)))
+        return contents
+
     def set(self, group: str, **values: AttributeValue) -> None:
         """Set attributes of a group."""
         self.attributes.setdefault(group, {}).update(values)
@@ -107,57 +127,8 @@ def strings(values: Iterable[str]) -> Array:
     return np.array(raw, dtype=f"S{max((len(value) for value in raw), default=1) or 1}")
 
 
-class _Recorder(io.RawIOBase):
-    """A file object that keeps what HDF5 writes as (offset, bytes)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[tuple[int, bytes]] = []
-        self.size = 0
-        self._position = 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: Any) -> int:
-        block = bytes(data)
-        self.writes.append((self._position, block))
-        self._position += len(block)
-        self.size = max(self.size, self._position)
-        return len(block)
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        start, stop = self._position, self._position + len(view)
-        view[:] = bytes(len(view))
-        for offset, block in self.writes:
-            low, high = max(offset, start), min(offset + len(block), stop)
-            if low < high:
-                view[low - start : high - start] = block[low - offset : high - offset]
-        self._position = stop
-        return len(view)
-
-    def truncate(self, size: int | None = None) -> int:
-        self.size = self._position if size is None else size
-        return self.size
-
-
 class Image:
-    """The bytes of a file: the same contents give the same bytes, in memory or streamed.
+    """A file that is to be written: its contents, with all digests.
 
     Args:
         contents: what it holds; block digests and the content digest are added here.
@@ -165,11 +136,9 @@ class Image:
         alignment: large arrays begin at multiples of this.
 
     Attributes:
-        size: bytes of the file.
         content_digest: its identity, 64 hexadecimal digits.
         contents: all that is in it, digests included.
         groups: paths of all groups.
-        offsets: where the bytes of each dataset begin in the file.
         sha256: of the bytes of each dataset that has no block digests; only where they were made here.
     """
 
@@ -187,15 +156,13 @@ class Image:
             if data.shape and data.shape[0] * row_bytes > block_bytes:
                 block_rows = rows_per_block(row_bytes, block_bytes)
                 digests = _block_digests(data, block_rows * row_bytes)
-                datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
+                table = datasets[f"digests/{path}"] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
                 attributes[f"digests/{path}"] = {"block_rows": block_rows}
-                lines.append(dataset_line(path, data.dtype, data.shape, hashlib.sha256(digests).hexdigest()))
+                digest = hashlib.sha256(digests).hexdigest()
+                lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
             else:
-                self.sha256[path] = sha256_of(_rows(data)).hexdigest()
-                lines.append(dataset_line(path, data.dtype, data.shape, self.sha256[path]))
-        for path in datasets.keys() - contents.datasets.keys():
-            digest = sha256_of(_rows(datasets[path])).hexdigest()
-            lines.append(dataset_line(path, datasets[path].dtype, datasets[path].shape, digest))
+                digest = self.sha256[path] = sha256_of(rows_of(data)).hexdigest()
+            lines.append(dataset_line(path, data.dtype, data.shape, digest))
         groups = {""} | {path for path in attributes if path not in datasets}
         for path in list(datasets) + list(groups):
             parts = path.split("/")[:-1]
@@ -206,7 +173,8 @@ class Image:
         self.content_digest = digest_of_lines(lines)
         attributes.setdefault("", {})["content_digest"] = self.content_digest
         self.contents = Contents(datasets, attributes)
-        self._lay_out(sorted(groups), alignment)
+        self.groups = sorted(groups)
+        self._alignment = alignment
 
     @classmethod
     def verbatim(cls, contents: Contents, groups: Iterable[str]) -> Self:
@@ -219,107 +187,100 @@ class Image:
         image = cls.__new__(cls)
         image.content_digest = attribute_text(contents.attributes[""]["content_digest"])
         image.contents, image.sha256 = contents, {}
-        image._lay_out(sorted(set(groups) | {""}), schema.ALIGNMENT)
+        image.groups, image._alignment = sorted(set(groups) | {""}), schema.ALIGNMENT
         return image
 
-    def _lay_out(self, groups: list[str], alignment: int) -> None:
-        recorder = _Recorder()
-        self.groups = groups
-        self.offsets: dict[str, int] = {}
-        with h5py.File(
-            recorder,
-            "w",
-            libver=("v108", "v108"),
-            alignment_threshold=schema.ALIGNMENT,
-            alignment_interval=alignment,
-        ) as file:
-            create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-            create.set_layout(h5py.h5d.CONTIGUOUS)
-            create.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-            create.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-            create.set_obj_track_times(False)
-            for path in groups:
-                if path:
-                    file.create_group(path, track_order=False)
-            for path, data in sorted(self.contents.datasets.items()):
-                space = h5py.h5s.create_simple(data.shape) if data.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-                dataset = h5py.h5d.create(file.id, path.encode(), _hdf5_type(data.dtype), space, dcpl=create)
-                offset = dataset.get_offset()
-                if offset is not None:
-                    self.offsets[path] = offset
-            for path, values in sorted(self.contents.attributes.items()):
-                for name, value in sorted(values.items()):
-                    array = _attribute_array(value)
-                    kind = h5py.string_dtype("utf-8", array.dtype.itemsize) if array.dtype.kind == "S" else array.dtype
-                    file[f"/{path}"].attrs.create(name, array, dtype=kind)
-        self._metadata = recorder.writes
-        self.size = recorder.size
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all values: about those of the file."""
+        return sum(data.dtype.itemsize * math.prod(data.shape) for data in self.contents.datasets.values())
 
-    def pieces(self) -> Iterator[tuple[int, memoryview]]:
-        """Yield (offset, bytes) of all that is not zero, metadata first; a later piece may repair an earlier one."""
-        for offset, block in self._metadata:
-            yield offset, memoryview(block)
-        for path, offset in sorted(self.offsets.items(), key=lambda item: item[1]):
-            for rows in _rows(self.contents.datasets[path]):
-                yield offset, bytes_of(rows)
-                offset += rows.nbytes
-
-    def metadata(self, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of the file as they are without those of datasets, which are zeros here."""
-        found = bytearray(stop - start)
-        for offset, block in self._metadata:
-            low, high = max(offset, start), min(offset + len(block), stop)
-            if low < high:
-                found[low - start : high - start] = block[low - offset : high - offset]
-        return bytes(found)
-
-    def to_bytes(self) -> bytes:
-        """Return the whole file."""
-        image = bytearray(self.size)
-        for offset, block in self.pieces():
-            image[offset : offset + len(block)] = block
-        return bytes(image)
-
-    def write_to(self, descriptor: int) -> None:
-        """Write the file into a new, empty one: reserve its whole size, then fill it.
+    def write(self, file: BinaryIO) -> dict[str, int]:
+        """Write into a new, empty file, open for reading and writing; return where each dataset begins that has bytes.
 
         Raises:
             OSError: the disk is full, ...
         """
-        reserve(descriptor, self.size)
-        for offset, block in self.pieces():
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            write_all(descriptor, block)
+        offsets: dict[str, int] = {}
+        with h5py.File(
+            file,
+            "w",
+            libver=("v108", "v108"),
+            alignment_threshold=schema.ALIGNMENT,
+            alignment_interval=self._alignment,
+        ) as hdf5:
+            for path in self.groups[1:]:
+                hdf5.create_group(path, track_order=False)
+            for path, data in sorted(self.contents.datasets.items()):
+                if data.dtype.kind not in "iufS":
+                    raise TypeError(f"a store cannot hold values of type {data.dtype}")
+                kind = _hdf5_type(data.dtype)
+                dataset = hdf5.create_dataset(path, data.shape, kind, track_times=False)
+                start = 0
+                for rows in rows_of(data):
+                    if rows.size:
+                        dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
+                        start += len(rows) if rows.shape else 0
+                if dataset.id.get_offset() is not None:
+                    offsets[path] = dataset.id.get_offset()
+            for path, values in sorted(self.contents.attributes.items()):
+                for name, value in sorted(values.items()):
+                    array = _attribute_array(value)
+                    hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
+        return offsets
+
+    def to_bytes(self) -> bytes:
+        """Return the whole file."""
+        buffer = io.BytesIO()
+        self.write(buffer)
+        return buffer.getvalue()
 
 
-def reserve(descriptor: int, size: int) -> None:
-    """Give a new file its size, with the disk space reserved where the file system can do that.
+def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
+    """Write a small file whole, never over other content, and return its content digest.
+
+    Args:
+        path: file to write.
+        contents: what it shall hold; the same content twice is no error.
+        options: that choose another name, for messages; default: ``--out``.
+        overwrite: replace other content.
 
     Raises:
-        OSError: the disk is full, ...
+        OutputExistsError: the file is there and has other content, or is damaged.
+        ResourceError: the disk is full, no permission, ...
     """
-    if hasattr(os, "posix_fallocate"):
+    image = Image(contents)
+    try:
+        commit_bytes(path, image.to_bytes(), replace=overwrite)
+    except FileExistsError as error:
         try:
-            os.posix_fallocate(descriptor, 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENODEV, errno.ENOSYS):
-                raise
-        else:
-            return
-    os.ftruncate(descriptor, size)
+            with open_file(path, str(contents.attributes[""]["format"])) as file:
+                same = file.content_digest == image.content_digest
+                for name in file.datasets if same else ():
+                    file.read(name)
+        except StoreError as fault:
+            raise output_exists(path, *options, state=f"and cannot be used ({fault.problem})") from error
+        if not same:
+            raise output_exists(path, *options, state="and has other content") from error
+    return image.content_digest
 
 
-def _hdf5_type(dtype: np.dtype[Any]) -> Any:
-    if dtype.kind == "S":
-        dtype = h5py.string_dtype("utf-8", dtype.itemsize)
-    elif dtype.kind not in "iuf":
-        raise TypeError(f"a store cannot hold values of type {dtype}")
-    return h5py.h5t.py_create(dtype, logical=True)
+def rows_of(data: Array | Stream) -> Iterator[Array]:
+    """Read a dataset that is to be written, in pieces of whole rows."""
+    if isinstance(data, Stream):
+        yield from data.blocks()
+    else:
+        yield data
 
 
 def attribute_text(value: AttributeValue) -> str:
     """Return the text of an attribute that holds one."""
     return value if isinstance(value, str) else name_text(np.asarray(value).item())
+
+
+def _hdf5_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    found: np.dtype[Any] = h5py.string_dtype("utf-8", dtype.itemsize) if dtype.kind == "S" else dtype
+    return found
 
 
 def _attribute_array(value: AttributeValue) -> Array:
@@ -337,13 +298,6 @@ def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
     if isinstance(data, Stream) and data.digests is not None:
         return data.digests
     digester = BlockDigester(block_bytes)
-    for rows in _rows(data):
+    for rows in rows_of(data):
         digester.update(rows)
     return digester.finish()
-
-
-def _rows(data: Array | Stream) -> Iterator[Array]:
-    if isinstance(data, Stream):
-        yield from data.blocks()
-    else:
-        yield data

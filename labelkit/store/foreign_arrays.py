@@ -1,0 +1,331 @@
+"""Rows made elsewhere, in ``.npy``, ``.npz`` and HDF5 files: which array means what, and what they hold.
+
+Tables of text are read by ``labelkit.store.foreign_tables``. Nothing here runs a pickle. Of an HDF5 file, only the
+datasets that were asked for and the links that lead to them are looked at, and ``labelkit.store.structure`` refuses
+the rest. Strings of variable length are read here and nowhere else in labelkit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
+from labelkit.store import schema
+from labelkit.store.schema import name_bytes, name_text
+from labelkit.store.structure import DatasetInfo, Refuse, checked_type, look_at, one_line, open_hdf5, open_regular
+
+USUAL_NAMES: dict[str, tuple[str, ...]] = {
+    "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
+    "ids": ("sample_ids", "ids", "paths", "path", "filenames", "files", "names", "obs/_index", "obs/index"),
+    "labels": ("labels", "label", "targets", "y", "obs/labels", "obs/label"),
+    "splits": ("splits", "split"),
+    "labeled": ("labeled",),
+    "class_names": ("class_names", "classes"),
+    "split_names": ("split_names",),
+}
+"""Names looked for, the first that is there, where no option says another; capitals do not matter.
+
+In a file of AnnData, names and labels are in the group ``obs``.
+"""
+
+_WHOLE = "Restore the file or write it again."
+_OBSERVATIONS, _CODES, _NAMES = "obs", "/codes", "/categories"
+
+Column = list[str] | NDArray[Any]
+
+
+@dataclass
+class ForeignRows:
+    """What a foreign file holds, rows in its own order; nothing is checked but types and lengths.
+
+    Attributes:
+        embeddings: (n, d) numbers of any type, a map of the file where it holds them in one piece.
+        columns: by meaning: ``ids``, ``labels``, ``splits``, ``labeled`` with n texts or integers each, and
+            ``class_names``, ``split_names`` with a name per number.
+        place: number of a row to how messages call it is ``place % row``.
+        lines: (n,) numbers of the rows in messages, where they do not count from 0.
+        found: which array or column was taken for what.
+        left_out: other arrays or columns.
+    """
+
+    embeddings: NDArray[Any]
+    columns: dict[str, Column]
+    place: str
+    lines: NDArray[np.int64] | None = None
+    found: dict[str, str] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def where(self, row: int) -> str:
+        """Return how messages call a row."""
+        return self.place % (row if self.lines is None else self.lines[row])
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What is known about an array before it is read."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return "(" + ", ".join(map(str, self.shape)) + ")"
+
+    def check_table(self, where: str) -> None:
+        """Refuse embeddings that are no table of numbers."""
+        if self.dtype.kind not in "iuf":
+            remedy = "Write the rows as one array of numbers, such as float32."
+            raise Refused(where, f"embeddings of type {self.dtype} are no numbers that a row can have", remedy)
+        if len(self.shape) != 2 or 0 in self.shape:
+            problem = f"embeddings of shape {self}, expected (rows, values), neither of them 0"
+            raise Refused(where, problem, "Write one row per image.")
+
+
+def _choose(where: str, found: Mapping[str, _Shape], wanted: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the name of the array for each role, ``embeddings`` first; roles that the file lacks are left out.
+
+    Args:
+        where: the file.
+        found: what it holds, by name.
+        wanted: by role, the name that the user gave, or ``None``.
+
+    Raises:
+        ConfigError: a name that was given is not there.
+        Refused: no array can be the embeddings.
+    """
+    names = ", ".join(f"{name} {array}" for name, array in list(found.items())[:20]) or "nothing"
+    by_lower = {name.lower(): name for name in reversed(list(found))}
+    chosen: dict[str, str] = {}
+    for role, usual_names in USUAL_NAMES.items():
+        given = wanted.get(role)
+        if given is not None and given not in found:
+            option = f"--{role.replace('_', '-')}-key"
+            raise ConfigError(option, f"{where} has no {given!r}; it has: {names}", "Choose one of them.")
+        usual = given or next((by_lower[name] for name in usual_names if name in by_lower), None)
+        if usual is not None and (given or usual not in chosen.values()):
+            chosen[role] = usual
+    if "embeddings" not in chosen:
+        tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
+        if len(tables) != 1:
+            problem = f"it is not clear which array holds the embeddings; it has: {names}"
+            raise Refused(where, problem, "Name it with --embeddings-key.")
+        chosen["embeddings"] = tables[0]
+    return {"embeddings": chosen.pop("embeddings"), **chosen}
+
+
+def _plain_column(values: NDArray[Any], where: str) -> Column:
+    """Return a column as texts, or as integers; numbers with a point, such as labels with gaps, become texts."""
+    if values.ndim != 1 or values.dtype.kind not in "iubfSUO":
+        problem = f"type {values.dtype} of shape {_Shape(values.shape, values.dtype)}, expected one integer or text "
+        raise Refused(where, f"{problem}per row", "Write it as such an array.")
+    if values.dtype.kind in "iub":
+        if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
+            raise Refused(where, "holds integers above 64 bits with a sign", "Write smaller numbers.")
+        return values.astype(np.int64)
+    return [name_text(text) if isinstance(text, bytes) else str(text) for text in values.tolist()]
+
+
+# ---- .npy and .npz
+
+
+def _refuse_objects(where: str) -> NoReturn:
+    problem = "holds Python objects, which only a pickle could bring back, and a pickle can run anything"
+    raise Refused(where, problem, "Write numbers and texts as arrays of their own type.")
+
+
+def read_npy(path: Path) -> ForeignRows:
+    """Map the rows of a ``.npy`` file.
+
+    Raises:
+        NotAStore: it is none.
+        Refused: it holds objects, or no table of numbers.
+        Damaged: it is cut off.
+    """
+    where = str(path)
+    with open_regular(path) as file:
+        start = file.read(6)
+    if start != b"\x93NUMPY":
+        problem = "is not in NumPy's .npy format" if start else "is empty"
+        raise NotAStore(where, problem, "Write it with numpy.save.")
+    try:
+        rows = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OSError, SyntaxError, TypeError) as error:
+        if "Python objects" in str(error):
+            _refuse_objects(where)
+        raise Damaged(where, f"is cut off, or its header cannot be read ({str(error)[:100]})", _WHOLE) from error
+    _Shape(rows.shape, rows.dtype).check_table(where)
+    return ForeignRows(rows, {}, f"{where} row %d")
+
+
+def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
+    """Read a ``.npz`` file into memory.
+
+    Raises:
+        NotAStore: it is none.
+        ConfigError: an array that was named is not there.
+        Refused: no array can be the embeddings; it holds objects, or declares more than its bytes can hold.
+        Damaged: it is cut off or changed.
+    """
+    where = str(path)
+    with open_regular(path) as file:
+        if not zipfile.is_zipfile(file):
+            raise NotAStore(where, "is not in NumPy's .npz format", "Write it with numpy.savez.")
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _read_archive(archive, where, wanted)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+            raise Damaged(where, f"cannot be unpacked ({str(error)[:100]})", _WHOLE) from error
+
+
+def _read_archive(archive: zipfile.ZipFile, where: str, wanted: Mapping[str, str | None]) -> ForeignRows:
+    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    shapes: dict[str, _Shape] = {}
+    for name, info in members.items():
+        if info.file_size > schema.FILTER_RATIO * max(info.compress_size, 1024):
+            problem = f"{info.file_size} bytes declared, {info.compress_size} stored"
+            raise Refused(f"{where}:{name}", problem, "Write it with numpy.savez.")
+        with archive.open(info) as member:
+            wide = np.lib.format.read_magic(member) != (1, 0)
+            read_header = np.lib.format.read_array_header_2_0 if wide else np.lib.format.read_array_header_1_0
+            shape, _, dtype = read_header(member)
+        if not dtype.hasobject or name in wanted.values():
+            shapes[name] = _Shape(shape, dtype)
+        elif any(name.lower() in usual for usual in USUAL_NAMES.values()):
+            _refuse_objects(f"{where}:{name}")
+    chosen = _choose(where, shapes, wanted)
+    arrays: dict[str, NDArray[Any]] = {}
+    for role, name in chosen.items():
+        if shapes[name].dtype.hasobject:
+            _refuse_objects(f"{where}:{name}")
+        if role == "embeddings":
+            shapes[name].check_table(f"{where}:{name}")
+        with archive.open(members[name]) as member:
+            arrays[role] = np.lib.format.read_array(member, allow_pickle=False)
+    rows = arrays.pop("embeddings")
+    columns = {role: _plain_column(values, f"{where}:{chosen[role]}") for role, values in arrays.items()}
+    left_out = [name for name in members if name not in chosen.values()]
+    return ForeignRows(rows, columns, f"{where}:{chosen['embeddings']} row %d", found=chosen, left_out=left_out)
+
+
+# ---- HDF5
+
+
+def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
+    """Read the arrays of a foreign HDF5 file; embeddings in one piece are mapped, others read into memory.
+
+    Args:
+        path: the file.
+        wanted: by role, the path of a dataset, or ``None`` to look among those of the root group.
+
+    Raises:
+        NotAStore: it is no HDF5 file.
+        ConfigError: a dataset that was named is not there.
+        Refused: it holds what is never read; see ``labelkit.store.schema``.
+        Damaged: HDF5 cannot read it.
+    """
+    where = str(path)
+    with open_regular(path) as handle:
+        try:
+            with open_hdf5(handle, where) as file:
+                named = {role: None if key is None else key.strip("/") for role, key in wanted.items()}
+                return _ForeignFile(file, handle, where).read(named)
+        except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise Damaged(where, f"HDF5 cannot read it ({one_line(error)})", _WHOLE) from error
+
+
+def _foreign_type(kind: Any, size: int, refuse: Refuse) -> np.dtype[Any]:
+    if kind.get_class() == h5py.h5t.STRING and kind.is_variable_str() and not kind.committed():
+        return np.dtype(object)
+    if kind.get_class() == h5py.h5t.ENUM and kind.dtype == np.dtype(np.bool_):
+        return np.dtype(np.bool_)
+    return checked_type(kind, size, refuse)
+
+
+class _ForeignFile:
+    """A foreign HDF5 file: what is not asked for is not looked at."""
+
+    def __init__(self, file: h5py.File, handle: Any, where: str) -> None:
+        self._file, self._handle, self._where = file, handle, where
+        self._size = handle.seek(0, 2)
+        self._seen: dict[str, DatasetInfo] = {}
+
+    def read(self, wanted: Mapping[str, str | None]) -> ForeignRows:
+        members = list(self._members(""))
+        if _OBSERVATIONS in members and not self._look(_OBSERVATIONS):
+            members.remove(_OBSERVATIONS)
+            members += self._members(_OBSERVATIONS)
+        given = {role: key for role, key in wanted.items() if key is not None}
+        chosen = _choose(self._where, self._shapes(members, given), wanted)
+        left_out = [name for name in members if name not in chosen.values()]
+        labels = chosen.get("labels", "")
+        if labels + _CODES in self._seen:
+            chosen |= {"labels": labels + _CODES, "class_names": labels + _NAMES}
+        found = {role: f"/{name}" for role, name in chosen.items()}
+        places = {role: f"{self._where}:{name}" for role, name in found.items()}
+        info = self._seen[chosen["embeddings"]]
+        _Shape(info.shape, info.dtype).check_table(places["embeddings"])
+        rows: NDArray[Any]
+        if info.offset is None or info.offset % info.dtype.itemsize:
+            rows = self._file[name_bytes(chosen["embeddings"])][...]
+        else:
+            rows = np.memmap(self._handle, info.dtype, "r", info.offset, info.shape)
+        columns = {
+            role: _plain_column(self._file[name_bytes(name)][...], places[role])
+            for role, name in chosen.items()
+            if role != "embeddings"
+        }
+        return ForeignRows(rows, columns, f"{places['embeddings']} row %d", found=found, left_out=left_out)
+
+    def _shapes(self, names: list[str], given: Mapping[str, str]) -> dict[str, _Shape]:
+        """Look at the datasets that were named, those with usual names, and others of the root group if need be."""
+        usual = {name for role, known in USUAL_NAMES.items() if role not in given for name in known}
+        there: dict[str, str] = {}
+        for name in dict.fromkeys([*given.values(), *(name for name in names if name.lower() in usual)]):
+            # Categories of pandas are a group of numbers and their names.
+            if self._look(name + _CODES) and self._look(name + _NAMES):
+                there[name] = name + _CODES
+            elif self._look(name):
+                there[name] = name
+        if "embeddings" not in given and not {name.lower() for name in there} & set(USUAL_NAMES["embeddings"]):
+            for name in names:
+                with contextlib.suppress(Refused):
+                    if name not in there and "/" not in name and self._look(name):
+                        there[name] = name
+        infos = {name: self._seen[key] for name, key in there.items()}
+        return {name: _Shape(info.shape, info.dtype) for name, info in infos.items()}
+
+    def _members(self, group: str) -> Iterator[str]:
+        """Paths of all that links of a group lead to, but for those that lead elsewhere."""
+        opened = h5py.h5g.open(self._file.id, name_bytes("/" + group))
+        for name in opened:
+            if opened.links.get_info(name).type == h5py.h5l.TYPE_HARD:
+                yield f"{group}/{name_text(name)}".lstrip("/")
+
+    def _look(self, path: str) -> bool:
+        """Check a dataset and the links that lead to it; say whether it is there."""
+
+        def refuse(problem: str) -> NoReturn:
+            remedy = "Write the arrays anew, as plain datasets of one file."
+            raise Refused(f"{self._where}:/{path}", f"is not read: {problem}", remedy)
+
+        item = h5py.h5g.open(self._file.id, b"/")
+        for part in path.split("/"):
+            name = name_bytes(part)
+            if not isinstance(item, h5py.h5g.GroupID) or name in (b"", b".") or not item.links.exists(name):
+                return False
+            if item.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+                refuse("a soft or external link")
+            item = h5py.h5o.open(item, name)
+        if not isinstance(item, h5py.h5d.DatasetID):
+            return False
+        self._seen[path] = look_at(item, self._size, refuse, may_filter=True, type_of=_foreign_type)
+        return True

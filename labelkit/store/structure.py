@@ -1,0 +1,166 @@
+"""Open HDF5 files of anybody, and look at how their datasets are stored before any of their data is used.
+
+Links that lead elsewhere, types, filters, storage and sizes that a format does not allow are refused. The formats are
+described in ``labelkit.store.schema``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import h5py
+import numpy as np
+
+from labelkit import reading
+from labelkit.errors import Damaged, NotAStore, resource_error
+from labelkit.store import schema
+from labelkit.store.digests import RESTORE
+
+Refuse = Callable[[str], NoReturn]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""First bytes of an HDF5 file."""
+_FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
+_TYPE_CLASSES = {h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM, h5py.h5t.STRING}
+
+
+# ---- the file
+
+
+def _remedy(path: Path) -> str:
+    """What to give in the place of what is no regular file."""
+    near = path.with_name(path.name + ".h5")
+    if near.is_file():
+        return f"Did you mean `{near}`?"
+    inside = [file for file in path.glob("*.h5") if file.is_file()] if path.is_dir() else []
+    if inside:
+        return f"Give a file in it: the newest is `{max(inside, key=lambda file: file.stat().st_mtime)}`."
+    return "Give a file written by labelkit."
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; never waits, as opening a named pipe would.
+
+    Raises:
+        NotAStore: there is no such file, or it is not a regular one.
+        ResourceError: the system does not let us read it.
+    """
+    try:
+        return reading.open_regular(path, buffering=0)
+    except (reading.NotRegularError, IsADirectoryError) as error:
+        raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotAStore(str(path), "there is no such file", reading.find_or_make_store(path)) from error
+    except OSError as error:
+        raise resource_error(error, str(path)) from error
+
+
+def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
+    """Let HDF5 open a file, whoever wrote it.
+
+    Raises:
+        NotAStore: it is no HDF5 file.
+        Damaged: HDF5 cannot open it.
+    """
+    handle.seek(0)
+    if handle.read(len(SIGNATURE)) != SIGNATURE:
+        raise NotAStore(where, "not an HDF5 file", "Give a file written by labelkit.")
+    try:
+        return h5py.File(handle, "r")
+    except Exception as error:
+        short = "truncated" in str(error)
+        problem = "shorter than it says, it was cut off" if short else f"HDF5 cannot open it ({one_line(error)})"
+        raise Damaged(where, problem, RESTORE) from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return what HDF5 says, short enough for a message."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+# ---- what is allowed
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known about a dataset of a checked file.
+
+    Attributes:
+        dtype: type of its values, as NumPy sees it.
+        shape: its shape.
+        offset: where its bytes begin in the file, or ``None`` where they are not in one piece.
+        block_rows: rows per digest in ``digests/PATH``, or 0 where the content digest covers its bytes.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int | None
+    block_rows: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+
+def checked_type(kind: Any, size: int, refuse: Refuse) -> np.dtype[Any]:
+    """Return the NumPy type of a dataset or attribute; refuse all but numbers, enumerations and plain strings."""
+    if kind.committed():
+        refuse("a named type")
+    if kind.get_class() not in _TYPE_CLASSES:
+        refuse("a type other than integer, float, enumeration or fixed-length string")
+    if kind.get_class() == h5py.h5t.STRING and kind.is_variable_str():
+        refuse("a string of variable length")
+    try:
+        dtype: np.dtype[Any] = kind.dtype
+    except Exception as error:
+        refuse(f"a number type that is not known ({one_line(error)})")
+    if dtype.kind not in "iufS" or dtype.itemsize > size:
+        refuse(f"a type that is not allowed: {dtype}")
+    return np.dtype(dtype.str)
+
+
+def checked_shape(space: Any, refuse: Refuse) -> tuple[int, ...]:
+    """Return the lengths of a dataset or attribute; refuse one that has none."""
+    if space.get_simple_extent_type() not in (h5py.h5s.SIMPLE, h5py.h5s.SCALAR):
+        refuse("no data space")
+    return tuple(int(length) for length in space.get_simple_extent_dims())
+
+
+def look_at(
+    dataset: Any, size: int, refuse: Refuse, *, may_filter: bool, type_of: Callable[..., np.dtype[Any]] = checked_type
+) -> DatasetInfo:
+    """Check how a dataset is stored, without reading it.
+
+    Args:
+        dataset: its identifier.
+        size: bytes of the file.
+        refuse: raises the error, given what is wrong.
+        may_filter: whether it may be compressed.
+        type_of: gets the type, the size and ``refuse``; returns NumPy's type.
+    """
+    create = dataset.get_create_plist()
+    layout = create.get_layout()
+    # Before anything else: asking a virtual dataset for its shape opens other files.
+    if layout == h5py.h5d.VIRTUAL:
+        refuse("a virtual dataset")
+    if create.get_external_count():
+        refuse("storage outside of the file")
+    dtype = type_of(dataset.get_type(), size, refuse)
+    shape = checked_shape(dataset.get_space(), refuse)
+    stored = dataset.get_storage_size()
+    declared = dtype.itemsize * math.prod(shape)
+    filters = [create.get_filter(i)[0] for i in range(create.get_nfilters())]
+    if filters and (not may_filter or any(code not in _FILTERS for code in filters)):
+        refuse(f"filters that are not allowed here: {filters}")
+    if layout == h5py.h5d.CHUNKED and dtype.itemsize * math.prod(create.get_chunk()) > schema.CHUNK_BYTES:
+        refuse(f"chunks above {schema.CHUNK_BYTES >> 20} MiB")
+    offset = dataset.get_offset() if layout == h5py.h5d.CONTIGUOUS else None
+    inside = stored <= size and (offset is None or offset + declared <= size)
+    if not inside or declared > stored * (schema.FILTER_RATIO if filters else 1):
+        refuse(f"{declared} bytes declared, {stored} bytes stored in a file of {size}")
+    return DatasetInfo(dtype, shape, offset)
