@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, StoreError, output_exists, resource_error
+from labelkit.errors import Mismatch, Refused, StoreError, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -98,6 +98,9 @@ def pack_store(
         except FileExistsError:
             # Another process was first, just now.
             _check_same(out, store, results, sharded=sharding is not None)
+        except UnicodeEncodeError as error:
+            problem = f"would hold {error.object!r}, a name that is not UTF-8"
+            raise Refused(str(out), problem, "Delete the results that other programs made.") from error
         except OSError as error:
             raise resource_error(error, str(out)) from error
     shards = len(image.borders) if isinstance(image, ShardedImage) else 0
