@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import reading
-from labelkit.algorithms.mapped import map_of, release
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.store import schema
 from labelkit.store.digests import (
@@ -451,8 +450,6 @@ class CheckedFile:
     def map(self, path: str) -> Array:
         """Return a dataset as a read-only map of the file, or as an array where it is not in one piece."""
         info = self.datasets[path]
-        if self.shards is not None and self.is_sharded(path):
-            return self.shards.map(path)
         if info.offset is None or not info.nbytes or info.offset % info.dtype.itemsize:
             value = self.read(path, verify=False)
             value.flags.writeable = False
@@ -484,17 +481,19 @@ class CheckedFile:
 
 
 class LazyRows:
-    """A large dataset of numbers, mapped; each block is compared with its digest when it is first used."""
+    """A large dataset of numbers, mapped, or read when it is first used where it lies in shards.
+
+    Each block is compared with its digest when it is first used.
+    """
 
     def __init__(self, file: CheckedFile, path: str, *, verify: bool) -> None:
-        self._place = file.place(path)
-        self._array = file.map(path)
-        self._digests = file.digests(path)
-        self._block_rows = file.datasets[path].block_rows or max(1, len(self._array))
+        self._place, self._column = file.place(path), path
         self._shards = file.shards if file.is_sharded(path) else None
-        # of a store whose damaged shards are left out, all others were compared
-        verify = verify and not (self._shards is not None and self._shards.lost)
-        self._unchecked = np.full(-(-len(self._array) // self._block_rows), verify, dtype=np.bool_)
+        self._array = None if self._shards is not None else file.map(path)
+        self._digests = file.digests(path)
+        self._length = file.datasets[path].shape[0]
+        self._block_rows = file.datasets[path].block_rows or max(1, self._length)
+        self._unchecked = np.full(-(-self._length // self._block_rows), verify, dtype=np.bool_)
 
     def get(self, start: int = 0, stop: int | None = None) -> Array:
         """Return rows start to stop, read-only; by default all.
@@ -503,8 +502,11 @@ class LazyRows:
             Damaged: a block is not as it was written.
             Refused: a number in it is not finite.
         """
+        if self._array is None:
+            assert self._shards is not None  # all else is a map of the file
+            self._array = self._shards.read(self._column, 0, self._length)
+            self._array.flags.writeable = False
         first, last = start // self._block_rows, None if stop is None else -(-stop // self._block_rows)
-        mapped = map_of(self._array)
         for number in (first + np.flatnonzero(self._unchecked[first:last])).tolist():
             begin = number * self._block_rows
             block = self._array[begin : begin + self._block_rows]
@@ -516,9 +518,6 @@ class LazyRows:
                 where = f"{self._place} row {begin + int(np.argmin(finite))}"
                 raise Refused(where, "holds a number that is not finite", RESTORE)
             self._unchecked[number] = False
-            # a store may be larger than the memory: what was looked at is read from the file again when it is used
-            if mapped is not None:
-                release(block, mapped)
         return self._array[start:stop]
 
 

@@ -156,7 +156,7 @@ class ShardedImage:
         contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
         contents.set("", store_digest=self.whole.content_digest)
         # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
-        image = Image(contents, block_bytes=1 << 62, alignment=schema.SHARD_ALIGNMENT)
+        image = Image(contents, block_bytes=1 << 62)
         places = image.write(file)
         offsets = {name: places[name] for name in self.columns}
         sha256 = {name: image.sha256[name] for name in self.columns}

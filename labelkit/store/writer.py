@@ -133,7 +133,6 @@ class Image:
     Args:
         contents: what it holds; block digests and the content digest are added here.
         block_bytes: datasets above this many bytes get a digest per block of about as many.
-        alignment: large arrays begin at multiples of this.
 
     Attributes:
         content_digest: its identity, 64 hexadecimal digits.
@@ -142,9 +141,7 @@ class Image:
         sha256: of the bytes of each dataset that has no block digests; only where they were made here.
     """
 
-    def __init__(
-        self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES, alignment: int = schema.ALIGNMENT
-    ) -> None:
+    def __init__(self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES) -> None:
         datasets = dict(contents.datasets)
         attributes = {path: dict(values) for path, values in contents.attributes.items()}
         lines = []
@@ -174,7 +171,6 @@ class Image:
         attributes.setdefault("", {})["content_digest"] = self.content_digest
         self.contents = Contents(datasets, attributes)
         self.groups = sorted(groups)
-        self._alignment = alignment
 
     @classmethod
     def verbatim(cls, contents: Contents, groups: Iterable[str]) -> Self:
@@ -187,7 +183,7 @@ class Image:
         image = cls.__new__(cls)
         image.content_digest = attribute_text(contents.attributes[""]["content_digest"])
         image.contents, image.sha256 = contents, {}
-        image.groups, image._alignment = sorted(set(groups) | {""}), schema.ALIGNMENT
+        image.groups = sorted(set(groups) | {""})
         return image
 
     @property
@@ -207,7 +203,7 @@ class Image:
             "w",
             libver=("v108", "v108"),
             alignment_threshold=schema.ALIGNMENT,
-            alignment_interval=self._alignment,
+            alignment_interval=schema.ALIGNMENT,
         ) as hdf5:
             for path in self.groups[1:]:
                 hdf5.create_group(path, track_order=False)

@@ -100,8 +100,6 @@ _RANDOM_CROPS = 10
 _PROTOCOL = (
     "train", "split", "eval_split", "crops", "steps", "batch_size", "lr", "weight_decay", "clip_grad_norm", "seed",
 )  # fmt: skip
-Part: TypeAlias = Literal["linear", "fully-connected"]
-_BIAS = 0.1
 
 
 @dataclass(frozen=True)
