@@ -133,14 +133,3 @@ def keyed_normal(
 def keyed_generator(seed: int, purpose: str, epoch: int = 0, rank: int = 0) -> np.random.Generator:
     """Return a numpy generator that only depends on its key."""
     return np.random.default_rng(int.from_bytes(_digest("generator", seed, purpose, epoch, rank), "little"))
-
-
-def keyed_torch_generator(
-    seed: int, purpose: str, epoch: int = 0, rank: int = 0, device: str | torch.device = "cpu"
-) -> torch.Generator:
-    """Return a torch generator on ``device`` that only depends on its key."""
-    import torch
-
-    generator = torch.Generator(device)
-    generator.manual_seed(int.from_bytes(_digest("torch", seed, purpose, epoch, rank)[:8], "little") >> 1)
-    return generator

@@ -6,14 +6,12 @@ image that it does not label.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from labelkit.errors import DatasetError
 
 FORMAT: Final = "labelkit.split"
 VERSION: Final = 1
@@ -100,42 +98,3 @@ class LabelSplit:
             "num_samples": len(sample_ids),
             "labeled": [sample_ids[int(row)] for row in np.flatnonzero(self.labeled)],
         }
-
-    @classmethod
-    def from_json(cls, obj: Mapping[str, Any], sample_ids: Sequence[str]) -> LabelSplit:
-        """Read what :meth:`to_json` wrote, for a listing that may be sorted otherwise.
-
-        Images that the file does not name are unlabeled.
-
-        Raises:
-            DatasetError: not such a file, or labeled images that the listing lacks.
-        """
-        where = "split"
-        if not isinstance(obj, Mapping) or obj.get("format") != FORMAT:
-            raise DatasetError(where, f"not a {FORMAT} file", "Give the split.json of a run.")
-        if obj.get("version") != VERSION:
-            raise DatasetError(
-                where, f"version {obj.get('version')!r}, this labelkit reads {VERSION}", "Update labelkit."
-            )
-        try:
-            names = [str(name) for name in obj["labeled"]]
-            old_classes = tuple(int(i) for i in obj["old_classes"])
-            new_classes = tuple(int(i) for i in obj["new_classes"])
-            kind, params = str(obj["kind"]), dict(obj["params"])
-            warnings = tuple(str(text) for text in obj.get("warnings", ()))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DatasetError(where, f"damaged: {error!r}", "Take the file of another run.") from error
-        row_of = {sample_id: row for row, sample_id in enumerate(sample_ids)}
-        gone = [name for name in names if name not in row_of]
-        if gone:
-            raise DatasetError(
-                where,
-                f"{len(gone)} of {len(names)} labeled images are not in the data set, first: {', '.join(gone[:5])}",
-                "Use the data set that the split was made for, or make a new split.",
-            )
-        labeled = np.zeros(len(sample_ids), dtype=np.bool_)
-        labeled[[row_of[name] for name in names]] = True
-        try:
-            return cls(kind, labeled, old_classes, new_classes, params, warnings)
-        except ValueError as error:
-            raise DatasetError(where, f"damaged: {error}", "Take the file of another run.") from error

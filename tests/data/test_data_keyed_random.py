@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data.keyed_random import keyed_generator, keyed_normal, keyed_torch_generator, keyed_uniform
+from labelkit.data.keyed_random import keyed_generator, keyed_normal, keyed_uniform
 
 MASK = (1 << 64) - 1
 
@@ -74,14 +74,6 @@ def test_generators_repeat_for_a_key_and_differ_between_keys() -> None:
     keys = [(0, "a"), (1, "a"), (0, "b"), (0, "a", 1), (0, "a", 0, 1)]
     assert draw(0, "a") == draw(0, "a", 0, 0)
     assert len({tuple(draw(*key)) for key in keys}) == len(keys)
-
-
-def test_torch_generators_repeat_and_leave_the_global_one_alone() -> None:
-    before = torch.get_rng_state()
-    first = torch.rand(3, generator=keyed_torch_generator(0, "a", 2))
-    assert torch.equal(first, torch.rand(3, generator=keyed_torch_generator(0, "a", 2)))
-    assert not torch.equal(first, torch.rand(3, generator=keyed_torch_generator(0, "a", 3)))
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_table_of_rows_is_refused() -> None:

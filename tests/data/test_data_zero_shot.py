@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.subsets import choose_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -155,5 +156,5 @@ def test_both_have_published_counts() -> None:
         "query": 14_218,
         "gallery": 12_612,
     }
-    assert DATASETS["sop"].default_old_classes == tuple(range(11_318))
-    assert np.array_equal(DATASETS["in_shop"].default_new_classes, np.arange(3_997, 7_982))
+    assert benchmark_classes("sop").old_classes == tuple(range(11_318))
+    assert np.array_equal(benchmark_classes("in_shop").new_classes, np.arange(3_997, 7_982))

@@ -108,16 +108,6 @@ class DatasetSpec:
             return self.made
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
 
-    @property
-    def default_old_classes(self) -> tuple[int, ...]:
-        """Classes that category discovery labels unless told otherwise, in published order."""
-        return benchmark_classes(self.name).old_classes
-
-    @property
-    def default_new_classes(self) -> tuple[int, ...]:
-        """The other classes, continuing that order."""
-        return benchmark_classes(self.name).new_classes
-
     def load(self, data_root: Path, download: bool = False) -> ImageDataset:
         """List the set.
 
