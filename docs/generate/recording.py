@@ -76,7 +76,8 @@ evaluate tracking --backbone pixels --dataset scene_videos
 compare --methods supervised --budget 2s --seeds 1 --keep compared --out compared.json
 retrieve --query-rows 1 --index digits.h5
 prototypes --num-classes 10 --embed-dim 5
-match --index digits.h5 --split test --out matches.h5
+embed --dataset digits --max-per-class 1 --backbone pixels --image-size 8 --out few.h5
+match --index few.h5 --out matches.h5
 report --index digits.h5 --out report.html
 export --index digits.h5 --out digits.npz
 import --source digits.npz --model pixels --out imported.h5
