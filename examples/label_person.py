@@ -32,7 +32,7 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.config.discover import DiscoverCategoriesConfig
-from labelkit.config.labeling import SuggestConfig
+from labelkit.config.suggest import SuggestConfig
 from labelkit.errors import DatasetError
 from labelkit.stages.discover.categories import discover_categories
 from labelkit.stages.discover.classify import RowJudge

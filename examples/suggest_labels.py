@@ -24,9 +24,10 @@ from pathlib import Path
 import numpy as np
 from labelkit.algorithms import knn
 from labelkit.config.embed import EmbedConfig
-from labelkit.config.labeling import LabelConfig, SuggestConfig
+from labelkit.config.label import LabelConfig
 from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.config.presets import resolve
+from labelkit.config.suggest import SuggestConfig
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.label.label import label_images
 from labelkit.stages.label.suggest import suggest_images

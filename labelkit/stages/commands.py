@@ -262,14 +262,14 @@ COMMANDS: dict[str, Command | Group] = {
     "suggest": Command(
         "Suggest the images most worth labeling next, as a CSV to fill in.",
         "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
-        "labeling:SuggestConfig",
+        "suggest:SuggestConfig",
         "label.suggest:suggest_images",
         summary="Suggest the images to label next.",
     ),
     "label": Command(
         "Bring labels back: add those of a CSV to what is known, as a result that other commands take by --labels.",
         "labelkit label --index photos.h5 --from next.csv --by Ann",
-        "labeling:LabelConfig",
+        "label:LabelConfig",
         "label.label:label_images",
         summary="Bring labels back, beside a store.",
     ),
@@ -310,7 +310,7 @@ COMMANDS: dict[str, Command | Group] = {
     "diff": Command(
         "Compare two groupings: groups kept, split, merged, changed, new or vanished, and images that moved.",
         "labelkit diff --index new.h5 --result k-means --previous old.h5",
-        "labeling:DiffConfig",
+        "diff:DiffConfig",
         "group.diff:diff_groups",
         summary="Show what became of the groups of an earlier run.",
     ),

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.cluster import SinkhornConfig
-from labelkit.config.labeling import SuggestConfig
 from labelkit.config.presets import resolve
+from labelkit.config.suggest import SuggestConfig
 from labelkit.errors import ConfigError
 from labelkit.stages.memory import block_bytes, bounded_rows, has_room
 from labelkit.store.embeddings import open_store

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.critical_samples import CriticalDiscovery, CriticalReport
 from labelkit.algorithms.label_search import Count, Discovery
 from labelkit.config.discover_few import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.data.splits import few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.methods.few_labels.searches import search_confident, search_critical
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
@@ -20,7 +21,7 @@ from labelkit.percent import percent
 from labelkit.stages.discover.tables import FoundImage, found_table_text
 from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.given_labels import GivenLabels, given_labels
+from labelkit.stages.read.given_labels import GivenLabels, labels_to_use
 from labelkit.stages.read.rows import check_features, split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
@@ -131,7 +132,7 @@ def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
         params=_params(config),
     )
     rows = split_rows(store, config.split)
-    given = given_labels(config, store, rows)
+    given = _given_labels(config, store, rows)
     _check_classes(config, given)
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
     count: Count = config.count
@@ -367,3 +368,35 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
             )
         )
     return tables
+
+
+def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> GivenLabels:
+    """Return the labels of some rows, at least one, or a draw of those of the store.
+
+    Raises:
+        DatasetError: there are none, a file names images that are not there, or too many are to be drawn.
+    """
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    if config.num_labels is not None:
+        truth, class_names = given.truth, given.class_names
+        if not (truth >= 0).any():
+            raise DatasetError(
+                str(store.path), "has no labels to draw from", "Embed a data set with labels, or pass --labels FILE."
+            )
+        split = few_labels_split(
+            truth,
+            truth >= 0,
+            len(class_names),
+            total=config.num_labels,
+            seed=config.label_seed,
+            class_names=class_names,
+        )
+        return GivenLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
+    if not given.labeled.any():
+        raise DatasetError(
+            given.where,
+            "has no labels that may be used, and this needs some of every class",
+            "Label a few images in a file path,label and pass --labels FILE"
+            + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
+        )
+    return given

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.group_changes import GroupChanges, compare_groups
-from labelkit.config.labeling import DiffConfig
+from labelkit.config.diff import DiffConfig
 from labelkit.data.path_rule import written_name
 from labelkit.errors import StoreError
 from labelkit.stages.group.stable_ids import Groups, read_groups, shared_rows

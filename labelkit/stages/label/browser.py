@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelkit.algorithms.group_tree import group_tree
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError, output_exists
 from labelkit.stages.label.actions import Work, labels_to_learn

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.errors import DatasetError, OutputExistsError, output_exists
 from labelkit.stages.label.rounds import Labels, added_labels, beginning
 from labelkit.stages.label.sets import check_set, write_set

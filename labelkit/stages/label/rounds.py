@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.data.label_names import as_known
 from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError, StoreError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.errors import BusyError, ConfigError, Interrupted
 from labelkit.stages.label.browser import open_browsed, open_session
 from labelkit.stages.label.session import Session

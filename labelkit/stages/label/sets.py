@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.labeling import SET_FILES, LabelConfig
+from labelkit.config.label import SET_FILES, LabelConfig
 from labelkit.data.decode import BadImage, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
 from labelkit.stages.exchange.parquet import check_parquet, write_parquet

@@ -20,7 +20,7 @@ from labelkit.algorithms.suggestion import (
     class_claims,
     nearest_of,
 )
-from labelkit.config.labeling import SuggestConfig
+from labelkit.config.suggest import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import written_name

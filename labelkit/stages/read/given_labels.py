@@ -14,12 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.discover_few import DiscoverFewConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.label_names import as_known
-from labelkit.data.splits import few_labels_split
 from labelkit.data.tables import natural_key
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.label_files import LabeledImages, own_result, placed_labels, read_labels
 from labelkit.store.embeddings import EmbeddingStore
@@ -192,38 +190,6 @@ def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
         return names
     told = zip(result.arrays["names"], np.asarray(result.arrays["new_classes"], dtype=bool), strict=True)
     return (*names, *(name for name, is_new in told if not is_new and name not in names))
-
-
-def given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> GivenLabels:
-    """Return the labels of some rows, at least one, or a draw of those of the store.
-
-    Raises:
-        DatasetError: there are none, a file names images that are not there, or too many are to be drawn.
-    """
-    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
-    if config.num_labels is not None:
-        truth, class_names = given.truth, given.class_names
-        if not (truth >= 0).any():
-            raise DatasetError(
-                str(store.path), "has no labels to draw from", "Embed a data set with labels, or pass --labels FILE."
-            )
-        split = few_labels_split(
-            truth,
-            truth >= 0,
-            len(class_names),
-            total=config.num_labels,
-            seed=config.label_seed,
-            class_names=class_names,
-        )
-        return GivenLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
-    if not given.labeled.any():
-        raise DatasetError(
-            given.where,
-            "has no labels that may be used, and this needs some of every class",
-            "Label a few images in a file path,label and pass --labels FILE"
-            + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
-        )
-    return given
 
 
 def network_saw_labels(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means
-from labelkit.config.labeling import SuggestConfig
+from labelkit.config.suggest import SuggestConfig
 from labelkit.data.path_rule import written_name
 from labelkit.data.tables import LABEL_COLUMNS, PATH_COLUMNS
 from labelkit.errors import DatasetError

@@ -20,9 +20,9 @@ from labelkit.config.base import StageConfig, flag, value_text
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.find import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
-from labelkit.config.labeling import SuggestConfig
 from labelkit.config.report import ReportConfig
 from labelkit.config.start import StartConfig
+from labelkit.config.suggest import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import written_name
 from labelkit.data.registry import load_dataset

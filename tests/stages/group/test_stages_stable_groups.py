@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.cluster import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.config.diff import DiffConfig
 from labelkit.config.discover import DiscoverHeadConfig
 from labelkit.config.exchange import ImportConfig
-from labelkit.config.labeling import DiffConfig
 from labelkit.errors import StoreError
 from labelkit.stages.discover.categories import discover_head
 from labelkit.stages.exchange.importing import import_store

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.stages.label.actions import Work
 from labelkit.stages.label.browser import Browsed, open_browsed, open_session
 from labelkit.stages.label.server import SETTINGS, LabelServer, bound_socket, guarded

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.config.start import StartConfig
 from labelkit.stages.label.label import label_images
 from labelkit.stages.start.run import start

@@ -13,7 +13,8 @@ import pytest
 from labelkit.config.cluster import KMeansConfig, SSKMeansConfig
 from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.config.evaluate import EvaluateClusteringConfig, EvaluateKNNConfig
-from labelkit.config.labeling import LabelConfig, SuggestConfig
+from labelkit.config.label import LabelConfig
+from labelkit.config.suggest import SuggestConfig
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError
 from labelkit.stages.discover.categories import discover_categories

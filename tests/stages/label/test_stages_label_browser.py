@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from labelkit.config.cluster import KMeansConfig
 from labelkit.config.embed import EmbedConfig
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.config.report import ReportConfig
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.group.cluster import cluster_store

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from labelkit.config.cluster import KMeansConfig
 from labelkit.config.embed import EmbedConfig
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.label.browser import open_browsed, open_session

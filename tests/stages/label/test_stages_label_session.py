@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.cluster import KMeansConfig
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.errors import Mismatch, OutputExistsError, ResourceError, StoreError
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.label.actions import BadStep

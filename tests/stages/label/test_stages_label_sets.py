@@ -12,7 +12,7 @@ import labelkit.stages.label.sets as sets
 import numpy as np
 import pytest
 from labelkit.config.embed import EmbedConfig
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError
 from labelkit.stages.embed.images import embed_images

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.config.labeling import LabelConfig
+from labelkit.config.label import LabelConfig
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.stages.label.label import label_images
 from labelkit.stages.read.given_labels import labels_to_use, with_labels

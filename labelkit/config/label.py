@@ -1,4 +1,4 @@
-"""Options of the round trip of labels: ``labelkit suggest``, ``labelkit label``, ``labelkit diff``."""
+"""Options of ``labelkit label``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,10 @@ from pydantic.config import JsonDict
 from labelkit.config.earlier import RESULT_NAME
 from labelkit.config.index import IndexConfig
 from labelkit.config.mixins import (
-    STORE,
-    AddedLabelsOption,
-    IndexOption,
-    OverwriteOption,
-    SheetOption,
     StoredImagesOptions,
 )
 
 _STORE: JsonDict = {"panel": "Store", "preset": False}
-_RULE: JsonDict = {"panel": "Which"}
 _IMAGES: JsonDict = {"panel": "Images"}
 _LABELS: JsonDict = {"panel": "Labels", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
@@ -29,46 +23,6 @@ _SERVE: JsonDict = {"panel": "In the browser", "preset": False}
 
 SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 """Formats of ``--export`` that are one file; the others are a folder."""
-
-
-class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
-    """``labelkit suggest``."""
-
-    command: ClassVar[tuple[str, ...]] = ("suggest",)
-
-    result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="Result of cluster or discover. Its groups, and its confidence if it has one, say which "
-        "images are unsure.",
-        json_schema_extra=_STORE,
-    )
-    out: Path = Field(
-        ..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra={**_OUTPUT, "makes": "csv"}
-    )
-    sheet: Path | None = Field(
-        None, description="Also draw the images to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
-    )
-    num_images: int = Field(
-        20, ge=1, description="Images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
-    )
-    strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = Field(
-        "both",
-        description="coverage: images that stand for many without a label (facility location); uncertainty: images "
-        "that two classes claim alike; both: coverage weighted by uncertainty; typical: the middle of each large "
-        "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
-        json_schema_extra=_RULE,
-    )
-    split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
-    duplicate_share: float = Field(
-        0.005,
-        ge=0,
-        lt=1,
-        description="Two images are near duplicates if their squared distance is at most this share of the mean. "
-        "Only one of them is suggested, and none if one has a label.",
-        json_schema_extra=_RULE,
-    )
-    seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)
 
 
 class LabelConfig(StoredImagesOptions, IndexConfig):
@@ -192,49 +146,4 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
             raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")
         if self.link and (self.export is None or suffix is not None):
             raise ValueError("--link goes with --export imagefolder, huggingface or fiftyone")
-        return self
-
-
-class DiffConfig(OverwriteOption):
-    """``labelkit diff``."""
-
-    command: ClassVar[tuple[str, ...]] = ("diff",)
-
-    index: Path = Field(..., description="Store with the later groups, NAME.h5.", json_schema_extra=STORE)
-    result: str = Field(
-        ..., pattern=RESULT_NAME, description="Result of cluster or discover in --index.", json_schema_extra=_STORE
-    )
-    previous: Path | None = Field(
-        None, description="Store of the earlier groups; default: --index.", json_schema_extra=_STORE
-    )
-    previous_result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="Result in --previous; default: the one named like --result.",
-        json_schema_extra=_STORE,
-    )
-    csv: Path | None = Field(
-        None,
-        description="Also write a CSV with a line per image: path, both groups, and what became of it.",
-        json_schema_extra={**_OUTPUT, "makes": "csv"},
-    )
-    main_share: float = Field(
-        0.5,
-        ge=0.5,
-        lt=1,
-        description="A group is mostly another if more than this share of its shared images is in it.",
-        json_schema_extra=_RULE,
-    )
-    part_share: float = Field(
-        0.2,
-        gt=0,
-        le=0.5,
-        description="A part of a split or merge holds at least this share of the whole.",
-        json_schema_extra=_RULE,
-    )
-
-    @model_validator(mode="after")
-    def _two_results(self) -> DiffConfig:
-        if self.previous is None and self.previous_result is None:
-            raise ValueError("give what to compare with: --previous STORE, --previous-result NAME, or both")
         return self
