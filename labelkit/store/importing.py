@@ -170,10 +170,9 @@ def write_imported(
         ResourceError: the disk is full, ...
     """
     names = [name_bytes(name) for name in sample_ids]
-    contents = Contents()
-    contents.set("", format=schema.FORMAT_STORE, format_version=schema.FORMAT_VERSION, kind="embeddings")
-    contents.set(
-        "",
+    contents = Contents.of(
+        schema.FORMAT_STORE,
+        kind="embeddings",
         requires="" if images is not None else schema.FEATURE_IMAGELESS,
         normalized=int(normalized),
         metric=metric,

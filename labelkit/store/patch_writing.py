@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from labelkit.errors import Damaged, Mismatch, StoreError, output_exists
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_file, commit_json, fsync_folder
 from labelkit.store.digests import RESTORE
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.parts import Parts, cast_finite
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
@@ -278,15 +278,8 @@ class PatchRun:
         """One file of the set, of all that its pieces hold."""
         plan = self.plan
         counts = sum(len(arrays["rows"]) for arrays in loaded)
-        contents = Contents()
-        model = plan.rows.model
-        own = {**model.to_json(), "layer": plan.layer, "pooling": "none"}
-        own.pop("preprocess_digest")
-        ModelIdentity(**own).put(contents)
-        contents.set(
-            "",
-            format=schema.FORMAT_STORE,
-            format_version=schema.FORMAT_VERSION,
+        contents = Contents.of(
+            schema.FORMAT_STORE,
             requires=schema.FEATURE_CELLS if plan.is_sampled else "",
             kind="patches",
             normalized=0,
@@ -298,6 +291,7 @@ class PatchRun:
             row_stop=row + counts,
             grid=f"{plan.grid[0]}x{plan.grid[1]}",
         )
+        replace(plan.rows.model, layer=plan.layer, pooling="none").put(contents)
 
         def blocks() -> Iterator[NDArray[Any]]:
             return (arrays["patches"] for arrays in loaded)

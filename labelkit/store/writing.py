@@ -333,13 +333,8 @@ class EmbeddingRun:
     def _identity(self) -> Contents:
         """What a store says about itself as a whole."""
         plan = self.plan
-        contents = Contents()
-        plan.model.put(contents)
-        contents.set(
-            "",
-            format=schema.FORMAT_STORE,
-            format_version=schema.FORMAT_VERSION,
-            requires="",
+        contents = Contents.of(
+            schema.FORMAT_STORE,
             kind="embeddings",
             normalized=int(plan.normalized),
             metric=plan.metric,
@@ -347,6 +342,7 @@ class EmbeddingRun:
             created_by=plan.created_by,
             plan_digest=self._parts.digest,
         )
+        plan.model.put(contents)
         if plan.views is not None:
             contents.set("", views=canonical_json(dict(plan.views)))
         if plan.reused_from:
