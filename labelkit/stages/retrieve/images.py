@@ -155,10 +155,10 @@ def _search(
     elif config.search != "exact":
         planned = planned_index(features, metric, config, len(queries.names))
         if planned is not None:
-            order = planned.found.order
-            features, rows, chosen = features.subset(order), rows[order], chosen[order]
             in_blocks = not has_room(config, 4 * len(rows) * store.dim)
             found = indexed_search(store, features.read(in_blocks=in_blocks), planned, metric)
+            order = planned.found.order
+            features, rows, chosen = features.subset(order), rows[order], chosen[order]
     search: Search
     if found is None:
         if filtered:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
+from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.retrieve import RetrieveConfig
@@ -27,6 +27,7 @@ from labelkit.stages.retrieve.kept_index import (
     extended_index,
     keep_index,
     look_up,
+    read_index,
 )
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -137,7 +138,7 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
             continue
         found = look_up(gallery, kind, metric)
         planned = PlannedIndex(kind, found)
-        num_bytes = index_bytes(kind, num_rows, dim)
+        num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
             if few_rows(num_rows) and found.missing:
@@ -158,11 +159,6 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
         needed.append(f"{kind} would take {size}")
     progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
     return None
-
-
-def index_bytes(kind: Kind, num_rows: int, dim: int) -> int:
-    """What the finished index of so many rows takes."""
-    return num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
 
 
 def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, metric: Metric) -> FoundIndex:
