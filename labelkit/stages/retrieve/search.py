@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes
+from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.config.retrieve import RetrieveConfig
@@ -27,7 +27,6 @@ from labelkit.stages.retrieve.kept_index import (
     extended_index,
     keep_index,
     look_up,
-    read_index,
 )
 from labelkit.store.embeddings import EmbeddingStore
 
