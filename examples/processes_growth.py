@@ -44,7 +44,7 @@ _GROUPED = (
 )
 COMMANDS = {
     "ss-kmeans": f"cluster ss-kmeans --no-exchange --max-memory {{memory}} {_GROUPED}",
-    "answer": "discover answer --grouping ss-kmeans-1 --max-rows {together} --max-memory {memory} --csv {table} "
+    "answer": "discover answer --grouping ss-kmeans-1 --max-memory {memory} --csv {table} "
     "--result {result} --overwrite",
     "retrieve": "retrieve --query {queries} -k 10 --result {result}",
     "evaluate retrieval": "evaluate retrieval --split all --nmi-seeds 0 -k 1,10 --result {result} --overwrite",
@@ -73,7 +73,6 @@ def main() -> None:
     parser.add_argument("--commands", default="retrieve", help=f"of {', '.join(COMMANDS)} (retrieve)")
     parser.add_argument("--turns", type=int, default=2, help="runs of each (2)")
     parser.add_argument("--queries", type=int, default=2_000, help="rows that retrieve looks up (2000)")
-    parser.add_argument("--together", type=int, default=20_000, help="rows that are answered together (20000)")
     parser.add_argument("--groups", type=int, default=100, help="groups (100)")
     parser.add_argument("--starts", type=int, default=1, help="starts (1)")
     parser.add_argument("--iterations", type=int, default=5, help="iterations, all of them (5)")
@@ -190,7 +189,6 @@ def _run(
         iterations=options.iterations,
         queries=queries,
         result=result,
-        together=options.together,
         table=folder / "answers.csv",
         memory=options.memory,
     )

@@ -6,7 +6,6 @@
 #     examples/cluster/chain.sh 'shards/{000..099}.tar' big 1000 --backbone resnet50 --pretrained
 #
 # LABELS=known.csv names a table path,label of some images: groups keep to them, and every other image is answered.
-# TOGETHER=20000 says how many images are answered together (50000), the others by these.
 # PROCESSES=4 says how many on this machine (2). LAUNCH is what starts a step instead, as slurm.sh and kubernetes.yaml
 # set it. embed goes on where it was stopped; a step whose result is there is left out.
 set -euo pipefail
@@ -26,7 +25,7 @@ if [ -n "${LABELS:-}" ]; then
         run cluster ss-kmeans --index "$store" --labels "$LABELS" --num-clusters "$groups" --max-memory 4GiB
     # the table is written last
     [ -e "$folder/answers.csv" ] ||
-        run discover answer --index "$store" --csv "$folder/answers.csv" --max-rows "${TOGETHER:-50000}" --overwrite
+        run discover answer --index "$store" --csv "$folder/answers.csv" --overwrite
 else
     [ -e "$store.results/k-means.h5" ] ||
         run cluster k-means --index "$store" --num-clusters "$groups" --max-memory 4GiB

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         NamedProbability,
         Reliability,
         RiskCoverage,
-        conformal_threshold,
         fit_temperature,
         fit_temperatures,
         group_means,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
         risk_coverage,
         softmax,
     )
-    from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, class_numbers
+    from labelkit.algorithms.class_number import ClassNumberChoice, by_density, by_separation, class_numbers
     from labelkit.algorithms.clustering import (
         Clustering,
         SemiSupervisedClustering,
@@ -67,7 +66,6 @@ __all__ = [
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
-    "CriterionCurve",
     "CriticalDiscovery",
     "Discovery",
     "ExactSearch",
@@ -88,9 +86,10 @@ __all__ = [
     "balanced_labels",
     "bounded_integer_search",
     "build_index",
+    "by_density",
+    "by_separation",
     "cluster_sizes",
     "carry_map",
-    "conformal_threshold",
     "class_numbers",
     "contingency",
     "discover_confident",
@@ -151,7 +150,6 @@ __getattr__ = names_of(
             "NamedProbability",
             "Reliability",
             "RiskCoverage",
-            "conformal_threshold",
             "fit_temperature",
             "fit_temperatures",
             "group_means",
@@ -164,7 +162,8 @@ __getattr__ = names_of(
         ),
         "class_number": (
             "ClassNumberChoice",
-            "CriterionCurve",
+            "by_density",
+            "by_separation",
             "class_numbers",
         ),
         "clustering": (

@@ -255,21 +255,6 @@ def grouping_scores_bytes(num_rows: int, num_classes: int) -> int:
     return 120 * num_rows + 8 * 8 * num_classes**2 + (64 << 20)
 
 
-def class_number_bytes(num_rows: int, used: int, dim: int, num_classes: int, num_inits: int) -> int:
-    """What choosing a number of classes takes: a sample and all pairs of it, or all rows; then all by k-means.
-
-    Args:
-        num_rows: that get a class.
-        used: rows that the number is chosen from.
-        dim: of a row.
-        num_classes: most that are tried.
-        num_inits: starts of the k-means that assigns.
-    """
-    pairs = 4 * 4 * min(used, 4000) ** 2
-    choosing = 10 * 4 * used * dim + 40 * used * num_classes + pairs
-    return max(choosing, kmeans_bytes(num_rows, dim, num_classes, num_inits)) + 60 * num_rows
-
-
 def tree_bytes(num_rows: int, dim: int, num_classes: int) -> int:
     """What a tree of groups takes: a sample for its directions, rows along these, and all pairs of its leaves."""
     leaves = min(num_rows, MOST_LEAVES) + num_classes
@@ -278,11 +263,10 @@ def tree_bytes(num_rows: int, dim: int, num_classes: int) -> int:
     return max(sample, 5 * 8 * leaves**2) + 60 * num_rows + _BLOCK_BYTES
 
 
-def held_out_bytes(num_rows: int, dim: int, num_groups: int, num_inits: int) -> int:
-    """What answers take: rows scaled, parted and as they are worked on, their graph, and five tables of shares."""
+def answer_bytes(num_rows: int, dim: int, num_groups: int) -> int:
+    """What answers take: rows scaled, parted and as they are worked on, their graph and tree, five tables of shares."""
     graph_and_shares = num_rows * (20 * 12 * 4 + 5 * 8 * num_groups)
-    groups = kmeans_bytes(num_rows, dim, num_groups, num_inits)
-    return 6 * 4 * num_rows * dim + 60 * num_rows + graph_and_shares + groups + _BLOCK_BYTES
+    return 6 * 4 * num_rows * dim + 60 * num_rows + graph_and_shares + tree_bytes(num_rows, dim, num_groups)
 
 
 def few_labels_bytes(num_rows: int, dim: int, num_classes: int, num_stores: int) -> int:

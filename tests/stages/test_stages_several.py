@@ -28,8 +28,8 @@ from tests.stages.test_stages_memory import write_store
 
 ROWS, DIM = 900, 4  # in four dimensions classes overlap
 ALONE = ["k-means", "ss-kmeans"]
-QUICK = ["retrieve", "retrieval", "answer", "linear", "suggest"]
-KILLED = ["linear", "linear-sgd", "suggest-typical", "categories-k-means"]
+QUICK = ["retrieve", "retrieval", "linear", "suggest"]
+KILLED = ["linear", "linear-sgd", "suggest-typical"]
 SUGGESTED = ["coverage", "typical", "k-center", "uncertainty", "random"]
 
 
@@ -65,19 +65,11 @@ def lines_of(folder: Path) -> dict[str, list[str]]:
     linear = ["evaluate", "linear", *evaluate, "--gallery", "all"]  # classes of test are in no other split
     lines["linear"] = [*linear, "--l2", "1e-1,1", "--max-gallery", "300", "--result", "linear", "--per-class"]
     lines["linear-sgd"] = [*linear, "--solver", "sgd", "--epochs", "5", "--seeds", "2"]
-    categories = ["discover", "categories", "--index", index, "--json"]
-    lines["categories"] = categories
-    lines["categories-given"] = [*categories, "--num-classes", "25", "--levels", "2", "--result", "given"]
-    few = ["--num-inits", "2", "--max-classes", "30", "--result", "by-k-means"]
-    lines["categories-k-means"] = [*categories, "--grouping", "k-means", *few]
     suggest = ["suggest", "--index", index, "--overwrite", "--json", "-n", "9", "--out"]
     lines["suggest"] = [*suggest, str(folder / "next.csv"), "--result", "k-means"]
     for strategy in SUGGESTED:
         lines[f"suggest-{strategy}"] = [*suggest, str(folder / f"{strategy}.csv"), "--strategy", strategy]
     lines["suggest-uncertainty"] += ["--labels", str(folder / "known.csv")]
-    answer = ["discover", "answer", "--index", index, "--grouping", "ss-kmeans", "--calibration-rounds", "2", "--json"]
-    lines["answer"] = [*answer, "--max-rows", "300"]
-    lines["answer-together"] = [*answer, "--result", "together"]
     lines["leave-one-out"] = ["evaluate", "knn", *evaluate, "-k", "3", "--gallery", "test", "--queries", "test"]
     return lines
 
@@ -136,8 +128,6 @@ def forked_slowly(folders: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
             "index": [[[*lines["retrieve"], "--search", "hnsw"]]] * 2,
             "images": [[["retrieve", *index, "--query", str(folders[1])]]] * 2,
             "balance": [[[*lines["sinkhorn"], "--exact-balance"]]] * 2,
-            "grouping": [[["discover", "answer", *index, "--num-clusters", "25"]]] * 2,
-            "search": [[[*lines["categories"], "--criterion", "published"]]] * 2,
             "commands": [[lines["sinkhorn"]], [lines["retrieve"]]],
             "train": [[[*train, "--seed", "1"]], [[*train, "--seed", "2"]]],
             "embed": [[[*embed, "--image-size", "8"]], [[*embed, "--image-size", "16"]]],
@@ -209,36 +199,6 @@ def test_two_processes_balance_groups_as_one_does(
     np.testing.assert_allclose(kept[1]["prototypes"], kept[0]["prototypes"], atol=1e-6)
 
 
-@pytest.mark.parametrize("name", each("answer", "answer-together"))
-def test_two_processes_answer_as_one_does(
-    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
-) -> None:
-    of_one(folders[0], "ss-kmeans")
-    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
-    for key in ("rows", "counts", "expected_right", "calibration", "groups"):
-        assert found[key] == expected[key]
-    kept = [read_result(open_store(folder / "rows.h5"), found["result"]).arrays for folder in folders]
-    assert kept[0].keys() == kept[1].keys()
-    for array in kept[0]:
-        if array != "metrics":
-            np.testing.assert_array_equal(kept[1][array], kept[0][array])
-    tables = [Path(values["csv"]).read_bytes() for values in (found, expected)]
-    assert tables[0] == tables[1]
-
-
-@pytest.mark.parametrize("name", each("categories", "categories-given", "categories-k-means"))
-def test_two_processes_discover_the_classes_of_one(
-    request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
-) -> None:
-    found, expected = of_two(request, folders[1], name), of_one(folders[0], name)
-    for key in ("num_classes", "interval", "curve", "classes", "levels"):
-        assert found.get(key) == expected.get(key)
-    kept = [read_result(open_store(folder / "rows.h5"), found["result"]) for folder in folders]
-    np.testing.assert_array_equal(kept[1].arrays["pseudo_labels"], kept[0].arrays["pseudo_labels"])
-    np.testing.assert_allclose(kept[1].arrays["centroids"], kept[0].arrays["centroids"], rtol=1e-6)
-    assert kept[1].params["inertia"] == pytest.approx(kept[0].params["inertia"], rel=1e-9)
-
-
 @pytest.mark.parametrize("name", each("suggest", *(f"suggest-{strategy}" for strategy in SUGGESTED)))
 def test_two_processes_suggest_what_one_suggests(
     request: pytest.FixtureRequest, folders: tuple[Path, Path], name: str
@@ -278,8 +238,6 @@ def test_a_command_that_works_alone_is_refused(forked_slowly: dict[str, list[Don
     [
         ("index", "--search: hnsw is an index, which several"),
         ("balance", "--exact-balance: balances all rows at once, which several processes do not share"),
-        ("grouping", "--num-clusters: makes groups first, which several processes do not share"),
-        ("search", "--criterion: published clusters all rows at once, which several processes do not share"),
         ("images", "is to be embedded first, which several processes do not share. Embed it, and give the store"),
     ],
 )
