@@ -109,7 +109,7 @@ def one_case(features: NDArray[np.float32], labels: Ints, is_new: Bools, later: 
         table = folder / "known.csv"
         table.write_text(f"path,label\n{known}")
         index = write_store(folder, "rows", features, ids)
-        labelkit.discover.categories(index=index, labels=table, levels=2, seed=seed)
+        labelkit.discover.categories(index=index, labels=table, seed=seed)
         labelkit.discover.answer(index=index, labels=table, grouping="categories", seed=seed)
         orders["find novel"] = novel_order(folder, index, ids, None)
         if later.any():

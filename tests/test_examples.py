@@ -156,20 +156,6 @@ def test_the_python_of_a_guide_reads_patches(
     assert capsys.readouterr().out.strip().endswith("0 2")
 
 
-def test_answers_with_an_estimated_number_of_classes_are_scored_beside_a_regression(tmp_path: Path) -> None:
-    store = tmp_path / "digits.h5"
-    assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", str(store), "-q"]) == 0
-    options = ["--index", "digits.h5", "--labels", "5", "--shares", "1", "0.5", "--seeds", "1", "--out", "cases.json"]
-
-    done = run_example(tmp_path, "estimated_cases.py", *options)
-
-    assert done.returncode == 0, done.stderr
-    every, half = json.loads((tmp_path / "cases.json").read_text())["cases"]
-    assert "answer, new" not in every["mean"]
-    assert every["mean"]["answer, all"] > every["mean"]["logistic regression, all"]
-    assert half["mean"]["answer, new"] > half["mean"]["logistic regression, new"]
-
-
 def test_images_of_new_classes_are_looked_for_in_all_ways(tmp_path: Path) -> None:
     store = tmp_path / "digits.h5"
     assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", str(store), "-q"]) == 0
@@ -532,21 +518,6 @@ def test_suggested_labels_print_and_keep_their_scores(tmp_path: Path) -> None:
     assert [run["labels"] for run in runs] == [[10, 20]] * 4
     for classifier in ("logistic regression", "nearest label"):
         assert found["both", classifier]["accuracy"][0][1] > found["random", classifier]["accuracy"][0][1]
-
-
-@pytest.mark.slow
-def test_intervals_of_the_number_of_classes_hold_and_the_published_search_is_set_beside_them(tmp_path: Path) -> None:
-    environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
-    script = str(ROOT / "examples" / "class_number_cases.py")
-    command = [sys.executable, script, "--report", "digits", "--out", "cases.json"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-    record = json.loads((tmp_path / "cases.json").read_text())
-    lines = {(line["share"], line["name"]): line["report"] for line in record["summary"]}
-    assert lines[0.5, "ours"]["held"] >= 0.8
-    assert lines[0.5, "ours"]["error"] < lines[0.5, "published"]["error"]
-    assert len(record["report"]) == 78
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ cluster spherical-k-means --index digits.h5 --num-clusters 10
 cluster ss-kmeans --index digits.h5 --num-clusters 10
 cluster sinkhorn --index digits.h5 --num-clusters 10
 cluster k-means --index digits.h5 --num-clusters 10
-discover categories --index digits.h5 --max-classes 14 --levels 2
+discover categories --index digits.h5 --max-classes 14
 discover head --index features.h5
 discover answer --index digits.h5 --min-confidence 0.8
 discover snowball --index digits.h5 --num-labels 20 --count 20

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -210,10 +209,6 @@ def _compared(record: Record) -> str:
     return _measured("Method (labels)", rows)
 
 
-def _answered(record: Record) -> str:
-    return _measured("Calibrated on", {name: _percent(scores) for name, scores in record["results"].items()})
-
-
 def _cases(record: Record) -> str:
     """A row for each number of labels: accuracy beside that of peers, and what is answered at a confidence."""
     rows: dict[tuple[float, int], list[Record]] = {}
@@ -227,22 +222,6 @@ def _cases(record: Record) -> str:
         means = [f"{statistics.mean(values):.1f}" if values else "" for values in found]
         cells.append([f"{labels} a class, in {share:.0%} of the classes", *means])
     headings = [f"{name} (%)" for name in names]
-    return table(["Labels", *headings], cells, right=headings)
-
-
-def _together(record: Record) -> str:
-    """A row for each number of labels and of rows together: mean over seeds; classes without labels where there are."""
-    rows: dict[tuple[float, int, int], list[Record]] = {}
-    for case in record["rows"]:
-        rows.setdefault((case["share"], case["labels"], case["together"]), []).append(case)
-    names = ["all", "logistic regression", "nearest mean", "old", "new", "answered at 0.8", "right at 0.8"]
-    cells = []
-    for (share, labels, together), cases in rows.items():
-        found = [[100 * case[name] for case in cases if case[name] is not None] for name in names]
-        means = [f"{statistics.mean(values):.1f}" if values else "" for values in found]
-        seconds = f"{statistics.mean(case['cpu_seconds'] for case in cases):.0f}"
-        cells.append([f"{labels} a class, in {share:.0%} of the classes", f"{together:,}", *means, seconds])
-    headings = ["Together", *(f"{name} (%)" for name in names), "CPU seconds"]
     return table(["Labels", *headings], cells, right=headings)
 
 
@@ -404,118 +383,7 @@ def _rounds(record: Record) -> str:
     return table(["Call", *headings], cells, right=headings)
 
 
-def _class_numbers(record: Record) -> str:
-    """Tables: estimates beside each other, ours by kind of labels, and labels that are chosen."""
-    measures = {"held": "holds (%)", "width": "high / low", "error": "error"}
-    scale = {"held": 100, "width": 1, "error": 1}
-    cells = []
-    for line in record["summary"]:
-        shown = [
-            f"{scale[key] * line[half][key]:.{digits}f}"
-            for half in ("choose", "report")
-            for key, digits in zip(measures, (0, 1, 2), strict=True)
-        ]
-        cells.append([f"{line['share']:.0%}", line["name"], *shown])
-    headings = [f"{name}, {half}" for half in ("chosen on", "reported on") for name in measures.values()]
-    compared = table(["Classes with labels", "Estimate", *headings], cells, right=headings)
-    kinds: dict[tuple[str, str, str], list[Record]] = {}
-    for half, owner in (("choose", "chosen on"), ("report", "reported on")):
-        for case in record[half]:
-            kinds.setdefault((owner, f"{case['share']:.0%}", case["labels"]), []).append(case)
-    by_labels = table(
-        ["Half", "Classes with labels", "Labels", *_OF_INTERVALS],
-        [[*kind, *_of_intervals(cases)] for kind, cases in kinds.items()],
-        right=_OF_INTERVALS,
-    )
-    ways: dict[str, list[Record]] = {}
-    for case in record["labels that are chosen"]:
-        ways.setdefault(f"{case['labels']}, {'long tail' if case['tail'] else 'equally large'}", []).append(case)
-    chosen = table(
-        ["Labels in half of the classes", *_OF_INTERVALS, "Too low (%)", "Estimate / truth"],
-        [
-            [
-                way,
-                *_of_intervals(cases),
-                f"{100 * statistics.mean(case['interval'][1] < case['classes'] for case in cases):.0f}",
-                f"{statistics.median(case['ours'] / case['classes'] for case in cases):.2f}",
-            ]
-            for way, cases in ways.items()
-        ],
-        right=[*_OF_INTERVALS, "Too low (%)", "Estimate / truth"],
-    )
-    return "\n\n".join(
-        [compared, "Ours, by labels:", by_labels, "Labels that are not drawn by chance, both halves:", chosen]
-    )
-
-
 _OF_INTERVALS = ("Cases", "Interval holds (%)", "High / low", "Error", "Time (CPU s)")
-
-
-def _of_intervals(cases: Sequence[Record]) -> list[str]:
-    held = statistics.mean(low <= case["classes"] <= high for case in cases for low, high in [case["interval"]])
-    width = statistics.median(high / low for case in cases for low, high in [case["interval"]])
-    error = statistics.median(abs(math.log(case["ours"] / case["classes"])) for case in cases)
-    seconds = statistics.median(case["seconds"] for case in cases)
-    return [str(len(cases)), f"{100 * held:.0f}", f"{width:.1f}", f"{error:.2f}", f"{seconds:.1f}"]
-
-
-def _groupings(record: Record) -> str:
-    """Tables: each method on both halves, least sizes among odd rows, and levels."""
-    measures = ("all", "old", "new", "nmi")
-    cells = []
-    for labels in ("none", "half"):
-        names = dict.fromkeys(row["method"] for row in record["choose"] if row["labels"] == labels)
-        means = {
-            (half, name): [row for row in record[half] if row["method"] == name and row["labels"] == labels]
-            for half in ("choose", "report")
-            for name in names
-        }
-        for name in sorted(names, key=lambda one: -statistics.mean(row["all"] for row in means["report", one])):
-            shown = [
-                f"{statistics.mean(row[key] for row in means[half, name]):.1f}" if key in means[half, name][0] else ""
-                for half in ("choose", "report")
-                for key in measures
-            ]
-            cells.append([labels, name, *shown])
-    headings = [
-        f"{key.title() if key != 'nmi' else 'NMI'}, {half}" for half in ("chosen on", "reported on") for key in measures
-    ]
-    compared = table(["Labels in classes", "Method (%)", *headings], cells, right=headings)
-    odd: dict[tuple[str, str, int], list[Record]] = {}
-    for row in record["odd"]:
-        odd.setdefault((row["labels"], row["method"], row["min_size"]), []).append(row)
-    cells = [
-        [labels, name, str(least)]
-        + [f"{statistics.mean(row[key] for row in rows):.1f}" for key in ("all", "odd_groups", "single", "groups")]
-        for (labels, name, least), rows in odd.items()
-    ]
-    headings = ["Least size", "All (%)", "Groups mostly of odd rows", "Groups of one row", "Groups"]
-    planted = table(["Labels in classes", "Method", *headings], cells, right=headings)
-    cells = [
-        [
-            *(str(row[name]) for name in ("set", "table", "labels", "seed", "classes")),
-            *(f"{row[name]:.1f}" for name in ("nmi", "nmi_of_true_classes")),
-            ", ".join(map(str, row["chosen"])),
-        ]
-        for row in record["levels"]
-    ]
-    headings = [
-        "Seed",
-        "Coarse classes",
-        "NMI (%)",
-        "NMI of true classes, joined (%)",
-        "Numbers that `--levels 3` chooses",
-    ]
-    levels = table(["Rows", "Coarse classes of", "Labels in classes", *headings], cells, right=headings)
-    return "\n\n".join(
-        [
-            compared,
-            "Ten odd rows of another set among the rows, on the half to choose on:",
-            planted,
-            "Coarse levels:",
-            levels,
-        ]
-    )
 
 
 def _planted_copies(record: Record) -> str:
@@ -562,23 +430,6 @@ def _planted_labels(record: Record) -> str:
         )
     columns = ["Store", "Labels a class", "Wrong ones", "Labels", *(f"{way} (%)" for way in ways), "Listed"]
     return table(columns, rows, right=columns[3:-1])
-
-
-def _estimated(record: Record) -> str:
-    """A row for each store, share of classes with labels and number of labels: accuracy beside logistic regression."""
-    rows = []
-    for case in record["cases"]:
-        mean, spread = case["mean"], case["spread"]
-        cells = [
-            f"{100 * mean[key]:.1f} ± {100 * spread[key]:.1f}" if key in mean else ""
-            for way in ("answer", "logistic regression")
-            for key in (f"{way}, {part}" for part in ("all", "old", "new"))
-        ]
-        found = f"{mean['found']:.1f} of {mean['classes']:.0f}"
-        rows.append([case["store"], f"{case['share']:.0%}", str(case["labels"]), found, *cells])
-    headings = [f"{way}: {part}" for way in ("Answer", "Logistic regression") for part in ("All", "Old", "New")]
-    columns = ["Store", "Classes with labels", "Labels a class", "Classes found", *headings]
-    return table(columns, rows, right=headings)
 
 
 def _novel(record: Record) -> str:
@@ -843,16 +694,7 @@ TOPICS = (
     _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
     _Topic("mislabeled", "Wrong labels found", "mislabeled_cases", "examples/mislabeled_cases.py", _planted_labels),
     _Topic("novel", "New classes found", "novel_cases*", "examples/novel_cases.py", _novel),
-    _Topic("answers", "Known, new or unsure", "digits_answers*", "examples/answer_digits.py", _answered),
     _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
-    _Topic(
-        "estimated-cases",
-        "Answers where the number of classes is estimated",
-        "estimated_cases*",
-        "examples/estimated_cases.py",
-        _estimated,
-    ),
-    _Topic("answer-together", "Answers for many rows", "*_answer_together", "examples/answer_together.py", _together),
     _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
     _Topic(
         "label-free-heads", "Heads for searches", "*_label_free_heads", "examples/label_free_heads.py", _searching_heads
@@ -863,14 +705,6 @@ TOPICS = (
     _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
     _Topic("start-rounds", "Called again and again", "*_start_rounds", "examples/start_rounds.py", _rounds),
     _Topic("frozen", "Frozen features for retrieval", "frozen_features", "examples/frozen_retrieval.py", _frozen),
-    _Topic(
-        "class-number",
-        "How many classes",
-        "class_number_cases",
-        "examples/class_number_cases.py",
-        _class_numbers,
-    ),
-    _Topic("groups", "Groups of images", "group_cases", "examples/group_cases.py", _groupings),
     _Topic("prototypes", "Prototypes", "*_prototypes *_prototypes_*", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
     _Topic("no-labels", "Without labels", "*_selflabel", "examples/compare_selflabel.py", _methods),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         NamedProbability,
         Reliability,
         RiskCoverage,
-        conformal_threshold,
         fit_temperature,
         fit_temperatures,
         group_means,
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
         risk_coverage,
         softmax,
     )
-    from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve, class_numbers
+    from labelkit.algorithms.class_number import ClassNumberChoice, by_density, by_separation, class_numbers
     from labelkit.algorithms.clustering import (
         Clustering,
         SemiSupervisedClustering,
@@ -65,7 +64,6 @@ __all__ = [
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
-    "CriterionCurve",
     "CriticalDiscovery",
     "Discovery",
     "ExactSearch",
@@ -83,9 +81,10 @@ __all__ = [
     "balanced_labels",
     "bounded_integer_search",
     "build_index",
+    "by_density",
+    "by_separation",
     "cluster_sizes",
     "carry_map",
-    "conformal_threshold",
     "class_numbers",
     "contingency",
     "discover_confident",
@@ -141,7 +140,6 @@ __getattr__ = names_of(
             "NamedProbability",
             "Reliability",
             "RiskCoverage",
-            "conformal_threshold",
             "fit_temperature",
             "fit_temperatures",
             "group_means",
@@ -154,7 +152,8 @@ __getattr__ = names_of(
         ),
         "class_number": (
             "ClassNumberChoice",
-            "CriterionCurve",
+            "by_density",
+            "by_separation",
             "class_numbers",
         ),
         "clustering": (

@@ -3,8 +3,7 @@
 Sources: C. Guo et al., "On Calibration of Modern Neural Networks" (temperature scaling, expected calibration
 error); J. Platt, "Probabilistic Outputs for Support Vector Machines", Sec. 2.2 (targets that a small sample cannot
 push to 0 or 1); Y. Geifman et al., "Bias-Reduced Uncertainty Estimation for Deep Neural Classifiers" (risk-coverage
-curve); V. Vovk et al., "Algorithmic Learning in a Random World" (split conformal prediction), with the weights of
-R. Tibshirani et al., "Conformal Prediction Under Covariate Shift". All computed in float64.
+curve). All computed in float64.
 """
 
 from __future__ import annotations
@@ -350,38 +349,6 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     kept = np.arange(1, len(stated) + 1)
     risk = np.clip(np.cumsum(wrong) / kept, 0, 1)
     return RiskCoverage(kept / len(stated), risk, float(risk.mean()))
-
-
-def conformal_threshold(nonconformity: ArrayLike, coverage: float, *, weights: ArrayLike | None = None) -> float:
-    """Return the value that a further exchangeable row stays at or below with a stated probability.
-
-    The smallest of the n values q with ``sum of w_i over values <= q`` at least ``coverage (sum of w + 1)``; with
-    equal weights the ``ceil(coverage (n + 1))``-th smallest. A new row's value is then <= q with a probability of at
-    least ``coverage``, over the draw of both, if it is exchangeable with these.
-
-    Args:
-        nonconformity: (n,) numbers, n >= 1; large = unlike its class. May hold infinity.
-        coverage: in (0, 1).
-        weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
-
-    Returns:
-        q; infinity if there are too few rows for this coverage (fewer than ``coverage / (1 - coverage)``).
-
-    Raises:
-        ValueError: shapes that do not fit, NaN, or a coverage out of range.
-    """
-    values = np.asarray(nonconformity, dtype=np.float64)
-    if values.ndim != 1 or not values.size or np.isnan(values).any():
-        raise ValueError(f"nonconformity must be (n,) with n >= 1 and without NaN, got shape {values.shape}")
-    if not 0 < coverage < 1:
-        raise ValueError(f"coverage must be in (0, 1), got {coverage}")
-    amounts = _as_weights(weights, len(values))
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(amounts[order])
-    needed = coverage * (reached[-1] + 1)
-    # A sum that should be a whole number may fall short of it by rounding.
-    enough = reached >= needed - 1e-9 * max(1.0, needed)
-    return float(values[order][int(np.argmax(enough))]) if enough.any() else math.inf
 
 
 def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@
 Sources:
     step 2: A. Hatch, S. Kajarekar and A. Stolcke, "Within-Class Covariance Normalization for SVM-based Speaker
     Recognition" (2006). Step 3, the weights: L. Zelnik-Manor and P. Perona, "Self-Tuning Spectral Clustering" (2004).
-    Numbers of directions, neighbors and steps were chosen on the choosing half of ``examples/group_cases.py``.
+    Numbers of directions, neighbors and steps were chosen on groceries, digits and half of Omniglot.
 """
 
 from __future__ import annotations

@@ -180,21 +180,6 @@ def group_tree(
     return GroupTree(leaves, means, all_sizes, unions, costs, classes)
 
 
-def ward_unions(places: ArrayLike, weights: ArrayLike) -> tuple[Ints, Doubles]:
-    """Join places, the pair first whose union costs least.
-
-    Args:
-        places: (m, d).
-        weights: (m,) > 0.
-
-    Returns:
-        (m - 1, 2) unions, numbered as in :class:`GroupTree`, and their costs (m - 1,).
-    """
-    points, mass = np.asarray(places, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    pairs, costs = _join(points, mass, 0)
-    return _numbered(pairs, np.ones(len(points), dtype=np.int64))[0], costs
-
-
 def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator) -> tuple[Ints, NDArray[np.float32]]:
     """(n,) small group of each row, and their centroids; rows are placed block by block."""
     order = generator.permutation(len(rows))[:_DRAWN]

@@ -39,7 +39,7 @@ class WarningsOnly(SilentProgress):
         print_message(f"warning: {text}")
 
 
-class LineProgress:
+class LineProgress(SilentProgress):
     """A line when a task has gone on for some seconds, and again after as many.
 
     Args:
@@ -137,6 +137,13 @@ class BarProgress:
     def warning(self, text: str) -> None:
         """Say a warning above the bars."""
         self._say(f"warning: {text}")
+
+    def ask(self, question: str) -> str:
+        """Ask, if someone can type; Enter is the empty text."""
+        if not sys.stdin.isatty():
+            return ""
+        self._say(question)
+        return sys.stdin.readline().strip()
 
     def _say(self, text: str) -> None:
         if self._bars is None:

@@ -39,6 +39,10 @@ class Progress(Protocol):
         """Say one line that the user should act on, though work goes on."""
         ...
 
+    def ask(self, question: str) -> str:
+        """Ask a person; the empty text: nobody is there, or the default is taken."""
+        ...
+
 
 class SilentTask:
     """Reports nothing."""
@@ -59,6 +63,10 @@ class SilentProgress:
 
     def warning(self, text: str) -> None:
         """Do nothing."""
+
+    def ask(self, question: str) -> str:
+        """Return the empty text: nobody is there."""
+        return ""
 
 
 _SILENT: Progress = SilentProgress()

@@ -99,7 +99,10 @@ Result, ``NAME.h5.results/RESULT.h5``: the same rules. RESULT matches ``[a-z0-9]
 
     cluster_ids, pseudo_labels   (n,) int64, -1 = none
     confidence                   (n,) float32
-    expected_low, expected_high  (n,) float32 in [0, 1]: summed, the ends of the range of how many answers are right
+    expected                     (n,) float32 in [0, 1]: summed, how many answers are right; earlier ones have the ends
+                                 of a range, ``expected_low`` and ``expected_high``
+    best_class, best_confidence  (n,) int64, float32: known group of the largest share, and its chance; ``new_chance``
+                                 (n,) float32, that of all new groups; ``grouped_ids`` (n,) int64, the group it is in
     centroids, prototypes        (k, d) float32
     names, new_classes           (k,) string; (k,) uint8, 1 = not among the labeled classes
     patch_cluster_ids            (t,) int32, -1 = none: kind ``patch_clusters``, patches in the order of the set

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.algorithms.calibration import (
-    conformal_threshold,
     fit_temperature,
     fit_temperatures,
     group_means,
@@ -199,33 +198,6 @@ def test_risk_coverage_of_worked_numbers() -> None:
     assert found.accuracy_at(1e-9) == 1
 
 
-def test_conformal_threshold_is_the_rank_that_the_theorem_names() -> None:
-    # ceil(0.9 * 20) = 18th smallest of 19
-    assert conformal_threshold(np.arange(19)[::-1], 0.9) == 17
-    assert conformal_threshold([0.5, np.inf, 0.25], 0.5) == 0.5
-
-
-def test_too_few_rows_keep_everything() -> None:
-    assert conformal_threshold(np.arange(8), 0.9) == math.inf
-    assert conformal_threshold(np.arange(9), 0.9) == 8
-
-
-def test_equal_weights_that_sum_to_fewer_rows_ask_for_a_higher_rank() -> None:
-    # 40 values of 20 labels: the weight needed is 0.8 * 21 = 16.8 of 20, reached by the 34th value
-    assert conformal_threshold(np.arange(40), 0.8, weights=np.full(40, 0.5)) == 33
-    assert conformal_threshold(np.arange(40), 0.8) == 32
-
-
-@pytest.mark.parametrize("coverage", [0.5, 0.9])
-def test_new_exchangeable_row_is_covered_as_often_as_stated(rng: np.random.Generator, coverage: float) -> None:
-    covered = 0
-    for _ in range(4000):
-        values = rng.exponential(size=20)
-        covered += values[19] <= conformal_threshold(values[:19], coverage)
-    # 19 continuous values: exactly coverage, since 20 * coverage is whole; three standard errors
-    assert abs(covered / 4000 - coverage) < 3 * math.sqrt(coverage * (1 - coverage) / 4000)
-
-
 @settings(max_examples=80, deadline=None)
 @given(placed)
 def test_agreement_is_judged_by_the_other_rows(rows: list[tuple[int, int]]) -> None:
@@ -273,8 +245,6 @@ def test_scores_order_groups_by_distance_and_empty_groups_come_last(rng: np.rand
         (lambda: reliability([0.5], [True], num_bins=0), "num_bins"),
         (lambda: risk_coverage([0.5, 0.5], [True]), r"correct must have shape \(2,\)"),
         (lambda: risk_coverage([0.5], [True]).accuracy_at(0), r"share must be in \(0, 1\], got 0"),
-        (lambda: conformal_threshold([np.nan], 0.9), "without NaN"),
-        (lambda: conformal_threshold([1.0], 1.0), "coverage must be in"),
         (lambda: leave_one_out_agreement([0, 1], [0]), "shape"),
         (lambda: group_means(np.ones((2, 2)), [0, 3], 3), "below num_groups=3, got 3"),
         (lambda: group_means(np.ones((3, 2)), [0, 1], 3), r"\(2, d\)"),

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.class_number import class_numbers
+from labelkit.algorithms.class_number import by_density, by_separation, class_numbers
+from labelkit.algorithms.group_tree import group_tree
 from labelkit.algorithms.matching import match_clusters
 from labelkit.algorithms.over_clustering import bounded_integer_search, estimate_num_classes
 from numpy.typing import NDArray
@@ -145,3 +146,32 @@ def test_numbers_above_a_hundred_come_in_steps_of_two_percent() -> None:
 def test_no_range_is_refused() -> None:
     with pytest.raises(ValueError, match="low=5, high=4"):
         class_numbers(5, 4)
+
+
+def test_groups_without_a_label_are_as_many_as_are_as_separate_as_classes(rng: np.random.Generator) -> None:
+    truth = np.repeat(np.arange(8), 15)
+    rows = 5 * np.eye(8)[truth] + rng.normal(0, 0.5, (120, 8))
+    labels = np.where((truth < 4) & (np.arange(120) % 15 < 3), truth, -1)
+
+    found = by_separation(group_tree(rows, labels, generator=rng), class_numbers(4, 30))
+
+    assert found.best == 8
+    assert found.low <= 8 <= found.high
+    assert len(found.scores) == len(found.numbers) == 27
+
+
+def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> None:
+    rows = 5 * np.eye(6)[np.repeat(np.arange(6), 25)] + rng.normal(0, 0.2, (150, 6))
+
+    found = by_density(rows, class_numbers(2, 50))
+
+    assert found.best == 6
+    assert found.low < 6 < found.high
+
+
+def test_a_number_needs_labels_of_two_classes_and_numbers_to_choose_from(rng: np.random.Generator) -> None:
+    tree = group_tree(rng.normal(size=(10, 3)), np.array([0, 0, *[-1] * 8]), generator=rng)
+    with pytest.raises(ValueError, match="labels of two classes"):
+        by_separation(tree, [2, 3])
+    with pytest.raises(ValueError, match="must not be empty"):
+        by_density(np.eye(3), [])

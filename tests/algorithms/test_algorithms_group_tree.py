@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import group_tree as module
-from labelkit.algorithms.group_tree import GroupTree, group_tree, ward_unions
+from labelkit.algorithms.group_tree import GroupTree, group_tree
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 
@@ -23,6 +23,12 @@ def same(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
 
 def grow(x: NDArray[np.float64], labels: object = None) -> GroupTree:
     return group_tree(x, labels, generator=np.random.default_rng(0))  # type: ignore[arg-type] # a list is fine
+
+
+def ward_unions(x: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Unions of rows as they are, without a class."""
+    pairs, costs = module._join(x, weights.astype(np.float64), 0)
+    return module._numbered(pairs, np.ones(len(x), dtype=np.int64))[0], costs
 
 
 def test_unions_and_costs_are_those_of_scipy(rng: np.random.Generator) -> None:

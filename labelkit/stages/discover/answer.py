@@ -1,8 +1,7 @@
 """Answer for every unlabeled image: known class, new group, or unsure, with a calibrated confidence.
 
 Classes with labels are told apart by a classifier, other images go to groups, and both flow between near images
-(``classify``). The confidence is calibrated on labels that the answers were made without (``held_out``,
-``confidence``).
+(``classify``). The confidence is calibrated on labels that the answers were made without (``calibrate``).
 """
 
 from __future__ import annotations
@@ -15,21 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.calibration import risk_coverage
+from labelkit.algorithms.calibration import named_probability, risk_coverage
+from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.config.discover import DiscoverAnswerConfig
-from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DatasetError, StoreError
 from labelkit.percent import percent
-from labelkit.stages.discover.calibrate import Calibration, calibrate, evidence_confidences
-from labelkit.stages.discover.classify import Recipe, RowJudge, choose_recipe, classifier_shares
-from labelkit.stages.discover.confidence import Confidences, Temperatures, confidences
-from labelkit.stages.discover.grouping import GroupedRows, group_first, read_grouping
-from labelkit.stages.discover.held_out import Grouping, Looks, given_label_evidence, hidden_label_looks
-from labelkit.stages.discover.many_rows import answer_rest, merged, merged_rows
+from labelkit.stages.discover.calibrate import Calibration, calibrate, given_evidence, hidden_evidence
+from labelkit.stages.discover.classify import CLASSIFIER, RowJudge, recipes
+from labelkit.stages.discover.confidence import Confidences, confidences, in_order, joined
+from labelkit.stages.discover.grouping import GroupedRows, Grouping, group_first, read_grouping
 from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.stages.read.rows import check_finite
 from labelkit.stages.result import Cell, SimpleResult, Table, jsonable
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
@@ -40,6 +38,12 @@ DECISIONS = ("known", "new", "unsure", "given", "left out")
 """What ``decisions`` of the result holds, by number: given = has a label; left out = not in the grouping."""
 
 KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
+
+COLUMNS = (
+    *("path", "label_or_group", "kind", "confidence", "margin", "runner_up"),
+    *("best_class", "best_confidence", "group", "new_chance"),
+)
+"""Of the table: the answer, what comes next, the best of the classes with labels, and the group the image is in."""
 
 _FEW_LABELS = 10
 _NO_PARAMETERS = ("calibration_labels", "labels")
@@ -54,11 +58,9 @@ class _Answers:
 
     Attributes:
         found: names and confidences of the rows, which are n.
-        expected: (n, 2) float64 in [0, 1], chances to be right that add up to the ends of the range of how many are.
+        expected: (n,) float64 in [0, 1], chances to be right that add up to how many are.
         calibration: on labels that were hidden or given.
         calibration_rows: (n,) bool, rows whose given label it used.
-        recipe: how classes were told apart.
-        recipe_scores: share of hidden labels that each recipe named rightly.
         new_share: of the unlabeled rows, those taken to be of new classes.
         rule: that answers for other images; its shares are of the rows answered together.
     """
@@ -67,8 +69,6 @@ class _Answers:
     expected: NDArray[np.float64]
     calibration: Calibration
     calibration_rows: NDArray[np.bool_]
-    recipe: Recipe
-    recipe_scores: dict[str, float]
     new_share: float
     rule: AnswerRule
 
@@ -99,38 +99,42 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     answers = _answer_all(config, store, read)
     found = answers.found
     sure = found.confidence >= config.min_confidence
-    if config.coverage is not None:
-        sure &= found.is_single
     decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
     decisions[~unlabeled] = GIVEN
     # of labels that were given to calibrate on, those that the network was trained with are left out
     saw = "no" if config.calibration_labels is not None else network_saw_labels(store, rows, given.labels)
-    _say(config, answers, saw, found.confidence[unlabeled], decisions[unlabeled])
+    _say(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
     counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
     summary = _summary(config, answers, saw)
-    expected = None
-    if saw != "yes":
-        expected = dict(zip(("from", "to"), answers.expected[unlabeled].mean(axis=0).tolist(), strict=True))
+    expected = None if saw == "yes" else float(answers.expected[unlabeled].mean())
     metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
-    arrays = _arrays(store, grouping, rows, answers, decisions, given.labels)
+    arrays = _arrays(store, read, answers, decisions)
     if expected is None:
-        del arrays["expected_low"], arrays["expected_high"]
+        del arrays["expected"]
     arrays |= labeled_array(store, rows, given)
-    path = _write(config, store, name, {**arrays, "metrics": jsonable(metrics)}, grouping, given.source, answers)
-    commit_bytes(table_path, _csv_text(store, grouping, rows, found, decisions, np.flatnonzero(unlabeled)))
-    made = [path, table_path, *grouped]
-    if config.plot is not None:
-        from labelkit.stages.pictures.plots import write_reliability_plot  # matplotlib takes a second to load
-
-        curves = {"before calibration": answers.calibration.before, "after": answers.calibration.after}
-        made.append(write_reliability_plot(config.plot, curves, title="on the labels calibrated with"))
+    options = config.to_yaml_dict(operational=False).items()
+    path = write_result(
+        store,
+        name,
+        kind="answers",
+        arrays={**arrays, "metrics": jsonable(metrics)},  # type: ignore[dict-item]  # an object, as metrics may be
+        params={
+            **{key: value for key, value in options if key not in _NO_PARAMETERS},
+            **({"labels": given.source} if given.source else {}),
+            "grouping": grouping.name,
+            "temperature": answers.calibration.cautious.known,
+            "temperature_new": answers.calibration.cautious.new,
+        },
+        stage="discover answer",
+        overwrite=config.overwrite,
+    )
+    commit_bytes(table_path, _csv_text(store, read, found, decisions))
     cells = _group_cells(grouping, found, decisions, unlabeled)
     values: dict[str, object] = {
         "index": config.index,
         "result": name,
         "path": path,
         "csv": table_path,
-        "plot": config.plot,
         "grouping": {"result": grouping.name, "stage": grouping.stage, "groups": len(grouping.names)},
         "rows": int(unlabeled.sum()),
         "min_confidence": config.min_confidence,
@@ -139,11 +143,11 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         "calibration": summary,
         "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
     }
-    return SimpleResult(values, tuple(made), _tables(counts, expected, cells, answers.calibration))
+    return SimpleResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
 
 
 def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows) -> _Answers:
-    """Name all rows: some together, and the others by what these say.
+    """Name all rows: some together, and the others, block by block, by what these say.
 
     Raises:
         DatasetError: no labels to calibrate with.
@@ -152,27 +156,32 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
     answers = _answer(config, store, read.grouping, given)
-    others = np.ones(len(read.rows), dtype=bool)
-    others[places] = False
-    if not others.any():
+    others = np.setdiff1d(np.arange(len(read.rows)), places)
+    if not len(others):
         return answers
-    current_progress().message(f"{len(places):,} of {len(read.rows):,} rows answered together, the others by these")
+    progress = current_progress()
+    progress.message(f"{len(places):,} of {len(read.rows):,} rows answered together, the others by these")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
-        current_progress().warning(f"{used:,} of {known:,} labels are learned from: raise --max-rows to use more")
-
-    made = answers.calibration
-    arrays = {**answers.rule.arrays(), "new_classes": read.grouping.class_of_group < 0}
-    rule = AnswerRule.of_arrays(arrays, {"temperature": made.known, "temperature_new": made.new})
-    assert rule is not None
+        progress.warning(f"{used:,} of {known:,} labels are learned from")
+    rule, parts, expected = answers.rule, [answers.found], [answers.expected]
+    source = StoredRows(store.embeddings, read.rows[others], in_blocks=True)
     assert rule.temperatures is not None
-    sides = [Temperatures(end.known, end.new, rule.temperatures.threshold) for end in (made.lower, made.upper)]
-    rest = answer_rest(store, read.rows[others], read.grouping.features, rule, sides)
+    with progress.task("rows answered by the others", total=len(others)) as task:
+        for block in blocks(len(others), store.dim + 8 * len(rule.class_of_group)):
+            embeddings = source[block]
+            check_finite(store, read.rows[others[block]], embeddings)
+            shares = rule.shares_of(embeddings, read.grouping.features)
+            parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
+            expected.append(confidences(shares, rule.class_of_group, answers.calibration.likeliest).confidence)
+            task.advance(len(embeddings))
+    order = np.argsort(np.concatenate([places, others]))
+    calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
     return replace(
         answers,
-        found=merged(places, answers.found, rest.found),
-        expected=merged_rows(places, answers.expected, rest.expected),
-        calibration_rows=merged_rows(places, answers.calibration_rows, np.zeros(int(others.sum()), dtype=bool)),
+        found=in_order(joined(parts), order),
+        expected=np.concatenate(expected)[order],
+        calibration_rows=calibrated[order],
     )
 
 
@@ -190,47 +199,39 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
         )
     judge = RowJudge(grouping.features, labels)
-    generator = keyed_generator(config.seed, "answer-recipe")
-    usual, *others = classifier_shares(labels)
-    recipe, scores = choose_recipe(judge, labels, generator, usual)
-    looks: Looks | None = None
+    class_of_group = grouping.class_of_group
+    recipe = recipes(labels)[0]
+    shares = judge.shares(labels, grouping.group_ids, class_of_group, recipe)
+    new_share = _new_share(grouping, shares, unlabeled)
+    calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
-        looks = hidden_label_looks(
+        hidden = hidden_evidence(
             judge,
-            [recipe, *(replace(recipe, group_share=share) for share in others)],
-            grouping,
             labels,
-            share=config.calibration_share,
-            num_rounds=config.calibration_rounds,
+            grouping.group_ids,
+            class_of_group,
+            new_share,
+            min_size=grouping.min_size,
             seed=config.seed,
         )
-        if looks is None:
+        if hidden is None:
             raise DatasetError(
                 str(store.path),
                 "no class has two labels, so that none can be hidden and looked for",
                 "Label more images, or give labels of other images with --calibration-labels FILE.",
             )
-        recipe = looks.recipe
-    shares = judge.shares(labels, recipe, grouping.group_ids, grouping.class_of_group)
-    new_share = _new_share(grouping, shares, unlabeled)
-    calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
-    if looks is not None:
-        evidence = looks.finish(new_share)
+        evidence, recipe = hidden
+        shares = judge.shares(labels, grouping.group_ids, class_of_group, recipe)
     else:
-        assert config.calibration_labels is not None
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = given_label_evidence(grouping, shares, fresh)
-    calibration = calibrate(evidence, config.coverage)
-    found = confidences(shares, grouping.class_of_group, calibration)
-    temperatures = Temperatures(calibration.known, calibration.new, calibration.threshold)
-    rule = judge.rule(labels, recipe, grouping.group_ids, grouping.class_of_group, shares)
-    rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=temperatures)
-    ends = [
-        confidences(shares, grouping.class_of_group, side).confidence for side in (calibration.lower, calibration.upper)
-    ]
-    expected = np.stack(ends, axis=1)
-    return _Answers(found, expected, calibration, calibration_rows, recipe, scores, new_share, rule)
+        evidence = given_evidence(shares, class_of_group, fresh)
+    calibration = calibrate(evidence)
+    found = confidences(shares, class_of_group, calibration.cautious)
+    expected = confidences(shares, class_of_group, calibration.likeliest).confidence
+    rule = judge.rule(labels, grouping.group_ids, class_of_group, shares, recipe)
+    rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=calibration.cautious)
+    return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
 
 
 def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
@@ -240,39 +241,10 @@ def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArr
     which images are called known by mistake is not known, but that there are some shows in the groups.
     """
     is_new = grouping.class_of_group < 0
+    in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
-    share = float(is_new[grouping.in_use].mean())
+    share = float(is_new[in_use].mean())
     return max(named, min(_MOST_NEW, share * len(unlabeled) / int(unlabeled.sum())))
-
-
-def _write(
-    config: DiscoverAnswerConfig,
-    store: EmbeddingStore,
-    name: str,
-    arrays: dict[str, Any],
-    grouping: Grouping,
-    source: dict[str, object],
-    answers: _Answers,
-) -> Path:
-    """Write the result."""
-    options = config.to_yaml_dict(operational=False).items()
-    params = {key: value for key, value in options if key not in _NO_PARAMETERS}
-    return write_result(
-        store,
-        name,
-        kind="answers",
-        arrays=arrays,
-        params={
-            **params,
-            **({"labels": source} if source else {}),
-            "grouping": grouping.name,
-            "recipe": str(answers.recipe),
-            "temperature": answers.calibration.known,
-            "temperature_new": answers.calibration.new,
-        },
-        stage="discover answer",
-        overwrite=config.overwrite,
-    )
 
 
 def _given_labels(
@@ -301,123 +273,91 @@ def _given_labels(
     return labels
 
 
-def _say(
-    config: DiscoverAnswerConfig,
-    answers: _Answers,
-    saw: str,
-    confidence: NDArray[np.float64],
-    decisions: NDArray[np.int64],
-) -> None:
+def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]) -> None:
     """Warn of what the numbers cannot show."""
-    progress, calibration = current_progress(), answers.calibration
-    if (decisions == GIVEN).any():
-        share = percent(answers.recipe.group_share)
-        progress.message(f"classes told apart by groups and {answers.recipe}; the classifier has {share} % of the say")
+    progress = current_progress()
     if saw == "yes":
         progress.warning(
             "the network was trained with the labels that are hidden here, so that their images look easier than "
             "others: confidences are likely too high, and how many answers are right cannot be expected. Label a few "
             "other images and pass --calibration-labels FILE"
         )
-    num_labels = calibration.evidence.num_labels
+    num_labels = answers.calibration.evidence.num_labels
     if num_labels < _FEW_LABELS:
         progress.warning(f"calibrated on {num_labels} labels only: take the confidences as rough")
-    if calibration.threshold == np.inf:
-        progress.warning(
-            f"too few labels for --coverage {config.coverage}: every group stays possible, so that all is unsure"
-        )
-    elif (decisions == UNSURE).all():
+    if (decisions == UNSURE).all():
         progress.warning(
             f"every image is unsure; the largest confidence is {confidence.max():.2f}: lower --min-confidence"
         )
 
 
 def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
-    calibration = answers.calibration
-    evidence = calibration.evidence
+    calibration, evidence = answers.calibration, answers.calibration.evidence
     hidden = config.calibration_labels is None
-    tested_new = bool((evidence.own < 0).any())
-    if hidden:
-        source = "labels of the store, hidden in turn from classifier, groups and spreading"
-        held_out = "classifier, groups and spreading"
-        new_means = (
-            "classes hidden whole: how often their images share one new group; their features may be easier than those "
-            "of classes that are really new"
-        )
-    else:
-        source = "labels given for images without one"
-        held_out = "network, classifier and groups"
-        new_means = "images of classes no group is named by: how often they share one new group"
+    stated = np.where(
+        evidence.named_new,
+        *(
+            named_probability(evidence.scores, evidence.named, temperature).confidence
+            for temperature in (calibration.cautious.new, calibration.cautious.known)
+        ),
+    )
     return {
-        "method": "temperature scaling" + ("" if config.coverage is None else " and split conformal prediction"),
-        "source": source,
-        "held_out_from": held_out,
+        "method": "temperature scaling",
+        "source": "labels hidden in turn from classifier, groups and spreading"
+        if hidden
+        else "labels given for images without one",
         "network_saw_labels": saw,
-        "grouping_is_the_one_tested": not hidden,
         "labels": evidence.num_labels,
         "rows": len(evidence.named),
-        "rows_of_known_classes": int((evidence.own >= 0).sum()),
-        "rows_of_new_classes": int((evidence.own < 0).sum()),
-        "rounds": config.calibration_rounds if hidden else None,
-        "share": config.calibration_share if hidden else None,
+        "rows_of_new_classes": int(evidence.of_new.sum()),
         "new_share": answers.new_share,
-        "confidence_of_new_groups": new_means if tested_new else "not tested: the temperature of the known classes",
         "accuracy_known": evidence.accuracy(new=False),
         "accuracy_new": evidence.accuracy(new=True),
-        "temperature": calibration.known,
-        "temperature_new": calibration.new,
-        "classifier": str(answers.recipe),
-        "classifier_share": answers.recipe.group_share,
-        "classifier_scores": [{"classifier": name, "right": right} for name, right in answers.recipe_scores.items()],
+        "temperature": calibration.cautious.known,
+        "temperature_new": calibration.cautious.new,
+        "classifier": CLASSIFIER,
+        "classifier_share": answers.rule.classifier_share,
+        "flow": answers.rule.alpha,
         "before": calibration.before.to_dict(),
         "after": calibration.after.to_dict(),
-        "aurc": risk_coverage(evidence_confidences(calibration), evidence.correct).aurc,
-        "coverage": config.coverage,
-        "conformal_threshold": calibration.threshold,
+        "aurc": risk_coverage(stated, evidence.correct).aurc,
     }
 
 
-def _csv_text(
-    store: EmbeddingStore,
-    grouping: Grouping,
-    rows: NDArray[np.int64],
-    found: Confidences,
-    decisions: NDArray[np.int64],
-    order: NDArray[np.int64],
-) -> bytes:
-    """The table for people; an unsure image keeps its best guess. Rows are those of the store that are answered."""
-    lines = []
-    for place in order:
-        second = int(found.runner_up[place])
-        lines.append(
-            [
-                store.sample_ids[int(rows[place])],
-                grouping.names[int(found.named[place])],
-                DECISIONS[int(decisions[place])],
-                f"{found.confidence[place]:.4f}",
-                f"{found.margin[place]:.4f}",
-                grouping.names[second] if second >= 0 else "",
-            ]
-        )
-    return csv_bytes(["path", "label_or_group", "kind", "confidence", "margin", "runner_up"], lines)
+def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
+    """The table for people; an unsure image keeps its best guess."""
+    names = [*read.grouping.names, ""]  # -1: none
+    lines = [
+        [
+            store.sample_ids[int(read.rows[place])],
+            names[int(found.named[place])],
+            DECISIONS[int(decisions[place])],
+            f"{found.confidence[place]:.4f}",
+            f"{found.margin[place]:.4f}",
+            names[int(found.runner_up[place])],
+            names[int(found.best_class[place])],
+            f"{found.best_confidence[place]:.4f}",
+            names[int(read.group_ids[place])],
+            f"{found.new_chance[place]:.4f}",
+        ]
+        for place in np.flatnonzero(decisions != GIVEN)
+    ]
+    return csv_bytes(COLUMNS, lines)
 
 
 def _arrays(
-    store: EmbeddingStore,
-    grouping: Grouping,
-    rows: NDArray[np.int64],
-    answers: _Answers,
-    decisions: NDArray[np.int64],
-    usable: NDArray[np.int64],
+    store: EmbeddingStore, read: GroupedRows, answers: _Answers, decisions: NDArray[np.int64]
 ) -> dict[str, NDArray[np.generic] | list[str]]:
     """Columns of the result; a row with a label belongs to the group of its class, with certainty."""
+    rows, grouping = read.rows, read.grouping
 
-    def full(values: NDArray[np.generic], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:
+    def full(values: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:
         column = np.full(store.n, fill, dtype=dtype)
         column[rows] = values
         return column
 
-    found, group_ids, rule = answers.found, answers.found.named.copy(), answers.rule
+    found, rule = answers.found, answers.rule
+    group_ids, best = found.named.copy(), found.best_class.copy()
     if len(grouping.rows) < len(rows):
         rule = replace(rule, rows=grouping.rows)
     else:
@@ -426,15 +366,18 @@ def _arrays(
         rule = replace(rule, shares=shares)
     for group, label in enumerate(grouping.class_of_group):
         if label >= 0:
-            group_ids[usable == label] = group
+            own = read.given.labels == label
+            group_ids[own] = best[own] = group
     is_given = decisions == GIVEN
     return {
-        **grouping.levels,
         "pseudo_labels": full(np.where(decisions == UNSURE, -1, group_ids), -1, np.int64),
         "group_ids": full(group_ids, -1, np.int64),
         "confidence": full(np.where(is_given, 1, found.confidence), 0, np.float32),
-        "expected_low": full(np.where(is_given, 1, answers.expected[:, 0]), 0, np.float32),
-        "expected_high": full(np.where(is_given, 1, answers.expected[:, 1]), 0, np.float32),
+        "expected": full(np.where(is_given, 1, answers.expected), 0, np.float32),
+        "best_class": full(best, -1, np.int64),
+        "best_confidence": full(np.where(is_given, 1, found.best_confidence), 0, np.float32),
+        "new_chance": full(np.where(is_given, 0, found.new_chance), 0, np.float32),
+        "grouped_ids": full(read.group_ids, -1, np.int64),
         "uncalibrated_confidence": full(np.where(is_given, 1, found.uncalibrated), 0, np.float32),
         "margin": full(np.where(is_given, 1, found.margin), 0, np.float32),
         "decisions": full(decisions, LEFT_OUT, np.uint8),
@@ -459,14 +402,14 @@ def _group_cells(
 
 
 def _tables(
-    counts: dict[str, int], expected: dict[str, float] | None, cells: list[list[Cell]], calibration: Calibration
+    counts: dict[str, int], expected: float | None, cells: list[list[Cell]], calibration: Calibration
 ) -> tuple[Table, ...]:
     evidence = calibration.evidence
     checked: list[Cell] = [
         evidence.num_labels,
         percent(evidence.accuracy(new=False)),
         percent(evidence.accuracy(new=True)),
-        calibration.known,
+        calibration.cautious.known,
         calibration.before.ece,
         calibration.after.ece,
     ]
@@ -479,7 +422,7 @@ def _tables(
         ),
         Table(
             "answers",
-            [*counts, *(() if expected is None else ("expected right %, from", "to"))],
-            [[*counts.values(), *(percent(share) for share in (expected or {}).values())]],
+            [*counts, *(() if expected is None else ("expected right %",))],
+            [[*counts.values(), *(() if expected is None else (percent(expected),))]],
         ),
     )

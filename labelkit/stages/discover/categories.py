@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.class_number import ClassNumberChoice
-from labelkit.algorithms.group_levels import GroupLevels
+from labelkit.algorithms.group_tree import group_tree
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.stages.discover.class_number import judge_class_number
-from labelkit.stages.discover.coarse_classes import CoarseClasses
-from labelkit.stages.discover.made_groups import GroupingRule, make_groups
 from labelkit.stages.group.stable_ids import Groups, lasting_ids, read_earlier
 from labelkit.stages.memory import stored_rows
 from labelkit.stages.progress import current_progress
@@ -25,9 +21,9 @@ from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels
 from labelkit.stages.read.rows import split_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, check_new_result, read_result, write_result
+from labelkit.store.results import check_new_result, write_result
 
-_PARAMETERS = ("criterion", "num_inits", "seed", "split", "grouping", "min_size", "levels")
+_PARAMETERS = ("criterion", "seed", "split", "min_size")
 
 
 @dataclass(frozen=True)
@@ -39,22 +35,16 @@ class _Classes:
         labels: (k,) int64, label of each class, -1 = a new one.
         centroids: (k, d), if there are any.
         confidence: (n,) float32, if there is one.
-        inertia: sum of squared distances to the centroids.
-        levels: classes of classes, if they are asked for.
     """
 
     ids: NDArray[np.int64]
     labels: NDArray[np.int64]
     centroids: NDArray[np.floating] | None = None
     confidence: NDArray[np.float32] | None = None
-    inertia: float = 0.0
-    levels: GroupLevels | None = None
 
 
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
-    """Choose the number of classes, unless it is given, then put every row into one: by a tree, or by k-means.
-
-    Rows are scaled to length 1.
+    """Choose the number of classes, unless it is given, then cut a tree of the rows, of length 1, into so many.
 
     Raises:
         StoreError: the store cannot be used.
@@ -66,14 +56,16 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
-    params |= {} if config.num_classes is None else {"num_classes": config.num_classes}
+    # what makes the groups, for who makes them again
+    params |= {"grouping": "tree"} | ({} if config.num_classes is None else {"num_classes": config.num_classes})
     _check_name(config, store, params)
     earlier = read_earlier(config, config.result or "categories")
     # a tree goes through the rows a few times, k-means until it ends
-    in_blocks = config.grouping == "tree" and config.criterion != "published"
-    features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
+    features = stored_rows(store, rows, unit=True, in_blocks=config.criterion != "published")
     started = time.monotonic()
-    judgement = judge_class_number(config, given.where, features, labels)
+    with current_progress().task("a tree of groups", total=None):
+        tree = group_tree(features, labels, generator=keyed_generator(config.seed, "cluster"))
+    judgement = judge_class_number(config, given.where, features, labels, tree)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
@@ -81,26 +73,26 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
             "the network was trained with labels of these classes, which it tells apart better than others: there are "
             "likely more classes than the numbers say"
         )
-    found = _assign(config, features, labels, judgement.choice.best)
+    ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
     seconds = time.monotonic() - started
-    if len(found.labels) < judgement.choice.best:
+    if count < judgement.choice.best:
         current_progress().message(
-            f"{len(found.labels)} classes instead of {judgement.choice.best}: there are no more with --min-size "
+            f"{count} classes instead of {judgement.choice.best}: there are no more with --min-size "
             f"{config.min_size} or more images"
         )
+    of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
     evidence = judgement.to_json()
     result = _write(
         store,
         config,
         rows,
-        found,
+        _Classes(ids, of_class, _means(features, ids, count)),
         given,
         earlier,
         params={
             **params,
             "min_classes": judgement.searched[0],
             "max_classes": judgement.searched[1],
-            "inertia": found.inertia,
             **({"labels": given.source} if given.source else {}),
             **evidence,
         },
@@ -109,22 +101,18 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     )
     if config.plot is None:
         return result
-    plot = _draw(config.plot, judgement.choice, read_result(store, str(result.values["result"])), found.levels)
+    from labelkit.stages.pictures.plots import write_class_number_plot  # matplotlib takes a second to load
+
+    plot = write_class_number_plot(config.plot, judgement.choice)
     return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
 
 
-def _draw(path: Path, choice: ClassNumberChoice, made: Result, levels: GroupLevels | None) -> Path:
-    """Draw how the number was chosen and, if there are levels, the tree of the classes."""
-    from labelkit.stages.pictures.plots import DrawnTree, write_class_number_plot  # matplotlib takes a second to load
-
-    if levels is None:
-        return write_class_number_plot(path, choice)
-    ids = np.asarray(made.arrays["pseudo_labels"])
-    sizes = np.bincount(ids[ids >= 0], minlength=len(made.arrays["names"]))
-    leaves = np.asarray(made.arrays["tree_classes"])
-    names = [made.arrays["names"][leaf] for leaf in leaves]
-    tree = DrawnTree(levels.unions, levels.costs, names, sizes[leaves], levels.numbers)
-    return write_class_number_plot(path, choice, tree)
+def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """(k, d) mean row of each group; none is empty."""
+    sums = np.zeros((count, features.shape[1]))
+    for where, part in parts_of(features):
+        np.add.at(sums, ids[where], part.astype(np.float64))
+    return np.asarray(sums / np.bincount(ids, minlength=count)[:, None])
 
 
 def _check_name(
@@ -140,23 +128,6 @@ def _check_name(
         stage=f"discover {kind}",
         params=params,
     )
-
-
-def _assign(
-    config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], num_classes: int
-) -> _Classes:
-    """Give every row one of so many classes, and put these into classes of classes."""
-    rule = GroupingRule(config.grouping, config.min_size, num_inits=config.num_inits)
-    with current_progress().task(f"assigning rows to {num_classes} classes", total=None):
-        made = make_groups(
-            features,
-            labels,
-            num_classes,
-            rule,
-            generator=keyed_generator(config.seed, "cluster"),
-        )
-        levels = made.levels(config.levels - 1) if config.levels > 1 else None
-    return _Classes(made.ids, made.labels, made.centroids, inertia=made.inertia, levels=levels)
 
 
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
@@ -229,9 +200,6 @@ def _write(
         arrays["centroids"] = lasting.place(found.centroids.astype(np.float32))
     if found.confidence is not None:
         arrays["confidence"] = found.confidence
-    coarse = None if found.levels is None else CoarseClasses(found.levels, lasting, names)
-    if coarse is not None:
-        arrays |= coarse.arrays()
     kind = config.command[1]
     name = config.result or kind
     path = write_result(
@@ -261,10 +229,5 @@ def _write(
     }
     columns = ["id", "name", "kind", "images", "labeled"]
     tables = [] if table is None else [table]
-    if coarse is not None:
-        values["levels"] = coarse.to_json(sizes)
-        tables.append(coarse.table(sizes))
-        columns += coarse.columns
-        cells = [[*row, *coarse.cells(int(str(row[0])))] for row in cells]
     tables.append(Table("classes", columns, cells))
     return SimpleResult(values, (path,), tuple(tables))

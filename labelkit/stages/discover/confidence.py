@@ -5,6 +5,7 @@ How the temperatures are found is in ``calibrate``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,22 +14,19 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import named_probability, softmax
 
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
 _BLOCK_ROWS: Final = 1 << 15
 _LEAST: Final = 1e-12
 
 
 @dataclass(frozen=True)
 class Temperatures:
-    """What turns shares into confidences.
-
-    Attributes:
-        known, new: temperatures of answers that name a known class, or a new group.
-        threshold: of the conformal rule; ``None`` = not asked for.
-    """
+    """What turns shares into confidences: temperatures of answers that name a known class, or a new group."""
 
     known: float
     new: float
-    threshold: float | None
 
 
 @dataclass(frozen=True)
@@ -41,42 +39,40 @@ class Confidences:
         margin: (n,) float64, the same less that of the next group.
         runner_up: (n,) int64, the next group; -1 if there is none.
         uncalibrated: (n,) float64, the share itself.
-        is_single: (n,) bool, no other group is left by the conformal rule.
+        best_class: (n,) int64, the known group of the largest share; -1 if there is none.
+        best_confidence: (n,) float64 in [0, 1], calibrated chance of that; 0 if there is none.
+        new_chance: (n,) float64 in [0, 1], calibrated chances of all new groups together.
     """
 
-    named: NDArray[np.int64]
-    confidence: NDArray[np.float64]
-    margin: NDArray[np.float64]
-    runner_up: NDArray[np.int64]
-    uncalibrated: NDArray[np.float64]
-    is_single: NDArray[np.bool_]
+    named: Ints
+    confidence: Doubles
+    margin: Doubles
+    runner_up: Ints
+    uncalibrated: Doubles
+    best_class: Ints
+    best_confidence: Doubles
+    new_chance: Doubles
 
 
-def log_shares(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_shares(shares: Doubles) -> Doubles:
     """Logarithms of shares, as scores that a temperature can sharpen; 0 counts as a very small share."""
     return np.log(np.maximum(shares, _LEAST))
 
 
-def named_probabilities(
-    scores: NDArray[np.float64],
-    named: NDArray[np.int64],
-    is_new: NDArray[np.bool_],
-    known: float,
-    new: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+def stated(
+    scores: Doubles, named: Ints, is_new: NDArray[np.bool_], temperatures: Temperatures
+) -> tuple[Doubles, Doubles, Ints]:
     """Confidence, margin and next group of each row, by the temperature of what it names."""
     confidence, margin = np.empty(len(named)), np.empty(len(named))
     runner_up = np.empty(len(named), dtype=np.int64)
-    for kind, temperature in ((~is_new, known), (is_new, new)):
+    for kind, temperature in ((~is_new, temperatures.known), (is_new, temperatures.new)):
         if kind.any():
             found = named_probability(scores[kind], named[kind], temperature)
             confidence[kind], margin[kind], runner_up[kind] = found.confidence, found.margin, found.runner_up
     return confidence, margin, runner_up
 
 
-def confidences(
-    shares: NDArray[np.float64], class_of_group: NDArray[np.int64], temperatures: Temperatures
-) -> Confidences:
+def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperatures) -> Confidences:
     """Turn the shares of all rows into answers, block by block.
 
     Args:
@@ -84,16 +80,28 @@ def confidences(
         class_of_group: (k,), -1 = new.
         temperatures: that make a confidence of shares.
     """
+    new, known = class_of_group < 0, np.flatnonzero(class_of_group >= 0)
     parts: list[tuple[NDArray[np.generic], ...]] = []
     for start in range(0, len(shares), _BLOCK_ROWS):
         block = shares[start : start + _BLOCK_ROWS]
+        every = np.arange(len(block))
         scores, named = log_shares(block), block.argmax(axis=1).astype(np.int64)
-        confidence, margin, runner_up = named_probabilities(
-            scores, named, class_of_group[named] < 0, temperatures.known, temperatures.new
-        )
-        single = np.ones(len(named), dtype=bool)
-        if temperatures.threshold is not None:
-            candidates = softmax(scores, temperatures.known) >= 1 - temperatures.threshold
-            single = (candidates.sum(axis=1) == 1) & candidates[np.arange(len(named)), named]
-        parts.append((named, confidence, margin, runner_up, block[np.arange(len(named)), named], single))
+        confidence, margin, runner_up = stated(scores, named, new[named], temperatures)
+        chances = np.where(new[named][:, None], softmax(scores, temperatures.new), softmax(scores, temperatures.known))
+        best, best_confidence = np.full(len(block), -1, dtype=np.int64), np.zeros(len(block))
+        if len(known):
+            best = known[block[:, known].argmax(axis=1)]
+            best_confidence = chances[every, best]
+        new_chance = chances[:, new].sum(axis=1)
+        parts.append((named, confidence, margin, runner_up, block[every, named], best, best_confidence, new_chance))
     return Confidences(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def joined(parts: Sequence[Confidences]) -> Confidences:
+    """Answers for some rows, then for others."""
+    return Confidences(*(np.concatenate(column) for column in zip(*(vars(one).values() for one in parts), strict=True)))
+
+
+def in_order(found: Confidences, order: Ints) -> Confidences:
+    """Answers for the rows at some places."""
+    return Confidences(*(column[order] for column in vars(found).values()))

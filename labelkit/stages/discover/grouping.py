@@ -10,20 +10,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
+from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import Mismatch, StoreError
 from labelkit.stages.discover.categories import discover_categories
-from labelkit.stages.discover.coarse_classes import LEVEL_ARRAYS
-from labelkit.stages.discover.held_out import Grouping
-from labelkit.stages.discover.made_groups import GroupingRule
-from labelkit.stages.discover.many_rows import rows_together
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, class_names_of, labels_to_use
 from labelkit.stages.read.rows import check_features, unit_rows
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
+#: Rows answered together, drawn at random; the rest is answered by what these say of near rows.
+MOST_TOGETHER = 50_000
 _PREFERRED = ("head", "categories", "ss-kmeans")
 _SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Groups of some rows of a store, the known ones named by a class.
+
+    Attributes:
+        name: of the result.
+        stage: the command that made it.
+        rows: (n,) int64, rows of the store.
+        features: (n, d) float32, as they were clustered.
+        group_ids: (n,) int64 in ``[0, k)``, as the result has them.
+        class_of_group: (k,) int64, class of the store, -1 = new.
+        names: of the groups.
+        min_size: rows of a group without a label.
+        unit_rows: whether features are embeddings scaled to length 1.
+    """
+
+    name: str
+    stage: str
+    rows: NDArray[np.int64]
+    features: NDArray[np.float32]
+    group_ids: NDArray[np.int64]
+    class_of_group: NDArray[np.int64]
+    names: list[str]
+    min_size: int = 1
+    unit_rows: bool = True
 
 
 @dataclass(frozen=True)
@@ -34,12 +60,14 @@ class GroupedRows:
         grouping: these alone.
         places: (m,) int64, where they are among all.
         rows: (n,) int64, all rows, of the store.
+        group_ids: (n,) int64, group of each.
         given: labels of all that may be used.
     """
 
     grouping: Grouping
     places: NDArray[np.int64]
     rows: NDArray[np.int64]
+    group_ids: NDArray[np.int64]
     given: GivenLabels
 
 
@@ -84,10 +112,11 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     params = result.params
     group_ids = ids[rows]
     calibrating = np.zeros(len(rows), dtype=bool)
-    if config.calibration_labels is not None and len(rows) > config.max_rows:
+    if config.calibration_labels is not None and len(rows) > MOST_TOGETHER:
         calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
-    places = rows_together(group_ids, labels, calibrating, config.max_rows, config.seed)
+    places = rows_together(labels, calibrating, MOST_TOGETHER, config.seed)
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
+    least = params.get("min_size")
     grouping = Grouping(
         name=result.name,
         stage=result.stage,
@@ -96,11 +125,10 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         group_ids=group_ids[places],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),
-        rule=_rule(result, config.num_inits),
+        min_size=least if isinstance(least, int) and least > 0 else 1,
         unit_rows=unit,
-        levels={name: np.asarray(result.arrays[name]) for name in LEVEL_ARRAYS if name in result.arrays},
     )
-    return GroupedRows(grouping, places, rows, given)
+    return GroupedRows(grouping, places, rows, group_ids, given)
 
 
 def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Result, NDArray[np.int64]]:
@@ -170,17 +198,33 @@ def _labels(
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 
 
-def _rule(result: Result, num_inits: int) -> GroupingRule:
-    """How groups are made again as in a result."""
-    params = result.params
-    iterations, tol, least = params.get("max_iterations"), params.get("tolerance"), params.get("min_size")
-    return GroupingRule(
-        "tree" if params.get("grouping") == "tree" else "k-means",
-        least if isinstance(least, int) and least > 0 else 1,
-        num_inits=num_inits,
-        max_iter=iterations if isinstance(iterations, int) and iterations > 0 else 100,
-        tol=float(tol) if isinstance(tol, int | float) and tol >= 0 else 1e-4,
-    )
+def rows_together(labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int) -> NDArray[np.int64]:
+    """Choose rows that stand for all, (m,) places in order.
+
+    At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
+    have one to calibrate with. What is left is drawn from all.
+
+    Args:
+        labels: (n,) class, -1 = none.
+        calibrating: (n,) whether a row's confidence is compared with a label of its own.
+        most: rows.
+        seed: of the draw.
+    """
+    if len(labels) <= most:
+        return np.arange(len(labels))
+    order = keyed_generator(seed, "answer-rows").permutation(len(labels))
+    known, fresh = order[labels[order] >= 0], order[calibrating[order]]
+    turns = np.empty(len(known), dtype=np.int64)
+    for label in np.unique(labels[known]):
+        own = labels[known] == label
+        turns[own] = np.arange(own.sum())
+    known = known[np.argsort(turns, kind="stable")]
+    taken = np.zeros(len(labels), dtype=bool)
+    taken[known[: max(most // 2, most - int((labels < 0).sum()))]] = True
+    taken[fresh[: most // 4]] = True
+    free = order[(labels[order] < 0) & ~taken[order]]
+    taken[free[: most - int(taken.sum())]] = True
+    return np.flatnonzero(taken)
 
 
 def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:

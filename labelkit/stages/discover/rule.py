@@ -87,8 +87,6 @@ class AnswerRule:
                 found |= {f"{name}_weights": part.weights, f"{name}_biases": part.biases}
         if self.rows is not None:
             found["rows"] = self.rows
-        if self.temperatures is not None and self.temperatures.threshold is not None:
-            found["threshold"] = np.array([self.temperatures.threshold])
         return {_PREFIX + name: values for name, values in found.items()}
 
     @classmethod
@@ -108,8 +106,7 @@ class AnswerRule:
             return LinearShares(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
         unit_rows, classifier_share, alpha = own["settings"].tolist()
-        threshold = float(own["threshold"][0]) if "threshold" in own else None
-        temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]), threshold)
+        temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
             unit_rows=bool(unit_rows),
@@ -162,26 +159,30 @@ class AnswerRule:
         mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[places].astype(np.float64))
         return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
 
-    def answer(self, embeddings: NDArray[np.float32], stored: NDArray[Any]) -> Confidences:
+    def answer(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:
         """Answer for images.
 
         Args:
-            embeddings: (m, d), as the store has them; m >= 1, no row of zeros.
-            stored: (n, d) embeddings of the store.
+            embeddings: (m, d), as the store has them; m >= 1.
+            stored: (n, d) embeddings of the rows that have shares, or of the store where ``rows`` says which these are.
 
         Returns:
             Names and confidences; these are not a number without temperatures.
         """
-        lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-        features = (embeddings / lengths if self.unit_rows else embeddings).astype(np.float32)
-        shares = self.with_near(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)
+        shares = self.shares_of(embeddings, stored)
         if self.temperatures is not None:
             return confidences(shares, self.class_of_group, self.temperatures)
         unknown = np.full(len(shares), np.nan)
-        found = confidences(shares, self.class_of_group, Temperatures(1.0, 1.0, None))
+        found = confidences(shares, self.class_of_group, Temperatures(1.0, 1.0))
         return replace(found, confidence=unknown, margin=unknown)
 
-    def _near(self, queries: NDArray[np.float32], stored: NDArray[Any]) -> Doubles:
+    def shares_of(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
+        """Shares (m, k) of images, as :meth:`answer`; rows sum to 1."""
+        lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), _LEAST)
+        features = (embeddings / lengths if self.unit_rows else embeddings).astype(np.float32)
+        return self.with_near(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)
+
+    def _near(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
         """Mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))

@@ -19,22 +19,28 @@ class StoredAnswers:
         labels: n names of classes or groups; of an unsure row the best guess, of one left out the empty text.
         kinds: n words: given, known, new, unsure, or left out.
         confidence: (n,) float64 in [0, 1]; not a number where nothing is known of it.
-        expected: (n, 2) float64 in [0, 1], chances to be right that add up to the ends of the range of how many are;
-            ``None`` of groups, of answers of an earlier version, and of answers that were calibrated on labels that the
-            network was trained with.
+        expected: (n,) float64 in [0, 1], chances to be right that add up to how many are; ``None`` of groups, and of
+            answers that were calibrated on labels that the network was trained with.
+        best_classes: n names of the best class with labels; the empty text where none is known.
+        best_confidence: (n,) float64 in [0, 1], chance of that; not a number where nothing is known of it.
+        groups: n names of the group that each image is in; the empty text where it is not known.
+        new_chance: (n,) float64 in [0, 1], chance of the groups without a label together; as ``best_confidence``.
     """
 
     labels: list[str]
     kinds: list[str]
     confidence: NDArray[np.float64]
-    expected: NDArray[np.float64] | None = None
+    expected: NDArray[np.float64] | None
+    best_classes: list[str]
+    best_confidence: NDArray[np.float64]
+    groups: list[str]
+    new_chance: NDArray[np.float64]
 
-    def expected_right(self, kinds: Collection[str]) -> tuple[int, int] | None:
-        """Return between how many labels of these kinds are expected to be right; ``None``: not known."""
+    def expected_right(self, kinds: Collection[str]) -> int | None:
+        """Return how many labels of these kinds are expected to be right; ``None``: not known."""
         if self.expected is None:
             return None
-        low, high = self.expected[np.isin(self.kinds, list(kinds))].sum(axis=0).tolist()
-        return round(low), round(high)
+        return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))
 
 
 def stored_answers(result: Result, min_confidence: float | None = None) -> StoredAnswers:
@@ -52,25 +58,36 @@ def stored_answers(result: Result, min_confidence: float | None = None) -> Store
         given = np.asarray(arrays["labeled"], dtype=bool) if "labeled" in arrays else np.zeros(len(ids), dtype=bool)
         kinds[given] = "given"
         kinds[ids < 0] = "left out"
-        return StoredAnswers(labels, kinds.tolist(), np.where(given, 1.0, np.nan))
+        sure = np.where(given, 1.0, np.nan)
+        best = [label if own else "" for label, own in zip(labels, given, strict=True)]
+        return StoredAnswers(labels, kinds.tolist(), sure, None, best, sure, labels, 1 - sure)
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)
-    expected = expected_chances(result)
+    named = [*names, ""]  # -1: none
+    unknown = np.full(len(ids), -1)
+    beside = (
+        expected_chances(result),
+        [named[group] for group in np.asarray(arrays.get("best_class", unknown)).tolist()],
+        np.asarray(arrays.get("best_confidence", np.full(len(ids), np.nan)), dtype=np.float64),
+        [named[group] for group in np.asarray(arrays.get("grouped_ids", unknown)).tolist()],
+        np.asarray(arrays.get("new_chance", np.full(len(ids), np.nan)), dtype=np.float64),
+    )
     decided = np.array(arrays["decision_names"])[arrays["decisions"]]
     before = float(result.params["min_confidence"])
     if min_confidence is None or min_confidence == before:
-        return StoredAnswers(labels, decided.tolist(), confidence, expected)
+        return StoredAnswers(labels, decided.tolist(), confidence, *beside)
     # one that was unsure in spite of its confidence stays so, whatever limit is asked for
     kept = np.isin(decided, ("given", "left out")) | ((decided == "unsure") & (confidence >= before))
     kinds[confidence < min_confidence] = "unsure"
-    return StoredAnswers(labels, np.where(kept, decided, kinds).tolist(), confidence, expected)
+    return StoredAnswers(labels, np.where(kept, decided, kinds).tolist(), confidence, *beside)
 
 
 def expected_chances(result: Result) -> NDArray[np.float64] | None:
     """Return the chances to be right of ``StoredAnswers.expected``."""
-    if "expected_low" not in result.arrays:
+    # 0.1.0 kept the ends of a range
+    names = [name for name in ("expected", "expected_low", "expected_high") if name in result.arrays]
+    if not names:
         return None
-    ends = [np.asarray(result.arrays[f"expected_{end}"], dtype=np.float64) for end in ("low", "high")]
-    return np.stack(ends, axis=1)
+    return np.asarray(np.mean([result.arrays[name] for name in names], axis=0, dtype=np.float64))
 
 
 def group_names(result: Result) -> list[str]:

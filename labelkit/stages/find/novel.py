@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.config.find import FindNovelConfig
 from labelkit.data.path_rule import written_name
 from labelkit.errors import StoreError
-from labelkit.stages.discover.many_rows import rest_shares
 from labelkit.stages.discover.rule import AnswerRule
 from labelkit.stages.discover.stored_answers import StoredAnswers, group_names, new_groups, stored_answers
 from labelkit.stages.find.outputs import write_table
@@ -23,7 +22,7 @@ from labelkit.stages.find.stored_images import StoredImages
 from labelkit.stages.group.stable_ids import held_rows
 from labelkit.stages.memory import stored_rows
 from labelkit.stages.progress import current_progress
-from labelkit.stages.read.rows import check_features, check_finite, split_rows, unit_rows, zero_rows
+from labelkit.stages.read.rows import check_features, check_finite, split_rows, zero_rows
 from labelkit.stages.result import Cell, SimpleResult, Table
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, newest_name, read_result
@@ -179,9 +178,11 @@ def _new_shares(
     shares[together], known[together] = rule.shares[:, is_new].sum(axis=1, dtype=np.float64), True
     rest = rows[~known[rows]]
     if len(rest):
+        near = replace(rule, rows=None)
         features = check_features(store, together)
-        parts = rest_shares(store, rest, unit_rows(features) if rule.unit_rows else features, rule)
-        shares[rest] = np.concatenate([part[:, is_new].sum(axis=1) for part in parts])
+        for block in blocks(len(rest), store.dim + 8 * len(is_new)):
+            part = check_features(store, rest[block])
+            shares[rest[block]] = near.shares_of(part, features)[:, is_new].sum(axis=1)
     return shares[rows]
 
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.labeled_share import label_agreement
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.percent import percent
 
 _MOST_LABELS = 3000
+#: Fewer labels do not tell chance from agreement.
+_FEWEST_LABELS = 10
 
 
 def contradiction(
@@ -27,12 +28,22 @@ def contradiction(
     places = np.flatnonzero(labels >= 0)
     if len(places) > _MOST_LABELS:
         places = np.sort(keyed_generator(seed, "label agreement").permutation(places)[:_MOST_LABELS])
-    if len(places) < 2:
+    known = labels[places]
+    _, own, counts = np.unique(known, return_inverse=True, return_counts=True)
+    others = counts[own] - 1  # with the same label
+    asked = others > 0
+    count = int(asked.sum())
+    if count < _FEWEST_LABELS or len(counts) < 2:
         return None
-    found = label_agreement(rows_at(places), labels[places])
-    if found is None or not found.is_chance:
+    rows = rows_at(places)
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -np.inf)
+    share = float((known == known[cosines.argmax(axis=1)])[asked].mean())
+    by_chance = float(others[asked].mean() / (len(places) - 1))
+    if share >= by_chance + 2 * np.sqrt(by_chance * (1 - by_chance) / count):
         return None
     return (
-        f"labels contradict the images: the nearest labeled image has the same label in {percent(found.share)} % of "
-        f"cases, and in {percent(found.by_chance)} % if labels were drawn at random"
+        f"labels contradict the images: the nearest labeled image has the same label in {percent(share)} % of "
+        f"cases, and in {percent(by_chance)} % if labels were drawn at random"
     )

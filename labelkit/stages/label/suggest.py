@@ -75,8 +75,7 @@ class Suggested:
         guesses: k names of the likely class or group; empty where none is known.
         uncertainty_from: ``labels``, or the result that says which images are unsure; None if that does not count.
         like_them: other images without a label that are nearer to one of these than to all labeled ones.
-        like_them_wrong: how many guesses for those are expected to be wrong, by the middle of the range of the result;
-            None without confidences of a result.
+        like_them_wrong: how many guesses for those are expected to be wrong; None without confidences of a result.
     """
 
     places: NDArray[np.int64]
@@ -266,7 +265,7 @@ def _doubt_of_result(
         return _Doubt(claims.uncertainty, guess, _either(claims, names), name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
     chances = expected_chances(result)
-    right = sure if chances is None else chances[rows].mean(axis=1)
+    right = sure if chances is None else chances[rows]
     return _Doubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
-from labelkit.algorithms.class_number import ClassNumberChoice, CriterionCurve
+from labelkit.algorithms.class_number import ClassNumberChoice
 from labelkit.algorithms.prototypes import cosine_counts
 from labelkit.stages.new_files import PNG_MARK
 from labelkit.stages.pictures.captions import shortened
@@ -38,13 +38,6 @@ _CAPTION = 7
 
 # A legend of more classes is larger than the map.
 _MAX_LEGEND = 30
-
-# Height of a name beside a tree, of the tallest picture, in inches; and most names that can be read.
-_LEAF, _TALLEST, _MOST_NAMES = 0.17, 24.0, 130
-
-# Width of a tree, in sets of axes; and the criterion that comes last where curves are likelihoods.
-_TREE = 1.4
-_BELIEVED = "density"
 
 # Wider ranges of numbers are easier to read on a logarithmic axis.
 _LINEAR_RANGE = 12
@@ -74,54 +67,28 @@ def write_reliability_plot(
     return write_figure(path, figure)
 
 
-@dataclass(frozen=True)
-class DrawnTree:
-    """Groups that are joined step by step.
-
-    Attributes:
-        unions: (k - 1, 2) of groups, or of unions: union i is number k + i.
-        costs: (k - 1,) of the unions; they never fall.
-        names: of the k groups.
-        sizes: images of each.
-        numbers: groups at each level above.
-    """
-
-    unions: NDArray[np.int64]
-    costs: NDArray[np.float64]
-    names: Sequence[str]
-    sizes: NDArray[np.int64]
-    numbers: tuple[int, ...]
-
-
-def write_class_number_plot(path: Path, choice: ClassNumberChoice, tree: DrawnTree | None = None) -> Path:
-    """Draw the curve of each criterion, its best number and what it cannot tell from it; then of several all together.
+def write_class_number_plot(path: Path, choice: ClassNumberChoice) -> Path:
+    """Draw the score of each number of classes, the best one, and which others are likely.
 
     Args:
         path: PNG to write; an existing file is replaced.
-        choice: the number of classes with its evidence; one that was given has no curves.
-        tree: of the classes; it gets a panel of its own, at the right.
+        choice: the number of classes with its evidence.
 
     Raises:
         ResourceError: it cannot be written.
     """
-    believed = bool(choice.criteria) and choice.criteria[-1].name == _BELIEVED
-    curves = choice.criteria if len(choice.criteria) > 1 else ()
-    panels = len(curves) + 1 if choice.criteria else 0
-    leaves = 0 if tree is None or not len(tree.unions) else len(tree.names)
-    columns = min(panels, 1 if leaves else 3)
-    lines = -(-panels // max(1, columns))
-    size = _SHAPE[0] * (columns + (_TREE if leaves else 0)), max(_SHAPE[1] * lines, _LEAF * leaves + 1)
-    figure = Figure(figsize=(size[0], min(size[1], _TALLEST)), layout="constrained")
-    grid = figure.add_gridspec(
-        max(1, lines), columns + bool(leaves), width_ratios=[1] * columns + [_TREE] * bool(leaves)
-    )
-    for place, curve in enumerate(curves):
-        _draw_belief(figure.add_subplot(grid[place // columns, place % columns]), curve.name, curve)
-    if panels:
-        axes = figure.add_subplot(grid[(panels - 1) // columns, (panels - 1) % columns])
-        _draw_belief(axes, "all together", choice) if believed else _draw_numbers(axes, choice.criteria[0])
-    if tree is not None and leaves:
-        _draw_tree(figure.add_subplot(grid[:, -1]), tree)
+    figure = Figure(figsize=_SHAPE, layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(choice.numbers, choice.scores, marker="." if len(choice.numbers) <= 60 else "", linewidth=1.5)
+    axes.axvspan(choice.low, choice.high, color="0.85", zorder=0, label=f"likely: {choice.low} to {choice.high}")
+    axes.axvline(choice.best, color="0.3", linestyle="--", linewidth=1, label=f"best: {choice.best}")
+    if choice.numbers[-1] > _LINEAR_RANGE * choice.numbers[0]:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel="number of classes", ylabel="score", title=f"{choice.best} classes")
+    axes.legend(loc="lower left", fontsize="small")
     return write_figure(path, figure)
 
 
@@ -422,59 +389,3 @@ def _draw_risk_coverage(axes: Axes, risk: RiskCoverage) -> None:
     axes.set_ylim(bottom=0)
     axes.set_title("risk and coverage")
     axes.legend(loc="upper left", fontsize="small")
-
-
-def _draw_belief(axes: Axes, title: str, curve: CriterionCurve | ClassNumberChoice) -> None:
-    _draw_numbers(axes, curve)
-    axes.set(ylabel="how likely (1 = the most)", title=f"{title}: {curve.best} classes")
-    band, line = axes.get_legend_handles_labels()[0]
-    texts = [f"{curve.low} to {curve.high}: nine of ten cases", f"best: {curve.best}"]
-    axes.legend([band, line], texts, loc="lower center", fontsize="small")
-
-
-def _draw_tree(axes: Axes, tree: DrawnTree) -> None:
-    """Names at the left, unions to the right of them by the square root of their cost; a line at each level."""
-    count = len(tree.names)
-    order = _leaf_order(tree.unions, count)
-    heights = np.sqrt(np.maximum(tree.costs, 0))
-    across, up = np.zeros(count + len(heights)), np.zeros(count + len(heights))
-    up[order] = np.arange(count)[::-1]
-    for place, (one, other) in enumerate(tree.unions.tolist()):
-        height = heights[place]
-        axes.plot([across[one], height, height, across[other]], [up[one], up[one], up[other], up[other]], "C0", lw=1)
-        across[count + place], up[count + place] = height, (up[one] + up[other]) / 2
-    for number in tree.numbers:
-        # between the last union that is made and the first that is not
-        below, above = heights[count - number - 1], heights[count - number]
-        axes.axvline((below + above) / 2, color="0.4", linestyle="--", linewidth=1)
-        axes.text((below + above) / 2, count - 0.4, f"{number} groups", ha="center", va="bottom", fontsize="small")
-    if count <= _MOST_NAMES:
-        labels = [f"{shortened(tree.names[leaf], len, 24)} ({tree.sizes[leaf]})" for leaf in order]
-        axes.set_yticks(np.arange(count)[::-1], labels, fontsize="x-small")
-    else:
-        axes.set_yticks([])
-        axes.set_ylabel(f"{count} classes")
-    axes.set(xlim=(0, None), ylim=(-0.7, count + 0.8), xlabel="how different (square root of the cost of the union)")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-
-
-def _leaf_order(unions: NDArray[np.int64], count: int) -> list[int]:
-    """Leaves so that those of a union are next to each other, the larger part first."""
-    inside: list[list[int]] = [[leaf] for leaf in range(count)]
-    for one, other in unions.tolist():
-        first, second = sorted((inside[one], inside[other]), key=lambda part: -len(part))
-        inside.append(first + second)
-    return inside[-1]
-
-
-def _draw_numbers(axes: Axes, curve: CriterionCurve | ClassNumberChoice) -> None:
-    axes.plot(curve.numbers, curve.scores, marker="." if len(curve.numbers) <= 60 else "", linewidth=1.5)
-    axes.axvspan(curve.low, curve.high, color="0.85", zorder=0, label=f"{curve.low} to {curve.high}")
-    axes.axvline(curve.best, color="0.3", linestyle="--", linewidth=1, label=f"best: {curve.best}")
-    if curve.numbers[-1] > _LINEAR_RANGE * curve.numbers[0]:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
-        axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(xlabel="number of classes", ylabel="share of labels that are right", title=f"{curve.best} classes")
-    axes.legend(loc="lower left", fontsize="small")

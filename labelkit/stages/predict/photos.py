@@ -211,7 +211,7 @@ def _answers(source: Source, queries: Queries, min_confidence: float) -> Iterato
                 continue
             kind = "new" if source.rule.class_of_group[found.named[place]] < 0 else "known"
             # no confidence at all, as of groups, is not a small one
-            if not found.is_single[place] or found.confidence[place] < min_confidence:
+            if found.confidence[place] < min_confidence:
                 kind = "unsure"
             label = source.names[int(found.named[place])]
             yield Prediction(name, label, kind, _number(found.confidence[place]), "")

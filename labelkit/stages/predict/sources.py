@@ -93,6 +93,9 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
         if rule is None:
             problem = "was made by a labelkit that kept no rule for new images"
             raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+        if "rule_threshold" in result.arrays:
+            problem = "was made with --coverage, a rule that labelkit has no more"
+            raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:

@@ -79,30 +79,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """Groups that are similar, as the result says.
-
-    Attributes:
-        level: 2 = right above the groups.
-        size: images of the whole store in it.
-        groups: their places among the groups of the page, the largest first.
-        branches: what it holds a level below; none at level 2.
-    """
-
-    level: int
-    size: int
-    groups: tuple[int, ...]
-    branches: tuple[Branch, ...]
-
-
-@dataclass(frozen=True)
 class Decided:
     """What the answers of a result come to.
 
     Attributes:
         known, new, unsure: images without a label, by what they are called.
         right: of the known and new ones, how many to expect right; ``None``: not known.
-        guesses: between how many of the unsure ones to expect right; ``None``: not known.
+        guesses: how many of the unsure ones to expect right; ``None``: not known.
         limit: confidence from which an image is answered.
     """
 
@@ -110,7 +93,7 @@ class Decided:
     new: int
     unsure: int
     right: int | None
-    guesses: tuple[int, int] | None
+    guesses: int | None
     limit: float
 
 
@@ -124,14 +107,12 @@ class Grouping:
         groups: k groups; empty ones are left out.
         ids: (m,) int64, group of each image of the page, -1 = none.
         confidence: (m,) float32 in [0, 1], or a margin in [-1, 1]; NaN where there is none.
-        expected: (m, 2) float32 in [0, 1], chances to be right that add up to the ends of the range of how many groups
-            of images are; ``None`` if the result has none.
+        expected: (m,) float32 in [0, 1], chances to be right that add up to how many images are; ``None`` if the result
+            has none.
         measure: what ``confidence`` is: ``confidence`` (stored by the command) or ``margin`` (computed here).
         runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
         ungrouped: images of the whole store in no group.
         decided: what answers come to; ``None`` for other results.
-        branches: the groups of groups of the coarsest level, the largest first; none if the result has no levels.
-        level_numbers: groups at each level, the finest first, these groups included.
     """
 
     result: Result
@@ -143,8 +124,6 @@ class Grouping:
     runner_up: NDArray[np.int64]
     ungrouped: int
     decided: Decided | None
-    branches: tuple[Branch, ...] = ()
-    level_numbers: tuple[int, ...] = ()
     expected: NDArray[np.float32] | None = None
 
 
@@ -247,58 +226,18 @@ def describe_groups(
             )
         )
     ungrouped = int((every < 0).sum())
-    decided, branches = _decided(result), _branches(result, order, sizes)
-    numbers = () if not branches else (len(order), *_level_numbers(result, order))
     why_and_ids = (result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped)
     chances = expected_chances(result)
     expected = None if chances is None else chances[images.rows].astype(np.float32)
-    return Grouping(*why_and_ids, decided, branches, numbers, expected)
-
-
-def _level_numbers(result: Result, order: list[int]) -> list[int]:
-    parents = np.asarray(result.arrays["level_parents"], dtype=np.int64)
-    return [len(set(level[order].tolist())) for level in parents]
-
-
-def _branches(result: Result, order: list[int], sizes: NDArray[np.int64]) -> tuple[Branch, ...]:
-    """Groups of groups, the coarsest ones; none without levels, or if a group is not in them.
-
-    Args:
-        result: with or without ``level_parents``.
-        order: group of the result that each group of the page is.
-        sizes: images of each group of the result.
-    """
-    parents = np.asarray(result.arrays.get("level_parents", np.zeros((0, 0))), dtype=np.int64)
-    if not len(parents) or parents.shape[1] <= max(order) or (parents[:, order] < 0).any():
-        return ()
-
-    def inside(level: int, places: list[int]) -> tuple[Branch, ...]:
-        found: dict[int, list[int]] = {}
-        for place in places:
-            found.setdefault(int(parents[level, order[place]]), []).append(place)
-        made = [
-            Branch(
-                level=level + 2,
-                size=sum(int(sizes[order[place]]) for place in members),
-                groups=tuple(members),
-                branches=inside(level - 1, members) if level else (),
-            )
-            for members in found.values()
-        ]
-        return tuple(sorted(made, key=lambda branch: -branch.size))
-
-    return inside(len(parents) - 1, list(range(len(order))))
+    return Grouping(*why_and_ids, _decided(result), expected)
 
 
 def _decided(result: Result) -> Decided | None:
     if result.kind != "answers":
         return None
     found = stored_answers(result)
-    sure = np.isin(found.kinds, ("known", "new")) & np.isfinite(found.confidence)
     known, new, unsure = (found.kinds.count(kind) for kind in ("known", "new", "unsure"))
-    # the answers were calibrated on labels that the network was trained with
-    right = None if found.expected is None else round(float(found.confidence[sure].sum()))
-    guesses = found.expected_right(("unsure",))
+    right, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
     return Decided(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
 
 

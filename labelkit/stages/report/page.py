@@ -184,8 +184,7 @@ def page_data(page: PageContents) -> dict[str, Any]:
             "group": column(nobody if grouping is None else grouping.ids, "<i4"),
             "runnerUp": column(nobody if grouping is None else grouping.runner_up, "<i4"),
             "confidence": column(np.full(len(nobody), np.nan) if grouping is None else grouping.confidence, "<f4"),
-            "expectedLow": expected_column(grouping, 0),
-            "expectedHigh": expected_column(grouping, 1),
+            "expected": expected_column(grouping),
             "label": column(page.images.labels, "<i4"),
             "usable": column(page.usable, "|u1"),
             "split": column(page.splits, "<i2"),
@@ -219,11 +218,11 @@ def column(values: NDArray[Any], kind: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
 
 
-def expected_column(grouping: Grouping | None, end: int) -> str:
-    """Chances to be right at the lower (0) or upper (1) end of their range; empty: not known."""
+def expected_column(grouping: Grouping | None) -> str:
+    """Chances to be right; empty: not known."""
     if grouping is None or grouping.expected is None:
         return ""
-    return column(grouping.expected[:, end], "<f4")
+    return column(grouping.expected, "<f4")
 
 
 def _policy(style: str, script: str, more: str = "img-src data:") -> str:

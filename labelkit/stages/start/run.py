@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from labelkit.config.base import StageConfig, flag, value_text
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
@@ -166,6 +167,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if len(labels) < len(dataset) < fewest:
         problem = f"{len(dataset)} photos are too few to tell classes apart, which takes {fewest}"
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
+    config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     steps = _steps(config, this)
     progress = current_progress()
@@ -200,6 +202,22 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     result = finish(config, this.store, old, this.record, told, made, _last_answers(record, this), tables)
     record.write()
     return result
+
+
+def _asked(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
+    """Ask, in a terminal, what the test of ``--new-classes auto`` can only guess."""
+    said = config.num_classes is not None or config.new_classes != "auto"
+    if said or config.dry_run or all_labeled or classes < 2:
+        return config
+    answer = current_progress().ask(
+        f"Does every photo belong to one of your {classes} classes? Enter: guess; none: yes, there are no others; "
+        "some, or a number: there are others"
+    )
+    try:
+        return config if not answer else StartConfig(**(config.model_dump() | {"new_classes": answer}))
+    except ValidationError:
+        current_progress().message(f"{answer!r} is neither none, some nor a number: it is guessed")
+        return config
 
 
 def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
@@ -425,7 +443,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     earlier: dict[str, Any] = {}
     if this.before is not None:
         earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
-    named = {"index": this.store, "result": groups, "overwrite": True, "levels": 2, **earlier, **shared}
+    named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
     # where all photos have a label, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
     number = known or config.num_classes

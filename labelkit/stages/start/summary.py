@@ -22,9 +22,11 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
 LABELS = "labels.csv"
-COLUMNS = ("path", "label", "kind", "confidence")
+COLUMNS = ("path", "label", "kind", "confidence", "best_class", "best_confidence", "group", "new_chance")
 """Of ``labels.csv``. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the
-label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
+label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it. The rest
+stands whatever the label is: best_class and best_confidence, the likeliest class with labels and its chance; group, the
+group that the photo is in; new_chance, the chance of all groups without a label together."""
 # earlier photos for each later one, from which on it means something that later ones are nearer to each other
 _FEW_LATER = 4
 # Later photos that are nearer to each other, below which none is said to be of a new class.
@@ -66,7 +68,9 @@ def finish(
     else:
         tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, since.changed))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
-    sentences = _sentences(config, told, rows, counts, found.expected_right(("unsure",)), made)
+    answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
+    right = None if answered is None or guesses is None else (answered, guesses)
+    sentences = _sentences(config, told, rows, counts, right, made)
     if since is not None:
         sentences.insert(1, _since_sentence(since, changes))
     # the last line says what to look at
@@ -93,28 +97,36 @@ def finish(
     return SimpleResult(values, (made[0].parent, *there), (Table("", ["what was found"], [[s] for s in sentences]),))
 
 
-def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, str, str, str]]:
-    """Path, label, kind and confidence of each photo, in the order of the store.
+def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, ...]]:
+    """Values of ``COLUMNS`` of each photo, in the order of the store.
 
     A photo that is the same file as one with a label has that label, whatever the answer was.
     """
-    confidences = ["" if np.isnan(value) else f"{value:.4f}" for value in found.confidence]
+    confidences, best, new = (
+        ["" if np.isnan(value) else f"{value:.4f}" for value in values]
+        for values in (found.confidence, found.best_confidence, found.new_chance)
+    )
     digests = [digest.tobytes() for digest in store.sha256]
     given: dict[bytes, set[str]] = {}
     for digest, label, kind in zip(digests, found.labels, found.kinds, strict=True):
         if kind == "given":
             given.setdefault(digest, set()).add(label)
     same = {digest: label for digest, (label, *others) in given.items() if not others}
-    rows = zip(digests, store.sample_ids, found.labels, found.kinds, confidences, strict=True)
-    return [
-        (name, same[digest], "known", "1.0000")
-        if digest in same and kind != "given"
-        else (name, label, kind, confidence)
-        for digest, name, label, kind, confidence in rows
-    ]
+    answers = zip(found.labels, found.kinds, confidences, found.best_classes, best, found.groups, new, strict=True)
+    rows = []
+    for digest, name, answer in zip(digests, store.sample_ids, answers, strict=True):
+        if digest in same and answer[1] != "given":
+            answer = (same[digest], "known", "1.0000", same[digest], "1.0000", answer[5], "0.0000")
+        rows.append((name, *answer))
+    return rows
 
 
-def _since(store: EmbeddingStore, rows: Sequence[tuple[str, str, str, str]], then: Path, result: str) -> Since | None:
+def _answers(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, str, str]]:
+    """Label, kind and confidence."""
+    return [(row[1], row[2], row[3]) for row in rows]
+
+
+def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str) -> Since | None:
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
     try:
         store_then = open_store(then)
@@ -122,16 +134,16 @@ def _since(store: EmbeddingStore, rows: Sequence[tuple[str, str, str, str]], the
     except StoreError as error:
         current_progress().warning(f"what changed since the last call is not told: {error}")
         return None
-    since = compare_answers(store, [row[1:] for row in rows], store_then, [row[1:] for row in rows_then])
+    since = compare_answers(store, _answers(rows), store_then, _answers(rows_then))
     return since if since.photos else None
 
 
 def _sentences(
     config: StartConfig,
     told: Mapping[str, Mapping[str, Any]],
-    rows: Sequence[tuple[str, str, str, str]],
+    rows: Sequence[tuple[str, ...]],
     counts: Mapping[str, int],
-    guesses: tuple[int, int] | None,
+    right: tuple[int, int] | None,
     made: Sequence[Path],
 ) -> list[str]:
     table, following, page = made
@@ -139,13 +151,12 @@ def _sentences(
     answered = [float(row[3]) for row in rows if row[2] in ("known", "new") and row[3]]
     unlabeled = len(rows) - counts["given"]
     if "answer" in told:
-        right = round(sum(answered))
         said.append(
             f"{len(answered)} of {unlabeled} photos without a label are answered at confidence "
             f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups)"
-            + ("" if guesses is None else f"; expect about {right} of these to be right")
+            + ("" if right is None else f"; expect about {right[0]} of these to be right")
             + f". The other {counts['unsure']} are unsure"
-            + ("" if guesses is None else f": likely {guesses[0]} to {guesses[1]} of the guesses for them are right")
+            + ("" if right is None else f": likely about {right[1]} of the guesses for them are right")
             + "."
         )
     elif counts["given"] == len(rows):
@@ -244,7 +255,7 @@ def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> s
     )
 
 
-def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, str, str, str]]) -> str:
+def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
     used = len({row[1] for row in rows})
     if all(row[2] == "given" for row in rows):
         return f"{len(rows)} photos in {used} classes, as you labeled them."

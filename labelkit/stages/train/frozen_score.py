@@ -18,7 +18,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.engine.method import FullPass, Method
 from labelkit.engine.trainer import Trainer
 from labelkit.percent import percent
-from labelkit.stages.discover.classify import RowJudge, choose_recipe
+from labelkit.stages.discover.classify import CLASSIFIER, RowJudge, hidden_labels_right
 
 _MOST_ROWS: Final = 20_000
 _MOST_IMAGES: Final = 300
@@ -77,14 +77,11 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
         return None  # training says what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
-    recipe, scores = choose_recipe(RowJudge(unit, labels[chosen]), labels[chosen], generator)
-    some, counts = np.unique(labels[chosen][labels[chosen] >= 0], return_counts=True)
-    hidden = int(counts[counts > 1].sum())
-    if not scores or hidden < _LEAST_HIDDEN or len(some) < 2:
+    right = hidden_labels_right(RowJudge(unit, labels[chosen]), labels[chosen], generator)
+    if len(right) < _LEAST_HIDDEN:
         return None
-    right = scores[f"{recipe} ({recipe.alpha:g})"]
-    low, high = _wilson(right, hidden)
-    return FrozenScore(hidden, right, low, high, str(recipe))
+    low, high = _wilson(float(right.mean()), len(right))
+    return FrozenScore(len(right), float(right.mean()), low, high, CLASSIFIER)
 
 
 def _wilson(share: float, count: int) -> tuple[float, float]:

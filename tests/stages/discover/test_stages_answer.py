@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +15,15 @@ from labelkit.config.cluster import SSKMeansConfig
 from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
-from labelkit.stages.discover import classify, held_out
-from labelkit.stages.discover.answer import _csv_text, _new_share, answer_images
-from labelkit.stages.discover.calibrate import calibrate
+from labelkit.stages.discover.answer import COLUMNS, answer_images
+from labelkit.stages.discover.calibrate import calibrate, given_evidence, hidden_evidence
 from labelkit.stages.discover.categories import discover_categories, discover_head
-from labelkit.stages.discover.classify import DEFAULT, Recipe, RowJudge
-from labelkit.stages.discover.confidence import Confidences
-from labelkit.stages.discover.held_out import (
-    Evidence,
-    Grouping,
-    Looks,
-    _judge_new,
-    best_looks,
-    given_label_evidence,
-    hidden_label_looks,
-)
-from labelkit.stages.discover.made_groups import GroupingRule
+from labelkit.stages.discover.classify import RowJudge, recipes
 from labelkit.stages.evaluate.answers import evaluate_answer
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.results import read_result, write_result
-from labelkit.store.writer import Contents, Image
-from numpy.typing import NDArray
 
 Build = Callable[..., EmbeddingStore]
 
@@ -75,27 +61,6 @@ def table(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(path.read_text())))
 
 
-def grouping_of(features: NDArray[np.float64], group_ids: list[int], class_of_group: list[int]) -> Grouping:
-    rows = np.arange(len(features))
-    names = [f"group-{i}" for i in range(len(class_of_group))]
-    ids, classes = np.array(group_ids, dtype=np.int64), np.array(class_of_group, dtype=np.int64)
-    return Grouping(
-        "made",
-        "cluster ss-kmeans",
-        rows,
-        features.astype(np.float32),
-        ids,
-        classes,
-        names,
-        GroupingRule("k-means", 1, 3, 50),
-    )
-
-
-def evidence_of(grouping: Grouping, labels: NDArray[np.int64], *, new_share: float, **options: Any) -> Evidence | None:
-    looks = hidden_label_looks(RowJudge(grouping.features, labels), [DEFAULT], grouping, labels, seed=0, **options)
-    return None if looks is None else looks.finish(new_share)
-
-
 def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     store = build()
 
@@ -104,7 +69,7 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     assert result["rows"] == 102
     assert result["counts"] == {"known": 42, "new": 60, "unsure": 0}
     rows = table(store.path.with_name("made.answer.csv"))
-    assert list(rows[0]) == ["path", "label_or_group", "kind", "confidence", "margin", "runner_up"]
+    assert list(rows[0]) == list(COLUMNS)
     assert [row["path"] for row in rows] == [store.sample_ids[i] for i in np.flatnonzero(~store.labeled)]
     assert {(row["label_or_group"], row["kind"]) for row in rows[:14]} == {("class-0", "known")}
     assert {row["kind"] for row in rows[42:]} == {"new"}
@@ -143,21 +108,61 @@ def test_result_holds_a_decision_for_every_row(build: Build) -> None:
     assert (arrays["group_ids"] >= 0).all()
 
 
-def test_the_share_expected_right_is_a_range_around_the_confidences(build: Build) -> None:
+def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Generator) -> None:
+    truth = np.arange(200) % 5
+    features = (np.eye(5)[truth] + rng.normal(0, 0.45, (200, 5))).astype(np.float32)
+    labels = np.where(np.arange(200) < 60, truth, -1)
+    judge, groups = RowJudge(features, labels), np.arange(5)
+
+    hidden = hidden_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
+
+    assert hidden is not None
+    evidence, recipe = hidden
+    assert recipe in recipes(labels)
+    assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
+    found = calibrate(evidence)
+    assert found.cautious.known > found.likeliest.known
+    assert found.after.ece < 0.15
+
+
+def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_group() -> None:
+    shares = np.array([[0.1, 0.9, 0], [0.2, 0.8, 0], [0.3, 0.7, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]])
+    groups = np.array([4, -1, -1])  # the class of the first group; the others are new
+
+    found = given_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
+
+    assert found.correct.tolist() == [1, 1, 1, 1]
+    assert found.of_new.tolist() == [True, True, True, False]
+    assert found.accuracy(new=False) == 1
+    assert found.weights.sum() == found.num_labels == 4
+
+
+def test_no_evidence_without_a_class_of_two_labels(rng: np.random.Generator) -> None:
+    labels = np.array([0, 1, -1, -1])
+    judge = RowJudge(rng.normal(size=(4, 3)).astype(np.float32), labels)
+
+    assert hidden_evidence(judge, labels, np.array([0, 1, 0, 1]), np.arange(2), 0.0, min_size=1, seed=0) is None
+
+
+def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
     store = build()
-    told = answer(store)
+    answer(store)
     arrays = read_result(store, "answer").arrays
-    given = arrays["decisions"] == arrays["decision_names"].index("given")
-    low, high = arrays["expected_low"], arrays["expected_high"]
-    assert (low[given] == 1).all()
-    assert (high[given] == 1).all()
-    # the lower end is more cautious than what single images are told
-    assert (low <= arrays["confidence"]).all()
-    assert (low[~given] < high[~given]).all()
-    assert told["expected_right"] == {
-        "from": pytest.approx(low[~given].mean(), abs=1e-6),
-        "to": pytest.approx(high[~given].mean(), abs=1e-6),
-    }
+
+    lines = table(store.path.with_name(f"{store.path.stem}.answer.csv"))
+
+    old = set(np.array(arrays["names"])[np.asarray(arrays["new_classes"]) == 0])
+    assert {line["best_class"] for line in lines} <= old
+    for line in lines:
+        assert 0 <= float(line["best_confidence"]) <= 1
+        assert 0 <= float(line["new_chance"]) <= 1 + 1e-9
+        assert line["group"] in arrays["names"]
+        if line["kind"] == "known":
+            assert (line["best_class"], line["best_confidence"]) == (line["label_or_group"], line["confidence"])
+            assert float(line["new_chance"]) <= 1 - float(line["confidence"]) + 1e-3
+    given = np.asarray(arrays["decisions"]) == 3
+    assert (np.asarray(arrays["best_confidence"])[given] == 1).all()
+    assert (np.asarray(arrays["new_chance"])[given] == 0).all()
 
 
 def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.random.Generator) -> None:
@@ -178,179 +183,6 @@ def test_same_seed_gives_the_same_files_and_another_hides_other_labels(build: Bu
     store = build(0.4)
     temperatures = [answer(store, overwrite=True, seed=seed)["calibration"]["temperature"] for seed in (3, 3, 4)]
     assert temperatures[0] == temperatures[1] != temperatures[2]
-
-
-def test_labels_in_the_grouping_do_not_make_noise_look_calibrated(rng: np.random.Generator) -> None:
-    # Features without any relation to the labels: the grouping has all labeled rows right, because they are fixed.
-    features, labels = rng.normal(size=(120, 8)), np.full(120, -1)
-    labels[:40] = np.arange(40) % 4
-    grouping = grouping_of(features, [i % 8 for i in range(120)], [0, 1, 2, 3, -1, -1, -1, -1])
-
-    found = evidence_of(grouping, labels, new_share=0.5, share=0.5, num_rounds=10)
-
-    assert found is not None
-    # 1 of 8 groups is right
-    assert found.accuracy(new=False) < 0.35
-    assert found.num_labels == 40
-
-
-def test_hidden_classes_weigh_as_much_as_new_images_are_taken_to_be(rng: np.random.Generator) -> None:
-    features = np.repeat(np.eye(4), 15, axis=0) + rng.normal(0, 0.05, (60, 4))
-    labels = np.where(np.arange(60) < 45, np.where(np.arange(60) % 15 < 5, np.arange(60) // 15, -1), -1)
-    grouping = grouping_of(features, [i // 15 for i in range(60)], [0, 1, 2, -1])
-
-    found = evidence_of(grouping, labels, new_share=0.3, share=0.4, num_rounds=6)
-
-    assert found is not None
-    assert found.weights.sum() == pytest.approx(found.num_labels) == 15
-    assert found.weights[found.own < 0].sum() == pytest.approx(0.3 * 15)
-    # 6 rounds: one of three classes hidden whole with its 5 rows, 2 rows of each of the others
-    assert ((found.own < 0).sum(), (found.own >= 0).sum()) == (30, 24)
-    assert found.accuracy(new=False) == 1
-
-
-def test_class_with_one_label_is_not_tested(rng: np.random.Generator) -> None:
-    features = np.repeat(np.eye(3), 10, axis=0) + rng.normal(0, 0.05, (30, 3))
-    labels = np.full(30, -1)
-    labels[[0, 1, 2, 10]] = [0, 0, 0, 1]
-    grouping = grouping_of(features, [i // 10 for i in range(30)], [0, 1, -1])
-
-    found = evidence_of(grouping, labels, new_share=0.5, share=0.5, num_rounds=4)
-
-    assert found is not None
-    assert found.num_labels == 3
-
-
-def test_one_class_is_never_hidden_whole(build: Build) -> None:
-    labels = np.repeat(np.arange(CLASSES), PER_CLASS)
-    labeled = (labels == 0) & (np.arange(len(labels)) < 8)
-    store = build(labeled=labeled.astype(int).tolist(), old_classes=[1, 0, 0, 0, 0, 0])
-
-    found = answer(store)["calibration"]
-
-    assert found["rows_of_new_classes"] == 0
-    assert found["confidence_of_new_groups"].startswith("not tested")
-
-
-def test_given_labels_judge_the_grouping_itself() -> None:
-    # group 0 = class 0, groups 1 and 2 are new; classes 7 and 8 are not known
-    features = np.array([[0.0], [0.1], [1.0], [1.1], [1.2], [2.0], [9.0]])
-    grouping = grouping_of(features, [0, 0, 1, 1, 1, 2, 2], [0, -1, -1])
-    labels = np.array([0, 7, 7, 7, 8, 8, -1])
-
-    found = given_label_evidence(grouping, np.eye(3)[grouping.group_ids], labels)
-
-    assert found is not None
-    # row 1 is taken for class 0; row 4 is an 8 among 7s; matching gives row 5 its group, the other 8 does not
-    assert found.correct.tolist() == [1, 0, 1, 1, 0, 0.5]
-    assert found.own.tolist() == [0, -1, -1, -1, -1, -1]
-    assert found.weights.tolist() == pytest.approx([1] * 6)
-
-
-def test_class_that_may_be_a_small_part_of_its_group_counts_less() -> None:
-    # 2 of 4 labels of class 7 are in the large group 1: perhaps 10 of its 40 rows, if classes have 20 rows each
-    features = np.arange(60.0)[:, None]
-    grouping = grouping_of(features, [0] * 15 + [1] * 40 + [2] * 5, [0, -1, -1])
-    labels = np.full(60, -1)
-    labels[[0, 15, 16, 55, 56]] = [0, 7, 7, 7, 7]
-
-    found = given_label_evidence(grouping, np.eye(3)[grouping.group_ids], labels)
-
-    verdicts = _judge_new(np.array([1, 1, 2, 2]), np.full(4, 7))
-    assert verdicts.max() == 0.5
-    assert found.correct.tolist() == pytest.approx([1, *(verdicts * [0.5, 0.5, 1, 1])])
-
-
-def test_rows_called_known_weigh_more_by_the_classes_that_were_hidden(rng: np.random.Generator) -> None:
-    # class 2 lies on class 0: hidden whole, its rows are called known
-    features = np.eye(3)[[0, 1, 0, 2]].repeat(15, axis=0) + rng.normal(0, 0.05, (60, 3))
-    labels = np.where(np.arange(60) < 45, np.where(np.arange(60) % 15 < 5, np.arange(60) // 15, -1), -1)
-    grouping = grouping_of(features, [i // 15 for i in range(60)], [0, 1, 2, -1])
-
-    found = evidence_of(grouping, labels, new_share=0.5, share=0.4, num_rounds=6)
-
-    assert found is not None
-    new = found.own < 0
-    kinds = [found.weights[new & (found.named_new == kind)] for kind in (False, True)]
-    assert all(len(np.unique(kind.round(9))) == 1 for kind in kinds)
-    # two of three classes are left in each round
-    assert kinds[0][0] == pytest.approx(1.5 * kinds[1][0])
-
-
-def test_images_called_known_by_mistake_are_missed_by_the_groups() -> None:
-    grouping = grouping_of(np.arange(8.0)[:, None], [0, 0, 1, 1, 2, 2, 3, 3], [0, 1, -1, -1])
-    unlabeled = np.arange(8) >= 2
-
-    # one of six is named new; two of four groups are new, which is 4 of 8 images, none of them labeled
-    named = np.eye(4)[[0, 0, 0, 1, 1, 1, 0, 2]]
-
-    assert _new_share(grouping, named, unlabeled) == pytest.approx(4 / 6)
-    assert _new_share(grouping, np.eye(4)[[0, 1, 2, 2, 3, 3, 3, 3]], unlabeled) == 1
-
-
-def test_confidences_are_more_cautious_where_classes_have_no_labels() -> None:
-    scores = np.log(np.array([[0.8, 0.2], [0.7, 0.3], [0.9, 0.1], [0.6, 0.4]] * 5))
-    named, correct = np.zeros(20, dtype=np.int64), np.array([1.0, 1, 1, 0] * 5)
-    old, new = np.zeros(20, dtype=np.int64), np.full(20, -1)
-    without = Evidence(scores, named, np.zeros(20, dtype=bool), correct, old, np.ones(20), 20)
-
-    assert calibrate(replace(without, own=new), None).known > calibrate(without, None).known
-
-
-def looks_of(right: list[float], share: float, own: list[int] | None = None) -> Looks:
-    """Five looks, two at the first label, of answers that are right or wrong."""
-    looks = Looks(Recipe(group_share=share))
-    looks.correct, looks.sources = [np.array(right)], [np.array([7, 7, 8, 9, 3])]
-    looks.own = [np.array([0, 0, 1, 1, 0] if own is None else own)]
-    return looks
-
-
-def test_another_recipe_is_taken_only_where_it_is_clearly_ahead() -> None:
-    usual = looks_of([0, 0, 0, 1, 0], 0.75)
-
-    assert best_looks([usual, looks_of([1, 1, 1, 1, 1], 0.25)]).recipe.group_share == 0.25
-    assert best_looks([usual, looks_of([1, 1, 0, 0, 0], 0.25)]) is usual  # one label more, one less
-    assert best_looks([usual, looks_of([1, 1, 1, 0, 0], 0.25)]) is usual  # two more, one less: within the error
-    assert best_looks([usual, looks_of([0, 0, 0, 1, 0], 0.25)]) is usual
-    assert (
-        best_looks([usual, looks_of([1, 1, 0, 1, 1], 0.5), looks_of([1, 1, 1, 1, 1], 0.25)]).recipe.group_share == 0.25
-    )
-    np.testing.assert_allclose(looks_of([1, 0, 0, 1, 0], 0.25).right_of_known(), [0, 0.5, 0, 1])
-    # classes hidden whole say nothing of how known ones are told apart
-    new = [0, 0, -1, -1, -1]
-    assert (
-        best_looks([looks_of([0, 0, 0, 0, 0], 0.75, new), looks_of([0, 0, 1, 1, 1], 0.25, new)]).recipe.group_share
-        == 0.75
-    )
-
-
-def test_groups_come_first_where_they_are_ahead_of_the_classifier(rng: np.random.Generator) -> None:
-    truth = np.arange(400) % 4
-    # in 200 dimensions three labels a class say little of where its 100 rows are
-    features = rng.normal(size=(4, 200))[truth] * 0.27 + rng.normal(size=(400, 200))
-    labels = np.where(np.arange(400) < 12, truth, -1)
-    grouping = grouping_of(features, truth.tolist(), [0, 1, 2, 3])
-    judge = RowJudge(grouping.features, labels)
-    usual, groups_first = Recipe(alpha=0.0, group_share=0.9), Recipe(alpha=0.0, group_share=0.25)
-
-    looks = hidden_label_looks(judge, [usual, groups_first], grouping, labels, share=0.3, num_rounds=10, seed=0)
-
-    assert looks is not None
-    assert looks.recipe is groups_first
-    assert looks.finish(0.0).accuracy(new=False) > 0.8
-
-
-def test_answers_are_made_by_the_recipe_that_the_rounds_took(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = build()
-    monkeypatch.setattr(classify, "_GROUPS_LAST", 1.0)
-
-    usual = answer(store, result="usual")["calibration"]["classifier_share"]
-    monkeypatch.setattr(held_out, "best_looks", lambda tried: tried[-1])
-    other = answer(store, result="other")["calibration"]["classifier_share"]
-
-    assert usual == pytest.approx(1 - 1 / LABELED)
-    assert other == 0.25
-    assert read_result(store, "other").arrays["rule_settings"][1] == 0.25
 
 
 def test_groups_are_judged_without_any_label_to_learn_from(build: Build, tmp_path: Path) -> None:
@@ -377,7 +209,6 @@ def test_given_labels_are_used_instead_of_those_of_the_store(build: Build, tmp_p
     found = answer(store, calibration_labels=path, min_confidence=0.0)
 
     assert found["calibration"]["labels"] == len(truth)
-    assert found["calibration"]["held_out_from"] == "network, classifier and groups"
     assert found["calibration"]["accuracy_known"] == found["calibration"]["accuracy_new"] == 1
     used = np.flatnonzero(read_result(store, "answer").arrays["calibration_rows"])
     assert used.tolist() == [row for row, _ in truth]
@@ -410,7 +241,6 @@ def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the
     assert "confidences are likely too high" in done.err
     assert done.json["grouping"]["result"] == "head"
     assert done.json["calibration"]["network_saw_labels"] == "yes"
-    assert done.json["calibration"]["held_out_from"] == "classifier, groups and spreading"
 
 
 def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any, build: Build) -> None:
@@ -421,16 +251,6 @@ def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any
     assert [score["result"] for score in labelkit(*words, "--results", "answer").json["scores"]] == ["answer"]
 
 
-def test_coverage_asks_for_a_single_candidate_besides(build: Build) -> None:
-    store = build(0.35)
-    plain = answer(store, min_confidence=0.0, result="plain")
-    strict = answer(store, min_confidence=0.0, coverage=0.7, result="strict")
-    both = answer(store, min_confidence=0.9, coverage=0.7, result="both")
-    assert plain["counts"]["unsure"] == 0
-    assert 0 < strict["counts"]["unsure"] < both["counts"]["unsure"]
-    assert 0 < strict["calibration"]["conformal_threshold"] < 1
-
-
 def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, build: Build) -> None:
     store = build(0.4)
     done = labelkit("discover", "answer", "--index", store.path, "--min-confidence", "1", "--json")
@@ -439,13 +259,6 @@ def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, bu
     assert "every image is unsure; the largest confidence is 0." in done.err
     scored = labelkit("evaluate", "answer", "--index", store.path, "--json")
     assert (scored.code, scored.json["answered"], scored.json["accuracy_answered"]) == (0, 0, None)
-
-
-def test_too_few_labels_for_the_coverage_are_said(labelkit: Any, build: Build) -> None:
-    store = build()
-    done = labelkit("discover", "answer", "--index", store.path, "--coverage", "0.99", "--json")
-    assert "too few labels for --coverage 0.99" in done.err
-    assert done.json["counts"]["unsure"] == 102
 
 
 def test_evaluation_equals_loops_over_the_rows(build: Build) -> None:
@@ -475,13 +288,13 @@ def test_evaluation_equals_loops_over_the_rows(build: Build) -> None:
 
 def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any, build: Build, tmp_path: Path) -> None:
     store = build()
-    plot, drawn = tmp_path / "calibration.png", tmp_path / "scores.png"
+    drawn = tmp_path / "scores.png"
     words = ("discover", "answer", "--index", store.path)
-    done = labelkit(*words, "--plot", plot, "-q")
-    made = [tmp_path / "made.h5.results" / "answer.h5", tmp_path / "made.answer.csv", plot]
+    done = labelkit(*words, "-q")
+    made = [tmp_path / "made.h5.results" / "answer.h5", tmp_path / "made.answer.csv"]
     assert (done.code, done.out.split()) == (0, [str(path) for path in made])
     assert labelkit("evaluate", "answer", "--index", store.path, "--plot", drawn, "--result", "scores", "-q").code == 0
-    assert [path.read_bytes()[:4] for path in (plot, drawn)] == [b"\x89PNG", b"\x89PNG"]
+    assert drawn.read_bytes()[:4] == b"\x89PNG"
     assert read_result(store, "scores").metrics["answer"] == "answer"
 
     again = labelkit(*words, "-q")
@@ -687,14 +500,3 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
     answer(blind)
     with pytest.raises(StoreError, match="the true class is known of no image"):
         evaluate_answer(EvaluateAnswerConfig(index=blind.path))
-
-
-def test_name_that_is_no_text_is_escaped_in_the_table(build: Build) -> None:
-    store = build()
-    store.sample_ids[119] = "z\udcff.png"
-    ones = np.ones(1)
-    found = Confidences(np.zeros(1, dtype=np.int64), ones, ones, np.full(1, -1), ones, ones > 0)
-    grouping = grouping_of(np.ones((1, 1)), [0], [-1])
-    grouping = Grouping(**{**grouping.__dict__, "rows": np.array([119])})
-    text = _csv_text(store, grouping, grouping.rows, found, np.array([1]), np.array([0]))
-    assert text.splitlines()[1] == rb"z\udcff.png,group-0,new,1.0000,1.0000,"

@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
+from labelkit.config.discover import DiscoverCategoriesConfig
 from labelkit.errors import ConfigError, DatasetError, StoreError
-from labelkit.stages.discover.answer import answer_images
 from labelkit.stages.discover.categories import discover_categories
-from labelkit.stages.discover.grouping import read_grouping
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
-from PIL import Image
 from pydantic import ValidationError
 
 
@@ -34,9 +31,8 @@ def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
     return discover_categories(DiscoverCategoriesConfig(index=store.path, overwrite=True, **options)).to_json()
 
 
-@pytest.mark.parametrize("grouping", ["tree", "k-means"])
-def test_clouds_are_classes_and_those_with_labels_come_first(families: EmbeddingStore, grouping: str) -> None:
-    made = categories(families, num_classes=6, grouping=grouping)
+def test_clouds_are_classes_and_those_with_labels_come_first(families: EmbeddingStore) -> None:
+    made = categories(families, num_classes=6)
 
     stored = read_result(families, "categories")
     found, truth = np.asarray(stored.arrays["pseudo_labels"]), np.asarray(families.labels)
@@ -51,35 +47,8 @@ def test_clouds_are_classes_and_those_with_labels_come_first(families: Embedding
 def test_a_number_that_is_given_is_not_estimated(families: EmbeddingStore) -> None:
     made = categories(families, num_classes=4)
 
-    assert (made["num_classes"], made["interval"], made["criteria"]) == (4, [4, 4], [])
+    assert (made["num_classes"], made["interval"]) == (4, [4, 4])
     assert len(made["classes"]) == 4
-
-
-def test_levels_hold_whole_classes_and_the_coarsest_are_the_families(families: EmbeddingStore) -> None:
-    made = categories(families, num_classes=6, levels=2)
-
-    (level,) = made["levels"]
-    stored = read_result(families, "categories").arrays
-    family = np.asarray(families.labels) // 3
-    coarse = np.asarray(stored["level_parents"])[0][np.asarray(stored["pseudo_labels"])]
-    assert (level["level"], level["num_classes"]) == (2, 2)
-    assert sorted(number for entry in level["classes"] for number in entry["classes"]) == list(range(6))
-    assert [entry["images"] for entry in level["classes"]] == [60, 60]
-    assert len(set(zip(coarse.tolist(), family.tolist(), strict=True))) == 2
-    assert np.asarray(stored["tree_unions"]).shape == (5, 2)
-
-
-def test_levels_keep_their_classes_when_ids_are_those_of_an_earlier_run(
-    families: EmbeddingStore, make_store: Any
-) -> None:
-    categories(families, num_classes=6, result="first")
-    made = categories(families, num_classes=6, levels=2, previous=families.path, previous_result="first")
-
-    stored = read_result(families, "categories").arrays
-    assert sorted(number for entry in made["levels"][0]["classes"] for number in entry["classes"]) == sorted(
-        entry["id"] for entry in made["classes"]
-    )
-    assert np.asarray(stored["tree_classes"]).tolist() == [entry["id"] for entry in made["classes"]]
 
 
 def test_a_single_odd_row_is_no_class(make_store: Any) -> None:
@@ -87,9 +56,8 @@ def test_a_single_odd_row_is_no_class(make_store: Any) -> None:
     rows = np.concatenate([np.repeat(np.eye(8)[:3] * 5, 12, axis=0) + rng.normal(0, 0.1, (36, 8)), [[0] * 7 + [50]]])
     store = make_store(rows)
 
-    for grouping in ("tree", "k-means"):
-        made = categories(store, num_classes=3, grouping=grouping)
-        assert min(entry["images"] for entry in made["classes"]) >= 12
+    made = categories(store, num_classes=3)
+    assert min(entry["images"] for entry in made["classes"]) >= 12
 
 
 def test_fewer_classes_come_out_if_there_are_no_more_of_the_least_size(families: EmbeddingStore) -> None:
@@ -97,30 +65,6 @@ def test_fewer_classes_come_out_if_there_are_no_more_of_the_least_size(families:
 
     assert len(made["classes"]) == 6
     assert min(entry["images"] for entry in made["classes"]) == 20
-
-
-def test_rounds_of_an_answer_group_as_the_result_did(families: EmbeddingStore) -> None:
-    categories(families, num_classes=6, min_size=4)
-    config = DiscoverAnswerConfig(index=families.path, grouping="categories", overwrite=True, calibration_rounds=3)
-
-    grouping = read_grouping(families, config).grouping
-    answered = answer_images(config).to_json()
-
-    assert (grouping.rule.name, grouping.rule.min_size) == ("tree", 4)
-    assert sum(answered["counts"].values()) == 105
-
-
-def test_rounds_with_fewer_groups_of_the_least_size_are_joined_with_the_others(make_store: Any) -> None:
-    # no structure: how many groups have four rows depends on the labels that a round keeps
-    rng = np.random.default_rng(0)
-    labels = [place % 6 for place in range(60)]
-    labeled = [int(place < 24 and place % 6 < 4) for place in range(60)]
-    store = make_store(rng.normal(size=(60, 8)), labels=labels, labeled=labeled, old_classes=[1] * 4 + [0] * 2)
-    categories(store, num_classes=14, min_size=4)
-
-    answered = answer_images(DiscoverAnswerConfig(index=store.path, grouping="categories")).to_json()
-
-    assert sum(answered["counts"].values()) == 44
 
 
 @pytest.mark.parametrize(
@@ -138,18 +82,6 @@ def test_numbers_that_cannot_be_are_refused(families: EmbeddingStore, options: d
 def test_a_number_is_given_or_searched() -> None:
     with pytest.raises(ValidationError, match="leave out --num-classes"):
         DiscoverCategoriesConfig(index=Path("x.h5"), num_classes=3, max_classes=5)
-
-
-def test_the_tree_is_drawn_and_kept_by_answers(families: EmbeddingStore, tmp_path: Path) -> None:
-    made = categories(families, num_classes=6, levels=3, plot=tmp_path / "tree.png")
-    answer_images(DiscoverAnswerConfig(index=families.path, grouping="categories", calibration_rounds=2))
-
-    assert made["plot"] == tmp_path / "tree.png"
-    with Image.open(tmp_path / "tree.png") as picture:
-        assert picture.size[0] > 400
-        assert len(picture.convert("L").getcolors() or ()) > 10
-    before, after = read_result(families, "categories").arrays, read_result(families, "answer").arrays
-    np.testing.assert_array_equal(after["level_parents"], before["level_parents"])
 
 
 def test_a_number_alone_has_nothing_to_draw() -> None:
@@ -175,7 +107,7 @@ def test_two_different_rows_are_two_classes(make_store: Any) -> None:
 
 
 def test_fewer_images_than_classes_are_refused(make_store: Any) -> None:
-    with pytest.raises(ConfigError, match=r"9 classes, but .* has 5 rows"):
+    with pytest.raises(ConfigError, match=r"9 classes, but a tree of the 5 rows"):
         categories(make_store(np.eye(5)), num_classes=9)
 
 
@@ -201,7 +133,7 @@ def test_labels_at_random_are_said_to_contradict_the_images(make_store: Any) -> 
     assert made["num_classes"] >= 6
 
 
-@pytest.mark.parametrize("options", [{}, {"num_classes": 6}, {"num_classes": 6, "grouping": "k-means"}])
+@pytest.mark.parametrize("options", [{}, {"num_classes": 6}])
 def test_not_a_number_is_refused(families: EmbeddingStore, spoil: Any, options: dict[str, Any]) -> None:
     spoil(families, 7)
     with pytest.raises(StoreError, match="finite"):

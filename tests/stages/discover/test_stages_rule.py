@@ -20,12 +20,12 @@ def test_an_image_begins_as_a_stored_row_does_but_for_the_group_it_is_in(
     ids = np.arange(60) % 6
     features = (np.eye(6)[ids] + rng.normal(0, 0.3, (60, 6))).astype(np.float32)
     labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
-    recipe, class_of_group = Recipe(alpha=0.0, group_share=0.75), np.arange(6)
+    recipe, class_of_group = Recipe(0.75, 0.0), np.arange(6)
     class_of_group[num_classes:] = -1
     judge = RowJudge(features, labels)
-    shares = judge.shares(labels, recipe, ids, class_of_group)
+    shares = judge.shares(labels, ids, class_of_group, recipe)
 
-    found = judge.rule(labels, recipe, ids, class_of_group, shares).start(features)
+    found = judge.rule(labels, ids, class_of_group, shares, recipe).start(features)
 
     np.testing.assert_allclose(found[labels < 0], shares[labels < 0], atol=2e-4)
 
@@ -42,7 +42,7 @@ def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> Ans
         classifier_share=0.5,
         alpha=alpha,
         shares=np.array(shares, dtype=np.float32),
-        temperatures=Temperatures(1.0, 1.0, None),
+        temperatures=Temperatures(1.0, 1.0),
     )
 
 
@@ -80,22 +80,19 @@ def test_many_images_are_answered_as_one_by_one(rng: np.random.Generator) -> Non
     np.testing.assert_allclose(together.confidence, alone, rtol=1e-5)
 
 
-@pytest.mark.parametrize("threshold", [None, 0.7, np.inf])
-def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, threshold: float | None) -> None:
+def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
     ids = np.arange(60) % 3
     features = (np.eye(3)[ids] + rng.normal(0, 0.3, (60, 3))).astype(np.float32)
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
     judge, class_of_group = RowJudge(features, labels), np.array([0, 1, -1])
-    shares = judge.shares(labels, Recipe(), ids, class_of_group)
-    rule = judge.rule(labels, Recipe(), ids, class_of_group, shares)
+    shares = judge.shares(labels, ids, class_of_group)
+    rule = judge.rule(labels, ids, class_of_group, shares, Recipe(0.5))
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
-    if threshold is not None:
-        kept["rule_threshold"] = np.array([threshold])
 
     found = AnswerRule.of_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
 
     assert found is not None
-    assert found.temperatures == Temperatures(0.6, 1.3, threshold)
+    assert found.temperatures == Temperatures(0.6, 1.3)
     np.testing.assert_array_equal(found.start(features), rule.start(features))
     assert (found.alpha, found.unit_rows) == (0.8, False)
 

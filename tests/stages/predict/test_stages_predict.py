@@ -22,7 +22,7 @@ from labelkit.stages.discover.answer import answer_images
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.predict.photos import predict_photos
 from labelkit.stages.start.run import start
-from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
 from PIL import Image
 
@@ -293,16 +293,14 @@ def test_a_store_without_answers_says_how_to_make_some(blobs: tuple[EmbeddingSto
         predict_photos(PredictConfig(new=(other.path,), from_=store.path))
 
 
-def test_conformal_rule_of_the_answers_holds_for_new_photos(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
+def test_answers_of_the_conformal_rule_are_refused(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
     store, other = blobs
-    answer_images(DiscoverAnswerConfig(index=store.path, coverage=0.999, min_confidence=0))
+    answer_images(DiscoverAnswerConfig(index=store.path))
+    result = read_result(store, "answer")
+    arrays = {**result.arrays, "rule_threshold": np.array([0.9])}
+    write_result(
+        store, "answer", kind="answers", arrays=arrays, params=result.params, stage=result.stage, overwrite=True
+    )
 
-    told = predict_photos(PredictConfig(new=(other.path,), from_=store.path)).to_json()
-
-    # with so few labels no error may be made, so that no group can be left out
-    assert np.isinf(open_result_threshold(store))
-    assert {line["kind"] for line in told["images"]} == {"unsure"}  # type: ignore[index, attr-defined]
-
-
-def open_result_threshold(store: EmbeddingStore) -> float:
-    return float(read_result(open_store(store.path), "answer").arrays["rule_threshold"][0])
+    with pytest.raises(StoreError, match="was made with --coverage"):
+        predict_photos(PredictConfig(new=(other.path,), from_=store.path))

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.config.cluster import KMeansConfig
-from labelkit.config.discover import DiscoverCategoriesConfig, DiscoverHeadConfig
+from labelkit.config.discover import DiscoverHeadConfig
 from labelkit.config.embed import EmbedConfig
 from labelkit.config.report import ReportConfig
 from labelkit.data.registry import load_dataset
-from labelkit.stages.discover.categories import discover_categories, discover_head
+from labelkit.stages.discover.categories import discover_head
 from labelkit.stages.embed.images import embed_images
 from labelkit.stages.group.cluster import cluster_store
 from labelkit.stages.report.build import write_report
@@ -561,35 +561,6 @@ def test_bad_options_are_told(labelkit: Any, pixels: Path, tmp_path: Path, optio
     assert answer.code == code
     assert answer.err.startswith("error: ")
     assert not (tmp_path / "report.html").exists()
-
-
-def test_levels_are_a_tree_whose_branches_hold_every_group_once(bare: Path, tmp_path: Path) -> None:
-    discover_categories(DiscoverCategoriesConfig(index=bare, own_labels=False, num_classes=6, min_size=1, levels=3))
-    store = open_store(bare)
-    result = read_result(store, "categories")
-    images = choose_images(store, 100, 0)
-
-    grouping = describe_groups(store, images, result, "", 3)
-
-    assert grouping is not None
-    assert grouping.level_numbers[0] == 6
-    assert list(grouping.level_numbers) == sorted(grouping.level_numbers, reverse=True)
-    assert len(grouping.branches) == grouping.level_numbers[-1]
-    assert sorted(place for branch in grouping.branches for place in branch.groups) == list(range(6))
-    assert sum(branch.size for branch in grouping.branches) == store.n
-    for branch in grouping.branches:
-        inner = [place for part in branch.branches for place in part.groups]
-        assert sorted(inner) == (sorted(branch.groups) if len(grouping.level_numbers) > 2 else [])
-        assert branch.size == sum(grouping.groups[place].size for place in branch.groups)
-    out = tmp_path / "levels.html"
-    write_report(ReportConfig(index=bare, out=out, projection="pca"))
-    page = out.read_text(encoding="utf-8")
-    assert "<h3>Levels</h3>" in page
-    assert page.count('<li class="leaf">') == 6
-
-
-def test_a_result_without_levels_has_no_tree(page: str) -> None:
-    assert "<h3>Levels</h3>" not in page
 
 
 def test_a_store_that_was_imported_without_images_gets_a_page_without_pictures(

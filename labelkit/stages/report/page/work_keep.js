@@ -166,8 +166,7 @@ async function tellAsked(asked) {
   data.measure = fresh.measure;
   data.groups = fresh.groups;
   columns.confidence.set(new Float32Array(bytes(fresh.columns.confidence)));
-  columns.expectedLow = new Float32Array(bytes(fresh.columns.expectedLow));
-  columns.expectedHigh = new Float32Array(bytes(fresh.columns.expectedHigh));
+  columns.expected = new Float32Array(bytes(fresh.columns.expected));
   columns.choice = new Int16Array(bytes(fresh.columns.choice));
   takeIn(await changes());
   refresh();

@@ -127,22 +127,17 @@ function count() {
   return found;
 }
 
-// Expected share of right labels if each image keeps its likely answer, as a range: hand labels count as right, others by
-// the chances at either end of what the hidden labels leave possible.
+// Expected share of right labels if each image keeps its likely answer; hand labels count as right.
 function expectedRight() {
-  if (!columns.expectedLow.length) return '';
-  let low = 0, high = 0, n = 0;
+  if (!columns.expected.length) return '';
+  let right = 0, n = 0;
   for (let i = 0; i < data.n; i++) {
     if (work.rejected[i]) continue;
     n++;
-    if (work.hand[i]) { low++; high++; continue; }
-    if (work.group[i] < 0) continue;
-    low += columns.expectedLow[i];
-    high += columns.expectedHigh[i];
+    if (work.hand[i]) right++;
+    else if (work.group[i] >= 0) right += columns.expected[i];
   }
-  if (!n) return '';
-  const share = (value) => Math.round(100 * value / n);
-  return 'expected right: ' + share(low) + ' to ' + share(high) + ' %';
+  return n ? 'expected right: about ' + Math.round(100 * right / n) + ' %' : '';
 }
 
 // A name that is likely a slip of another: the same letters and digits, or (from four letters on) one or two letters apart.

@@ -1,0 +1,176 @@
+"""How many images `discover answer` names right, beside logistic regression on the same features and labels.
+
+    python -m benchmarks.answer_table cifar10=cifar10.h5 kinds=grocery.h5:kinds.csv [--photos 600] [--draws 3]
+
+A set is a store, with a table ``path,label`` of its classes where the labels in the store are not what is asked for.
+``examples/case_stores.py`` makes such stores. Each draw takes so many images at random, labels some of them in some of
+the classes, and answers for the others. Columns, in percent of these:
+
+    lr      logistic regression on rows of length 1
+    lrd     the same, times what labels diffuse over the ten nearest neighbors
+    rule    `discover categories` and `discover answer` as `start` calls them; a group counts after the best one-to-one
+            matching of groups with the classes without a label
+    best    ``rule``'s choice among the classes with labels alone, right where the class has labels
+    said    images that are expected to be right
+    sure    images answered at .8 or more, and how many of these are right
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import tempfile
+import warnings
+from pathlib import Path, PurePath
+
+import labelkit
+import numpy as np
+from labelkit.algorithms.label_spreading import neighbor_graph
+from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
+from labelkit.stages.commands import all_commands
+from labelkit.stages.progress import SilentProgress, use_progress
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+
+from benchmarks.made_stores import write_store
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+
+
+def read_set(text: str) -> tuple[str, Floats, Ints]:
+    """Name, unit rows and classes of ``NAME=STORE[:TABLE]``; rows without a class are left out."""
+    name, _, place = text.partition("=")
+    path, _, table = place.partition(":")
+    with labelkit.open_store(path) as store:
+        rows, ids = np.asarray(store.embeddings[:], dtype=np.float32), list(store.ids)
+        texts = [store.class_names[label] if label >= 0 else "" for label in store.labels] if not table else []
+    if table:
+        with Path(table).open(newline="") as lines:
+            known = {PurePath(row["path"]).name: row["label"] for row in csv.DictReader(lines)}
+        texts = [known.get(PurePath(one).name, "") for one in ids]
+    there = np.array([bool(one) for one in texts])
+    classes = np.unique(np.array(texts)[there], return_inverse=True)[1].astype(np.int64)
+    rows = rows[there]
+    return name, rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), classes
+
+
+def draw(truth: Ints, most: int, per_class: int, share: float, seed: list[int]) -> tuple[Ints, Ints]:
+    """Places of some rows, and which of these get their label; classes with fewer than two more rows are left out."""
+    random = np.random.default_rng(seed)
+    places = np.sort(random.permutation(len(truth))[:most])
+    sizes = np.bincount(truth[places])
+    places = places[sizes[truth[places]] >= per_class + 2]
+    classes = np.unique(truth[places])
+    old = random.choice(classes, max(2, round(share * len(classes))), replace=False)
+    labeled = [random.choice(np.flatnonzero(truth[places] == label), per_class, replace=False) for label in old]
+    return places, np.concatenate(labeled)
+
+
+def simple_rules(rows: Floats, labeled: Ints, labels: Ints) -> tuple[Ints, Ints]:
+    """What logistic regression says of each row, alone and times diffusion."""
+    classes, own = np.unique(labels, return_inverse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = LogisticRegression(C=30, max_iter=500).fit(rows[labeled], own).predict_proba(rows)
+    seeds = np.zeros_like(plain)
+    seeds[labeled, own] = 1
+    flow, graph = seeds, neighbor_graph(rows)
+    for _ in range(30):
+        flow = 0.9 * (graph @ flow) + 0.1 * seeds
+    flow = flow / (flow.sum(axis=0) + 1e-12)
+    flow /= flow.sum(axis=1, keepdims=True) + 1e-12
+    return classes[plain.argmax(axis=1)], classes[(plain * (flow + 1e-3)).argmax(axis=1)]
+
+
+def rule(rows: Floats, truth: Ints, labeled: Ints, new_classes: str) -> tuple[Ints, Doubles, Doubles, Ints | None]:
+    """Name, confidence, chance to be right, and class among those with labels, of each row; groups are -2, -3, ..."""
+    known = np.zeros(len(truth), dtype=bool)
+    known[labeled] = True
+    with tempfile.TemporaryDirectory() as folder, use_progress(SilentProgress()):
+        index = Path(folder, "rows.h5")
+        write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=known)
+        groups = DiscoverCategoriesConfig(index=index, result="groups", new_classes=new_classes)
+        answer = DiscoverAnswerConfig(index=index, result="answer", grouping="groups")
+        for config in (groups, answer):
+            fault = all_commands()[config.command].run(config)[1]
+            if fault is not None:
+                raise fault
+        arrays = read_result(open_store(index), "answer").arrays
+        names = [
+            int(name.removeprefix("class-")) if name.startswith("class-") else -2 - i
+            for i, name in enumerate(arrays["names"])
+        ]
+        with Path(folder, "rows.answer.csv").open(newline="") as lines:
+            table = {int(line["path"][:7]): line for line in csv.DictReader(lines)}
+    best = None
+    ends = [np.asarray(arrays[name]) for name in ("expected", "expected_low", "expected_high") if name in arrays]
+    expected = np.mean(ends, axis=0)
+    if "best_class" in table[next(iter(table))]:
+        best = np.array(
+            [int(table[i]["best_class"].removeprefix("class-")) if i in table else truth[i] for i in range(len(truth))]
+        )
+    return np.array(names)[np.asarray(arrays["group_ids"])], np.asarray(arrays["confidence"]), expected, best
+
+
+def right(guess: Ints, truth: Ints, new: Ints) -> NDArray[np.bool_]:
+    """Which rows are named right."""
+    hits = guess == truth
+    groups = np.unique(guess[guess < 0])
+    if len(groups) and len(new):
+        counts = np.array([[((guess == group) & (truth == label)).sum() for label in new] for group in groups])
+        for group, label in zip(*linear_sum_assignment(-counts), strict=True):
+            hits |= (guess == groups[group]) & (truth == new[label])
+    return hits
+
+
+def main() -> None:
+    """Print one line for each set, number of labels, and share of the classes with labels."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.answer_table")
+    parser.add_argument("sets", nargs="+", metavar="NAME=STORE[:TABLE]")
+    parser.add_argument("--labels-per-class", type=int, nargs="+", default=[2, 5, 10])
+    parser.add_argument("--labeled-share", type=float, nargs="+", default=[1.0, 0.9, 0.5])
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--photos", type=int, default=600)
+    parser.add_argument("--new-classes", default="auto", help="as of `discover categories`")
+    asked = parser.parse_args()
+    sys.stdout.write("set       labels share    lr   lrd  rule  best   new  said  sure right found\n")
+    for name, rows, truth in map(read_set, asked.sets):
+        for per_class in asked.labels_per_class:
+            for share in asked.labeled_share:
+                cells, sure = [], []
+                for number in range(asked.draws):
+                    places, labeled = draw(
+                        truth, asked.photos, per_class, share, [number, per_class, round(100 * share)]
+                    )
+                    x, y = rows[places], truth[places]
+                    left = np.setdiff1d(np.arange(len(y)), labeled)
+                    new = np.setdiff1d(y, y[labeled])
+                    guesses, (named, confidence, expected, best) = (
+                        simple_rules(x, labeled, y[labeled]),
+                        rule(x, y, labeled, asked.new_classes),
+                    )
+                    hits = right(named, y, new)[left]
+                    simple = [100 * (guess == y)[left].mean() for guess in guesses]
+                    told = np.nan if best is None else 100 * (best == y)[left].mean()
+                    count = len(np.unique(named[named < 0]))
+                    cells.append([*simple, 100 * hits.mean(), told, count, 100 * expected[left].mean(), count > 0])
+                    sure.append([len(left), (confidence[left] >= 0.8).sum(), hits[confidence[left] >= 0.8].sum()])
+                lr, lrd, mine, told, count, said, found = np.mean(cells, axis=0)
+                rest, answered, good = np.sum(sure, axis=0)
+                sys.stdout.write(
+                    f"{name:9} {per_class:6} {share:5.2f} {lr:5.1f} {lrd:5.1f} {mine:5.1f} {told:5.1f} {count:5.1f} "
+                    f"{said:5.1f} {100 * answered / rest:5.1f} {100 * good / max(answered, 1):5.1f} {found:5.2f}\n"
+                )
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with threadpool_limits(1):
+        main()
