@@ -24,6 +24,7 @@ from labelkit.stages.discover.classify import CLASSIFIER, RowJudge, recipes
 from labelkit.stages.discover.confidence import Confidences, confidences, in_order, joined
 from labelkit.stages.discover.grouping import GroupedRows, Grouping, group_first, read_grouping
 from labelkit.stages.discover.rule import AnswerRule
+from labelkit.stages.discover.stored_answers import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
 from labelkit.stages.new_files import check_output
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
@@ -33,11 +34,6 @@ from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import check_new_result, free_name, write_result
-
-DECISIONS = ("known", "new", "unsure", "given", "left out")
-"""What ``decisions`` of the result holds, by number: given = has a label; left out = not in the grouping."""
-
-KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 COLUMNS = (
     *("path", "label_or_group", "kind", "confidence", "margin", "runner_up"),

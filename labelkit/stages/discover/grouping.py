@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesCon
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import Mismatch, StoreError
 from labelkit.stages.discover.categories import discover_categories
+from labelkit.stages.discover.stored_answers import classes_of_groups
 from labelkit.stages.progress import current_progress
 from labelkit.stages.read.given_labels import GivenLabels, class_names_of, labels_to_use
 from labelkit.stages.read.rows import check_features, unit_rows
@@ -225,26 +225,3 @@ def rows_together(labels: NDArray[np.int64], calibrating: NDArray[np.bool_], mos
     free = order[(labels[order] < 0) & ~taken[order]]
     taken[free[: most - int(taken.sum())]] = True
     return np.flatnonzero(taken)
-
-
-def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Class of each group of a result by its name, -1 for new groups; (k,) int64.
-
-    Args:
-        store: whose rows are grouped.
-        result: with ``names`` and ``new_classes``.
-        class_names: of the store, and of labels given later.
-
-    Raises:
-        StoreError: a group is named by a class that is not among these.
-    """
-    number = {text: label for label, text in enumerate(class_names)}
-    classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)
-    for group, (text, is_new) in enumerate(zip(result.arrays["names"], result.arrays["new_classes"], strict=True)):
-        if is_new:
-            continue
-        if text not in number:
-            problem = f"names a class {text!r} that {store.path} does not have"
-            raise StoreError(result.where, problem, "Make it again on this store.")
-        classes[group] = number[text]
-    return classes

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.errors import StoreError
+from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
+
+DECISIONS = ("known", "new", "unsure", "given", "left out")
+"""What ``decisions`` of the result holds, by number: given = has a label; left out = not in the grouping."""
+
+KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 
 @dataclass(frozen=True)
@@ -104,3 +111,26 @@ def new_groups(result: Result) -> NDArray[np.bool_]:
 def _group_ids(result: Result) -> NDArray[np.int64]:
     keys = ("group_ids", "pseudo_labels", "cluster_ids")
     return np.asarray(result.arrays[next(key for key in keys if key in result.arrays)], dtype=np.int64)
+
+
+def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
+    """Class of each group of a result by its name, -1 for new groups; (k,) int64.
+
+    Args:
+        store: whose rows are grouped.
+        result: with ``names`` and ``new_classes``.
+        class_names: of the store, and of labels given later.
+
+    Raises:
+        StoreError: a group is named by a class that is not among these.
+    """
+    number = {text: label for label, text in enumerate(class_names)}
+    classes = np.full(len(result.arrays["names"]), -1, dtype=np.int64)
+    for group, (text, is_new) in enumerate(zip(result.arrays["names"], result.arrays["new_classes"], strict=True)):
+        if is_new:
+            continue
+        if text not in number:
+            problem = f"names a class {text!r} that {store.path} does not have"
+            raise StoreError(result.where, problem, "Make it again on this store.")
+        classes[group] = number[text]
+    return classes

@@ -19,8 +19,7 @@ from labelkit.algorithms.matching import as_ids, contingency, match_counts
 from labelkit.config.evaluate import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.percent import percent
-from labelkit.stages.discover.answer import DECISIONS, GIVEN, KNOWN, NEW, UNSURE
-from labelkit.stages.discover.grouping import classes_of_groups
+from labelkit.stages.discover.stored_answers import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
 from labelkit.stages.new_files import check_kept_result
 from labelkit.stages.read.given_labels import class_names_of, with_labels
 from labelkit.stages.read.rows import split_rows
