@@ -27,9 +27,9 @@ from pathlib import Path, PurePath
 import labelkit
 import numpy as np
 from labelkit.algorithms.label_spreading import neighbor_graph
-from labelkit.config.discover import DiscoverAnswerConfig, DiscoverCategoriesConfig
-from labelkit.stages.commands import all_commands
-from labelkit.stages.progress import SilentProgress, use_progress
+from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
+from labelkit.commands.table import all_commands
+from labelkit.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from numpy.typing import NDArray

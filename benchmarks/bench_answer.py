@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from labelkit.algorithms.calibration import fit_temperatures, softmax
-from labelkit.stages.discover.classify import RowJudge
+from labelkit.algorithms.few_label_classifier import RowJudge
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from sklearn.linear_model import LogisticRegression

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from labelkit.config.methods.cotap import CoTAPConfig
-from labelkit.config.presets import resolve
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
-from labelkit.losses.cotap import cotap_loss
 from labelkit.methods.dense.cotap import CoTAP
+from labelkit.methods.dense.cotap_options import CoTAPConfig
+from labelkit.methods.dense.ranking_loss import cotap_loss
+from labelkit.options.presets import resolve
 
 from benchmarks.measure import Row, Wanted, compare
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from labelkit.config.presets import resolve
-from labelkit.config.train import RunConfig, TrainConfig
+from labelkit.commands.common.training_data import prepare_data
 from labelkit.data.image_bank import ImageBank
-from labelkit.engine.devices import Runtime, seed_step
-from labelkit.engine.run_dir import RunDir
-from labelkit.engine.trainer import Trainer
 from labelkit.methods.registry import METHODS
-from labelkit.stages.train.prepare import prepare_data
+from labelkit.options.presets import resolve
+from labelkit.options.training import RunConfig, TrainConfig
+from labelkit.training.devices import Runtime, seed_step
+from labelkit.training.run_dir import RunDir
+from labelkit.training.trainer import Trainer
 
 from benchmarks.measure import Row, Wanted, compare, with_check
 

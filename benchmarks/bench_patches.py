@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from labelkit.config.embed import EmbedConfig
+from labelkit.commands.common.networks import embedding_network
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.retrieve.patches import nearest_in_blocks
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
-from labelkit.stages.embed.images import embed_images
-from labelkit.stages.read.networks import embedding_network
-from labelkit.stages.retrieve.patches import nearest_in_blocks
+from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches
 

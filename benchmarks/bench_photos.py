@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from labelkit.config.embed import EmbedConfig
+from labelkit.commands.common.networks import embedding_network
 from labelkit.models.inference import BackboneNetwork
-from labelkit.stages.read.networks import embedding_network
+from labelkit.options.embed import EmbedConfig
 from PIL import Image
 
 from benchmarks.measure import Row, Side, Wanted, compare, compare_several, own_cache, seconds, with_check

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import torch
-from labelkit.losses.cotap import cotap_loss
+from labelkit.methods.dense.ranking_loss import cotap_loss
 from torch import Tensor
 
 from benchmarks.measure import Row, Wanted, compare, seconds, with_check
@@ -24,7 +24,7 @@ MEMORY = """
 import json, sys, torch
 from pathlib import Path
 from benchmarks.measure import memory
-from labelkit.losses.cotap import cotap_loss
+from labelkit.methods.dense.ranking_loss import cotap_loss
 torch.set_num_threads(1)
 def once(n):
     scores = torch.rand(1, n, requires_grad=True)

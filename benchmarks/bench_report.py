@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from labelkit.algorithms.projection import principal_plane, tsne_plane
 from labelkit.data.registry import load_dataset
-from labelkit.stages.report.thumbnails import Pictures
+from labelkit.studio.report.thumbnails import Pictures
 from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits

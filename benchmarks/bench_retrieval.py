@@ -23,9 +23,9 @@ import faiss
 import numpy as np
 import torch
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.config.embed import EmbedConfig
+from labelkit.commands.embed.embed import embed_images
 from labelkit.metrics.retrieval import score_retrieval
-from labelkit.stages.embed.images import embed_images
+from labelkit.options.embed import EmbedConfig
 from numpy.typing import NDArray
 from PIL import Image
 

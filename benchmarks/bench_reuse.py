@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from labelkit.config.presets import resolve
+from labelkit.commands.common.training_data import prepare_data
+from labelkit.commands.train.reuse import plan_reuse, stand_in
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.kept_bank import KeptBank
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
-from labelkit.engine.devices import Runtime
 from labelkit.methods.registry import METHODS
-from labelkit.stages.train.prepare import prepare_data
-from labelkit.stages.train.reuse import plan_reuse, stand_in
+from labelkit.options.presets import resolve
+from labelkit.training.devices import Runtime
 
 from benchmarks.measure import Row, Wanted, compare
 

@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from labelkit.config.discovery import DiscoveryTrainConfig
-from labelkit.config.presets import resolve
-from labelkit.config.train import TrainConfig
+from labelkit.commands.common.training_data import PreparedData, prepare_data
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.train_loader import TrainLoader
@@ -28,13 +26,15 @@ from labelkit.data.views.recipes import ClassificationRecipe, classification_vie
 from labelkit.data.views.resizing import cut_view
 from labelkit.data.views.spec import Normalize
 from labelkit.data.views.transforms import finish_view
-from labelkit.engine.devices import Runtime
-from labelkit.engine.method import Method
-from labelkit.engine.run_dir import RunDir
-from labelkit.engine.trainer import Trainer
+from labelkit.methods.discovery.options import DiscoveryTrainConfig
 from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.methods.registry import METHODS
-from labelkit.stages.train.prepare import PreparedData, prepare_data
+from labelkit.options.presets import resolve
+from labelkit.options.training import TrainConfig
+from labelkit.training.devices import Runtime
+from labelkit.training.method import Method
+from labelkit.training.run_dir import RunDir
+from labelkit.training.trainer import Trainer
 from torchvision.transforms import v2
 
 from benchmarks.measure import Row, Wanted, compare, processor_seconds, with_check

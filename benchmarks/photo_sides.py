@@ -21,8 +21,8 @@ import torch
 
 def embed(options: dict[str, Any]) -> Callable[[], None]:
     """``labelkit embed``, network and store included."""
-    from labelkit.config.embed import EmbedConfig
-    from labelkit.stages.embed.images import embed_images
+    from labelkit.commands.embed.embed import embed_images
+    from labelkit.options.embed import EmbedConfig
     from labelkit.store.embeddings import open_store
 
     rows, number = Path(options.pop("rows")), itertools.count()
@@ -68,7 +68,7 @@ def loop(options: dict[str, Any]) -> Callable[[], None]:
 def train(options: dict[str, Any]) -> Callable[[], None]:
     """Some steps of a classifier, with or without what ``labelkit`` tells the allocator."""
     import timm
-    from labelkit.engine.devices import keep_freed_memory
+    from labelkit.training.devices import keep_freed_memory
 
     if options["keep"]:
         keep_freed_memory()

@@ -29,8 +29,8 @@ from typing import Any
 
 import labelkit
 import numpy as np
+from labelkit.commands.common.labels import labels_to_use
 from labelkit.metrics.clustering import cluster_accuracy
-from labelkit.stages.read.given_labels import labels_to_use
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.semi_supervised import LabelSpreading

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 from comparison import shown, spread, write_record
-from labelkit.algorithms.critical_samples import discover_critical
-from labelkit.algorithms.label_search import Discovery
-from labelkit.algorithms.snowball import discover_confident
-from labelkit.config.discover_few import DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.config.embed import EmbedConfig
-from labelkit.stages.discover.few import discover_lmcs, discover_snowball
-from labelkit.stages.embed.images import embed_images
+from labelkit.commands.discover.few import discover_lmcs, discover_snowball
+from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.commands.embed.embed import embed_images
+from labelkit.methods.few_labels.critical_samples import discover_critical
+from labelkit.methods.few_labels.pseudo_label_selection import Discovery
+from labelkit.methods.few_labels.snowball_search import discover_confident
+from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from numpy.typing import NDArray

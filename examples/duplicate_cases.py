@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from labelkit.config.embed import EmbedConfig
-from labelkit.config.find import FindDuplicatesConfig
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.find.near_duplicates import find_duplicates
+from labelkit.commands.find.options import FindDuplicatesConfig
 from labelkit.data.registry import load_dataset
-from labelkit.stages.embed.images import embed_images
-from labelkit.stages.find.duplicates import find_duplicates
+from labelkit.options.embed import EmbedConfig
 from PIL import Image
 
 Edit = Callable[[Image.Image, np.random.Generator], Image.Image]

@@ -46,9 +46,9 @@ from labelkit import __version__
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.sinkhorn import LinearScores, solve
 from labelkit.cli.main import main as labelkit
-from labelkit.losses.cotap import cotap_loss
+from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.methods.registry import METHODS
-from labelkit.models.backbones import build_backbone
+from labelkit.models.backbones.registry import build_backbone
 from labelkit.store.embeddings import open_store
 from PIL import Image
 

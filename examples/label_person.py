@@ -31,17 +31,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from labelkit.config.discover import DiscoverCategoriesConfig
-from labelkit.config.suggest import SuggestConfig
+from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.commands.common.embeddings import check_features, unit_rows
+from labelkit.commands.common.labels import GivenLabels
+from labelkit.commands.discover.categories import discover_categories
+from labelkit.commands.discover.options import DiscoverCategoriesConfig
+from labelkit.commands.suggest.options import SuggestConfig
+from labelkit.commands.suggest.suggest import suggested_rows
 from labelkit.errors import DatasetError
-from labelkit.stages.discover.categories import discover_categories
-from labelkit.stages.discover.classify import RowJudge
-from labelkit.stages.label.actions import Step, Work, labels_to_learn
-from labelkit.stages.label.suggest import suggested_rows
-from labelkit.stages.read.given_labels import GivenLabels
-from labelkit.stages.read.rows import check_features, unit_rows
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
+from labelkit.studio.label.actions import Step, Work, labels_to_learn
 
 WAYS = ("random", "suggested", "groups", "fine groups", "fine, marked")
 CHECKED = (10, 20, 50, 100, 200)

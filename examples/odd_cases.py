@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 from duplicate_cases import add_options, chosen_files, embed, link, write_record
-from labelkit.config.find import FindOddConfig
-from labelkit.stages.find.odd import find_odd
+from labelkit.commands.find.options import FindOddConfig
+from labelkit.commands.find.outliers import find_odd
 from PIL import Image, ImageFilter
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from labelkit.config.methods.softmax import SoftmaxConfig
 from labelkit.data.batch import DataInfo
+from labelkit.methods.prototypes.options import SoftmaxConfig
 from labelkit.methods.prototypes.softmax import Softmax
 from labelkit.methods.spec import MethodSpec
 from pydantic import Field

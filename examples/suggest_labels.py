@@ -23,17 +23,17 @@ from pathlib import Path
 
 import numpy as np
 from labelkit.algorithms import knn
-from labelkit.config.embed import EmbedConfig
-from labelkit.config.label import LabelConfig
-from labelkit.config.methods.flipclass import FlipClassConfig
-from labelkit.config.presets import resolve
-from labelkit.config.suggest import SuggestConfig
-from labelkit.stages.embed.images import embed_images
-from labelkit.stages.label.label import label_images
-from labelkit.stages.label.suggest import suggest_images
-from labelkit.stages.train.run import train_method
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.suggest.options import SuggestConfig
+from labelkit.commands.suggest.suggest import suggest_images
+from labelkit.commands.train.run import train_method
+from labelkit.methods.discovery.options import FlipClassConfig
+from labelkit.options.embed import EmbedConfig
+from labelkit.options.presets import resolve
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
+from labelkit.studio.label.label import label_images
+from labelkit.studio.label.options import LabelConfig
 from sklearn.linear_model import LogisticRegression
 
 STRATEGIES = ("random", "k-center", "typical", "coverage", "uncertainty", "both")

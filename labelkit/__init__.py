@@ -21,7 +21,7 @@ for _switch in ("ORT_DISABLE_TELEMETRY", "HF_HUB_DISABLE_TELEMETRY"):
 def __getattr__(name: str) -> object:
     """Find a command, or another name of the door, when it is first used."""
     if not name.startswith("_"):
-        found = _import_module("labelkit.door").find(name)
+        found = _import_module("labelkit.api").find(name)
         if found is not None:
             globals()[name] = found
             return found
@@ -29,4 +29,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_import_module("labelkit.door").names()})
+    return sorted({*globals(), *_import_module("labelkit.api").names()})

@@ -1,4 +1,4 @@
-# Written by `python -m labelkit.door.stub`; do not edit.
+# Written by `python -m labelkit.api.stub`; do not edit.
 """labelkit: learn image representations and labels with few labels or none."""
 
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from os import PathLike
 from typing import Literal, final
 
 from labelkit import errors as errors
-from labelkit.door.network import Network as Network
-from labelkit.door.network import load_network as load_network
-from labelkit.door.result import Result as Result
+from labelkit.api.network import Network as Network
+from labelkit.api.network import load_network as load_network
+from labelkit.api.result import Result as Result
 from labelkit.store.frame import Store as Store
 from labelkit.store.frame import open_store as open_store
 

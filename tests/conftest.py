@@ -20,6 +20,8 @@ os.environ.setdefault("LABELKIT_ONNX", "0")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("LABELKIT_METHODS", None)
 
+pytest_plugins = ["tests.running"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")

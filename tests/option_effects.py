@@ -25,14 +25,14 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 from unittest.mock import patch
 
-from labelkit.config.presets import resolve
-from labelkit.config.train import RunConfig
-from labelkit.engine import guards
-from labelkit.engine.run_dir import RunDir
+from labelkit.commands.train.run import train_method
 from labelkit.errors import DivergenceError, LabelkitError
 from labelkit.methods.registry import METHODS
-from labelkit.stages.progress import SilentProgress, use_progress
-from labelkit.stages.train.run import train_method
+from labelkit.options.presets import resolve
+from labelkit.options.training import RunConfig
+from labelkit.progress import SilentProgress, use_progress
+from labelkit.training import guards
+from labelkit.training.run_dir import RunDir
 from tests.option_contexts import CONTEXTS, LESS, REFUSED, UNSEEN, VALUES, prepare
 from tests.resume_table import outcome
 from tests.short_runs import short_run

@@ -28,8 +28,8 @@ from typing import Any
 import torch
 import torch.utils.backend_registration
 from labelkit.cli.main import main as labelkit
-from labelkit.engine import devices, trainer
 from labelkit.methods.registry import METHODS
+from labelkit.training import devices, trainer
 from tests.short_runs import short_run
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode

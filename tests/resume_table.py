@@ -92,7 +92,7 @@ def labelkit(
 @cache
 def _load_once() -> None:
     """Import what every process of a run needs before it is forked off, since that takes longer than the run."""
-    for name in ("labelkit.stages.train.run", "torch._dynamo"):
+    for name in ("labelkit.commands.train.run", "torch._dynamo"):
         import_module(name)
     for spec in METHODS.values():
         spec.load()
@@ -142,7 +142,7 @@ def write_digits(folder: Path) -> Path:
 
 def outcome(run: Path) -> Outcome:
     """Read what a finished run left."""
-    from labelkit.engine.checkpoint import load_checkpoint
+    from labelkit.training.checkpoint import load_checkpoint
 
     checkpoint = load_checkpoint(run)
     if checkpoint is None or checkpoint.warnings:

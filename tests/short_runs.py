@@ -5,11 +5,11 @@ Its kind of config decides; a method stands here only for what it alone has: gen
 
 from __future__ import annotations
 
-from labelkit.config.discovery import ContrastiveTrainConfig
-from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamTrainConfig
-from labelkit.config.metric_learning import MetricLearningConfig
-from labelkit.config.train import TrainConfig
+from labelkit.methods.discovery.options import ContrastiveTrainConfig
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
+from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.registry import METHODS
+from labelkit.options.training import TrainConfig
 
 _OWN: dict[str, dict[str, object]] = {
     "cotap": {"lr-warmup-steps": 1},

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 import yaml
 from labelkit.cli.main import main
-from labelkit.config.reproduce import ReproduceConfig
 from labelkit.data.registry import load_dataset
-from labelkit.models.backbones import build_backbone
-from labelkit.stages.reproduce.filling import complete_command, with_options
-from labelkit.stages.reproduce.tables import PublishedTable, Row
+from labelkit.models.backbones.registry import build_backbone
+from labelkit.pipelines.reproduce.filling import complete_command, with_options
+from labelkit.pipelines.reproduce.options import ReproduceConfig
+from labelkit.pipelines.reproduce.tables import PublishedTable, Row
 from tests.miniature_sets import make_miniature, write_class_vectors
 
 _FILE = Path(__file__).with_name("data") / "short_tables.yaml"

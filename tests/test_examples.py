@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
+from labelkit.commands.table import Command, all_commands
 from labelkit.methods.registry import METHODS
-from labelkit.stages.commands import Command, all_commands
 from PIL import Image
 from tests.pages import PAGES, README, ROOT, code_blocks, command_lines
 from tests.textures import photo

@@ -24,16 +24,16 @@ DOORS = {
         "algorithms/neighbors.py",
         "algorithms/indexes.py",
         "algorithms/clustering.py",
-        "stages/retrieve/kept_index.py",
+        "commands/retrieve/stored_index.py",
     },
-    "timm": {"models/vit.py", "models/backbones.py", "models/published.py"},
-    "accelerate": {"engine/devices.py"},
-    "matplotlib": {"stages/pictures/plots.py"},
-    "jinja2": {"stages/report/page.py"},
+    "timm": {"models/backbones/vit.py", "models/backbones/registry.py", "models/weights/published.py"},
+    "accelerate": {"training/devices.py"},
+    "matplotlib": {"commands/common/images/plots.py"},
+    "jinja2": {"studio/report/page.py"},
     "typer": {"cli"},
     "rich": {"cli"},
     "click": set(),
-    "pyarrow": {"stages/exchange/parquet.py", "data/parquet_images.py"},
+    "pyarrow": {"commands/common/parquet.py", "data/parquet_images.py"},
     "pandas": {"store/frame.py"},
     "scipy.io": {"data/named/layouts.py"},
     "fsspec": {"data/remote.py"},
@@ -75,7 +75,7 @@ def test_pure_packages_take_plain_arguments_instead_of_configs(package: str) -> 
     importers = [
         path.name
         for path in (ROOT / package).rglob("*.py")
-        if any(module.startswith("labelkit.config") for module in imported_modules(path))
+        if any(module.startswith("labelkit.options") for module in imported_modules(path))
     ]
 
     assert importers == []
@@ -171,7 +171,7 @@ def test_every_public_loss_is_exported_by_the_package_of_losses() -> None:
 
 
 def test_one_file_of_models_builds_backbones() -> None:
-    build = ("labelkit.models.backbones", "build_backbone")
+    build = ("labelkit.models.backbones.registry", "build_backbone")
     builders = {path.name for path in (ROOT / "models").glob("*.py") if build in imported_names(path)}
 
     assert builders == {"inference.py", "__init__.py"}
@@ -186,8 +186,8 @@ def test_a_folder_of_tests_has_the_name_of_the_folder_it_tests() -> None:
     assert strangers == set()
 
 
-WHOLE_RUNS = ("base", "data", "train", "backbone", "mixins", "rows", "reuse", "freezing")
-"""Modules of ``labelkit.config`` with options that belong to no family of methods."""
+SHARED_OPTIONS = ("representation", "prototypes")
+"""Modules of ``labelkit.options`` with options of some methods that are of several families."""
 
 
 def names_of_methods() -> set[str]:
@@ -196,7 +196,7 @@ def names_of_methods() -> set[str]:
     return {spec.target.partition(":")[2] for spec in METHODS.values()} | {
         base.__name__
         for base in options
-        if base.__module__.startswith("labelkit.config.") and base.__module__.split(".")[2] not in WHOLE_RUNS
+        if base.__module__.startswith("labelkit.methods.") or base.__module__.split(".")[-1] in SHARED_OPTIONS
     }
 
 
@@ -212,7 +212,7 @@ def test_the_table_has_names_of_methods_and_of_their_options() -> None:
     assert not {"RunConfig", "TrainConfig", "BackboneRunConfig", "StageConfig"} & names_of_methods()
 
 
-@pytest.mark.parametrize("package", ["engine", "stages/train", "stages/compare"])
+@pytest.mark.parametrize("package", ["training", "commands/train", "pipelines/compare"])
 def test_what_trains_every_method_names_none(package: str) -> None:
     files, methods = list((ROOT / package).rglob("*.py")), names_of_methods()
 

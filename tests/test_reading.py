@@ -9,7 +9,7 @@ from pathlib import Path
 
 import labelkit
 import pytest
-from labelkit.reading import (
+from labelkit.files import (
     NotRegularError,
     check_the_name,
     close_name,
@@ -24,12 +24,12 @@ from labelkit.reading import (
 PACKAGE = Path(labelkit.__file__).parent
 # what reads its own package, the system's own files, or a descriptor that it was given
 ALLOWED = {
-    "reading.py",
+    "files.py",
     "cli/doctor.py",
     "data/named/benchmark_classes.py",
-    "engine/compute_device.py",
-    "stages/compare/runs.py",
-    "stages/report/page.py",
+    "training/compute_device.py",
+    "pipelines/compare/runs.py",
+    "studio/report/page.py",
     "store/commit.py",
 }
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from labelkit.api import python_name
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, PANELS, build_app
 from labelkit.cli.options import COMMON_PANEL
-from labelkit.config.base import (
+from labelkit.options.base import (
     StageConfig,
     allows_none,
     bounds,
@@ -22,7 +23,6 @@ from labelkit.config.base import (
     shell_name,
     value_text,
 )
-from labelkit.door import python_name
 from typer.main import get_command
 
 from generate.json_keys import keys_table

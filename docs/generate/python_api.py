@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
+from pathlib import Path
 
 import labelkit
-from labelkit.door import python_name
-from labelkit.stages.commands import all_commands
+from labelkit.api import python_name
+from labelkit.commands.table import all_commands
 
 from docstrings import markdown
 from generate.markdown import Page, page, table, text
@@ -23,8 +24,8 @@ PACKAGES = {
 
 
 DOOR = (
-    *("labelkit.door.result.Result", "labelkit.store.frame.open_store", "labelkit.store.frame.Store"),
-    *("labelkit.door.network.load_network", "labelkit.door.network.Network"),
+    *("labelkit.api.result.Result", "labelkit.store.frame.open_store", "labelkit.store.frame.Store"),
+    *("labelkit.api.network.load_network", "labelkit.api.network.Network"),
 )
 """Names of ``labelkit`` beside the functions, where they are defined."""
 
@@ -56,6 +57,9 @@ def _package_page(name: str, title: str) -> Page:
     package = import_module(name)
     exported = sorted(getattr(package, "__all__", ()), key=lambda word: (word.islower(), word.lower()))
     inner = [f"::: {name}.{word}" for word in exported]
+    if name == "labelkit.losses":
+        families = sorted(Path(labelkit.__file__).parent.glob("methods/*/*loss*.py"))
+        inner += [f"::: labelkit.methods.{path.parent.name}.{path.stem}" for path in families]
     options = {"show_root_heading": False, "show_root_toc_entry": False, "members": not inner}
     lines = "".join(f"\n      {option}: {str(value).lower()}" for option, value in options.items())
     whole = f"::: {name}\n    options:{lines}"

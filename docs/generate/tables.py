@@ -10,20 +10,14 @@ from textwrap import dedent
 
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
+from labelkit.cli.list_backbones import CountedBackbone, count_backbone, used_backbones
 from labelkit.cli.main import EXIT_CODES
-from labelkit.config.presets import (
-    available_presets,
-    preset_command,
-    preset_comment,
-    preset_folder_name,
-    preset_lines,
-)
 from labelkit.data.named.layouts import DatasetSpec
 from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
-from labelkit.models.convnets import CONVNETS
-from labelkit.models.vit import SMALL_VITS
-from labelkit.stages.backbones import CountedBackbone, count_backbone, used_backbones
+from labelkit.models.backbones.convnets import CONVNETS
+from labelkit.models.backbones.vit import SMALL_VITS
+from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name, preset_lines
 
 from generate.markdown import Page, block, code, facts, page, table, text
 

@@ -5,7 +5,7 @@ Names are imported on first use: some need torch, and one module should not cost
 
 from typing import TYPE_CHECKING
 
-from labelkit.lazy import names_of
+from labelkit.imports import names_of
 
 if TYPE_CHECKING:
     from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
         semi_supervised_kmeans,
         spherical_kmeans,
     )
-    from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
     from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
     from labelkit.algorithms.indexes import ApproximateSearch, build_index
-    from labelkit.algorithms.label_search import Discovery
     from labelkit.algorithms.matching import Matching, contingency, match_clusters
     from labelkit.algorithms.neighbors import ExactSearch, knn
     from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
@@ -56,7 +54,6 @@ if TYPE_CHECKING:
         order_prior,
         solve,
     )
-    from labelkit.algorithms.snowball import discover_confident
     from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 __all__ = [
@@ -64,8 +61,6 @@ __all__ = [
     "ClassNumber",
     "ClassNumberChoice",
     "Clustering",
-    "CriticalDiscovery",
-    "Discovery",
     "ExactSearch",
     "LinearScores",
     "Matching",
@@ -87,8 +82,6 @@ __all__ = [
     "carry_map",
     "class_numbers",
     "contingency",
-    "discover_confident",
-    "discover_critical",
     "estimate_num_classes",
     "fit_temperature",
     "fit_temperatures",
@@ -164,10 +157,6 @@ __getattr__ = names_of(
             "semi_supervised_kmeans",
             "spherical_kmeans",
         ),
-        "critical_samples": (
-            "CriticalDiscovery",
-            "discover_critical",
-        ),
         "feature_probes": (
             "knn_votes",
             "linear_probe",
@@ -177,7 +166,6 @@ __getattr__ = names_of(
             "ApproximateSearch",
             "build_index",
         ),
-        "label_search": ("Discovery",),
         "matching": (
             "Matching",
             "contingency",
@@ -208,7 +196,6 @@ __getattr__ = names_of(
             "order_prior",
             "solve",
         ),
-        "snowball": ("discover_confident",),
         "sphere_bounds": (
             "max_cosine_bound",
             "rms_cosine_bound",

@@ -16,7 +16,9 @@ from pydantic.fields import FieldInfo
 
 from labelkit.cli.console import current_output, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
-from labelkit.config.base import (
+from labelkit.commands.table import Command as StageCommand
+from labelkit.errors import ConfigError
+from labelkit.options.base import (
     StageConfig,
     aliases,
     allows_none,
@@ -28,10 +30,8 @@ from labelkit.config.base import (
     metavar,
     value_text,
 )
-from labelkit.config.faults import Fault, faults_error
-from labelkit.config.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
-from labelkit.errors import ConfigError
-from labelkit.stages.commands import Command as StageCommand
+from labelkit.options.errors import Fault, faults_error
+from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -51,7 +51,7 @@ def stage_command(
 
     Args:
         config_class: the source of the options.
-        presets_folder: as for :func:`labelkit.config.presets.resolve`.
+        presets_folder: as for :func:`labelkit.options.presets.resolve`.
         complete: adds what the merged sources leave open.
     """
 
@@ -90,7 +90,7 @@ def config_command(
         config_class: the source of the options.
         run: gets the merged sources; makes the config itself.
         text: the command's help.
-        presets_folder: as for :func:`labelkit.config.presets.resolve`.
+        presets_folder: as for :func:`labelkit.options.presets.resolve`.
 
     Raises:
         ValueError: a field is named like an option that all commands share.

@@ -9,9 +9,9 @@ import typer
 from labelkit.cli.command import config_command
 from labelkit.cli.console import current_output, json_text, print_line, printable
 from labelkit.cli.options import Command, is_named, listed, new_group, words_below
-from labelkit.config.base import StageConfig, in_presets
-from labelkit.config.presets import Collected, finish, parsed_values
-from labelkit.stages.commands import all_commands
+from labelkit.commands.table import all_commands
+from labelkit.options.base import StageConfig, in_presets
+from labelkit.options.presets import Collected, finish, parsed_values
 
 REQUIRED = "required"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labelkit.config.base import StageConfig
-from labelkit.stages.commands import all_commands
+from labelkit.commands.table import all_commands
+from labelkit.options.base import StageConfig
 
 CONFIG_CLASSES: tuple[type[StageConfig], ...] = tuple(command.config_class() for command in all_commands().values())
 """The config of every stage command."""

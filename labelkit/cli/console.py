@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from labelkit.commands.common.results import Cell, StageResult, Table
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
-from labelkit.percent import Percent
-from labelkit.stages.result import Cell, StageResult, Table
+from labelkit.formatting import Percent
 
 
 @dataclass

@@ -16,8 +16,8 @@ from labelkit.cache import cache_folder
 from labelkit.cli.console import print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.cli.version import PARTS, version_of
+from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
-from labelkit.stages.result import SimpleResult, Table
 
 OPTIONAL_PARTS = {"tensorboard": "`train --tensorboard`"}
 """Packages that labelkit can do without, and what needs them."""
@@ -110,7 +110,7 @@ def _check_torch() -> list[_Check]:
 
 def _check_weights() -> _Check:
     try:
-        from labelkit.models.published import best_at_hand, describe_published
+        from labelkit.models.weights.published import best_at_hand, describe_published
 
         best = best_at_hand()
     except (ImportError, OSError) as error:  # a part that is listed above as failed
@@ -125,7 +125,7 @@ def _check_weights() -> _Check:
 
 
 def _check_presets() -> _Check:
-    from labelkit.config.presets import shipped_presets  # pydantic loads here, not in --help
+    from labelkit.options.presets import shipped_presets  # pydantic loads here, not in --help
 
     folder = shipped_presets()
     if folder is None:

@@ -10,9 +10,9 @@ import typer
 
 from labelkit.cli.console import print_line, print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, new_group, speaking
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import ConfigError
-from labelkit.stages.progress import current_progress
-from labelkit.stages.result import Cell, SimpleResult, Table
+from labelkit.progress import current_progress
 
 #: Presets whose marks of sources are explained beside their values.
 _EXPLAINED = 5
@@ -23,8 +23,8 @@ def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: 
 
     Example: labelkit list methods
     """
-    from labelkit.config.presets import available_presets
     from labelkit.methods.registry import METHODS
+    from labelkit.options.presets import available_presets
 
     with speaking(json=json, quiet=quiet, verbose=verbose):
         rows = [(name, spec.summary, ", ".join(available_presets(spec.config))) for name, spec in METHODS.items()]
@@ -63,12 +63,12 @@ def list_backbones(
 
     Example: labelkit list backbones --pattern "vit_*dino*"
     """
-    from labelkit.models.backbones import list_backbones as backbone_names  # timm loads here, not in --help
-    from labelkit.models.published import describe_published
+    from labelkit.models.backbones.registry import list_backbones as backbone_names  # timm loads here, not in --help
+    from labelkit.models.weights.published import describe_published
 
     with speaking(json=json, quiet=quiet, verbose=verbose):
         if counts:
-            from labelkit.stages.backbones import count_backbones, used_backbones
+            from labelkit.cli.list_backbones import count_backbones, used_backbones
 
             names = used_backbones() if pattern == "*" else backbone_names(pattern)
             if quiet and not json:
@@ -100,7 +100,7 @@ def list_presets(
     from fnmatch import fnmatchcase
 
     from labelkit.cli.config_classes import CONFIG_CLASSES
-    from labelkit.config.presets import (
+    from labelkit.options.presets import (
         available_presets,
         preset_command,
         preset_comment,
@@ -136,7 +136,7 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
 
     Example: labelkit list tables
     """
-    from labelkit.stages.reproduce.tables import available_tables, left_out, read_table
+    from labelkit.pipelines.reproduce.tables import available_tables, left_out, read_table
 
     with speaking(json=json, quiet=quiet, verbose=verbose):
         tables = [read_table(name) for name in available_tables()]

@@ -22,10 +22,10 @@ from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
 from labelkit.cli.options import SETTINGS, is_named, listed, new_group, words_below
 from labelkit.cli.process import signals_interrupt
+from labelkit.commands.table import COMMANDS as _STAGES
+from labelkit.commands.table import Command, Group
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
 from labelkit.methods import OWN_METHODS_VARIABLE
-from labelkit.stages.commands import COMMANDS as _STAGES
-from labelkit.stages.commands import Command, Group
 
 PROGRAM = "labelkit"
 _COMPLETION_VARIABLE = "_LABELKIT_COMPLETE"

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from labelkit.cli.console import current_output
 from labelkit.cli.progress import progress_for
 from labelkit.methods import OWN_METHODS_VARIABLE
-from labelkit.stages.progress import use_progress
+from labelkit.progress import use_progress
 
 Command = Callable[..., None]
 """A function that Typer makes a command of: its options are the arguments, its help is the docstring."""

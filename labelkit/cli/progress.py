@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from labelkit.cli.console import Output, is_main_process, print_message, printable
-from labelkit.stages.progress import Progress, SilentProgress, Task
+from labelkit.progress import Progress, SilentProgress, Task
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

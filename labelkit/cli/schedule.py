@@ -10,7 +10,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import Command, is_named, listed, new_group
-from labelkit.config.schedule import schedule_options, with_data_of_preset
+from labelkit.commands.show.schedule_options import schedule_options, with_data_of_preset
 from labelkit.methods.registry import METHODS
 
 
@@ -32,7 +32,7 @@ def _schedule_command(name: str, words: Sequence[str] | None) -> Command:
         return listed(schedule_text(name))
 
     def run(config: Any) -> None:
-        from labelkit.stages.show.schedule import show_schedule  # torch loads here, not in --help
+        from labelkit.commands.show.schedule import show_schedule  # torch loads here, not in --help
 
         print_result(show_schedule(config))
 

@@ -9,7 +9,7 @@ from importlib.metadata import version as installed_version
 from labelkit import __version__
 from labelkit.cli.console import print_line, print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
-from labelkit.stages.result import SimpleResult, Table
+from labelkit.commands.common.results import SimpleResult, Table
 
 PARTS = (
     "torch",

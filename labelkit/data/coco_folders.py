@@ -17,7 +17,7 @@ from labelkit.data.datasets import SPLIT_WORDS, ImageDataset
 from labelkit.data.named.layouts import DatasetSpec, Listed, list_files
 from labelkit.data.objects import ListedObjects, Objects, find_outside, no_objects
 from labelkit.errors import DatasetError
-from labelkit.reading import read_json
+from labelkit.files import read_json
 
 ANNOTATIONS: Final = "annotations"
 _FILES: Final = "instances_*.json"

@@ -34,7 +34,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from labelkit.reading import NotRegularError, open_regular
+from labelkit.files import NotRegularError, open_regular
 
 Channels = Literal[1, 3]
 T = TypeVar("T")

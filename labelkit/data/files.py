@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from labelkit.errors import DatasetError
-from labelkit.reading import NotRegularError, open_regular
+from labelkit.files import NotRegularError, open_regular
 
 MAX_TABLE_BYTES: Final = 1 << 30
 

@@ -23,7 +23,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views
 from labelkit.data.workers import Reader
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.percent import percent
+from labelkit.formatting import percent
 
 SMALL_SIDE: Final = 64
 # Grid sampling does not average; beyond this it would skip pixels.

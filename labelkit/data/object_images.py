@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.coco_tools import rasterize
+from labelkit.data.coco_tools import rasterize
 from labelkit.data.datasets import ImageDataset, ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.objects import Objects

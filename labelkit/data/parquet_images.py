@@ -20,7 +20,7 @@ from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.shards import Place, absolute, listing, open_place, splits_of_files
 from labelkit.data.tables import find_label_column, without_labels
 from labelkit.errors import DatasetError
-from labelkit.reading import NotRegularError, parse_json
+from labelkit.files import NotRegularError, parse_json
 
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
 # Encoded images of groups that one process keeps: a set of 100,000 small photos, or one group.

@@ -15,7 +15,7 @@ from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.data.shards import expand_shards, is_shards
 from labelkit.errors import DatasetError
-from labelkit.reading import close_name
+from labelkit.files import close_name
 
 
 def check_dataset(name_or_path: str) -> None:

@@ -21,7 +21,7 @@ from labelkit.data.folders import split_of_name, splits_in_order
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import natural_key
 from labelkit.errors import DatasetError
-from labelkit.reading import open_regular
+from labelkit.files import open_regular
 
 Place = Path | RemoteFile
 """Where a file lies: on this machine, or at an address."""

@@ -15,7 +15,7 @@ from labelkit.data.files import MAX_TABLE_BYTES
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import checked_labels, class_title
 from labelkit.errors import DatasetError
-from labelkit.reading import read_bytes
+from labelkit.files import read_bytes
 
 
 def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from labelkit.data.folders import splits_in_order, walk_images
 from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.path_rule import find_paths, near_paths
 from labelkit.errors import DatasetError
-from labelkit.reading import decode_table
+from labelkit.files import decode_table
 
 MAX_FAULTS_SHOWN: Final = 10
 _DIGITS_AT_ONCE: Final = 4000

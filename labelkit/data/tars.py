@@ -26,7 +26,7 @@ from labelkit.data.remote import RemoteFile
 from labelkit.data.shards import Place, absolute, listing, open_place, splits_of_files
 from labelkit.data.tables import find_label_column, without_labels
 from labelkit.errors import DatasetError
-from labelkit.reading import NotRegularError, parse_json
+from labelkit.files import NotRegularError, parse_json
 
 _MAX_LABEL_BYTES: Final = 1 << 20
 _NOT_A_NUMBER: Final = re.compile(r":\s*NaN\b")

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 from labelkit.errors import ConfigError
+from labelkit.files import sha256_file
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.spec import MethodSpec, OwnSource
-from labelkit.reading import sha256_file
 
 TABLE_NAME = "METHODS"
 """What such a file calls its table: a dictionary of ``MethodSpec`` by the name of the method."""
@@ -94,7 +94,7 @@ def _check(source: str, name: object, spec: object) -> None:
     Raises:
         ConfigError: it cannot be a method.
     """
-    from labelkit.config.train import RunConfig
+    from labelkit.options.training import RunConfig
 
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise _problem(source, f"has a method {name!r}", "Use lower-case letters, digits and hyphens.")

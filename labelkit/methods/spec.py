@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelkit.config.train import RunConfig
-    from labelkit.engine.method import Method
+    from labelkit.options.training import RunConfig
+    from labelkit.training.method import Method
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class MethodSpec:
 
     Attributes:
         summary: what it is for.
-        options: class of its options; or ``module:Class`` of it, below ``labelkit.config``.
+        options: class of its options; or ``module:Class`` of it.
         target: class of itself; or ``module:Class`` of it, imported on use.
     """
 
@@ -32,7 +32,7 @@ class MethodSpec:
         if not isinstance(self.options, str):
             return self.options
         module, _, name = self.options.partition(":")
-        loaded: type[RunConfig] = getattr(import_module(f"labelkit.config.{module}"), name)
+        loaded: type[RunConfig] = getattr(import_module(module), name)
         return loaded
 
     def load(self) -> type[Method[Any]]:

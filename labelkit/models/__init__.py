@@ -1,20 +1,17 @@
 """Networks: backbones, heads, the paired forward pass, averaged copies, weights from files."""
 
 from labelkit.models.attention_maps import BlockAttention, attention_maps
-from labelkit.models.backbones import Backbone, BackboneInfo, build_backbone, list_backbones
+from labelkit.models.backbones.registry import Backbone, BackboneInfo, build_backbone, list_backbones
+from labelkit.models.backbones.resnet import cifar_resnet, resnet50
+from labelkit.models.backbones.vit import UnsupportedBackboneError
 from labelkit.models.batch_norm import SharedBatchNorm2d, StatisticsSum, batch_statistics, share_statistics
-from labelkit.models.cbam import CBAM
 from labelkit.models.ema import EMATeacher, StudentChain, follow, slow_copy
 from labelkit.models.heads import CosineClassifier, LinearHeads, Projector
-from labelkit.models.metric_network import MetricNetwork, MetricOutput
 from labelkit.models.paired_attention import KeyUpdate, default_align_blocks, freeze_backbone, paired_forward
-from labelkit.models.resnet import cifar_resnet, resnet50
 from labelkit.models.seeding import seeded_init
-from labelkit.models.vit import UnsupportedBackboneError
-from labelkit.models.weights import LoadReport, fingerprint, load_weights_file, map_weights
+from labelkit.models.weights.files import LoadReport, fingerprint, load_weights_file, map_weights
 
 __all__ = [
-    "CBAM",
     "Backbone",
     "BackboneInfo",
     "BlockAttention",
@@ -23,8 +20,6 @@ __all__ = [
     "KeyUpdate",
     "LinearHeads",
     "LoadReport",
-    "MetricNetwork",
-    "MetricOutput",
     "Projector",
     "SharedBatchNorm2d",
     "StatisticsSum",

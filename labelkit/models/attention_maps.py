@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labelkit.models.paired_attention import BlockLog, KeyUpdate, check_blocks, paired_block
-from labelkit.models.vit import (
+from labelkit.models.backbones.vit import (
     UnsupportedBackboneError,
     check_vision_transformer,
     embed_tokens,
     has_class_token,
     patch_grid,
 )
+from labelkit.models.paired_attention import BlockLog, KeyUpdate, check_blocks, paired_block
 
 
 @dataclass(frozen=True, slots=True)

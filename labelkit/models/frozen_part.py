@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
-from labelkit.models.vit import check_vision_transformer, class_token_block, embed_tokens, pools_class_token
-from labelkit.models.weights import fingerprint
+from labelkit.models.backbones.vit import check_vision_transformer, class_token_block, embed_tokens, pools_class_token
+from labelkit.models.weights.files import fingerprint
 
 
 class KeptPart(ABC):

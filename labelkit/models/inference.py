@@ -11,10 +11,10 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
-from labelkit.models.backbones import build_backbone
+from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.patch_maps import no_feature_map
-from labelkit.models.published import name_to_record
 from labelkit.models.row_layers import RowShape, build_row_backbone
+from labelkit.models.weights.published import name_to_record
 
 
 @dataclass(frozen=True, slots=True)

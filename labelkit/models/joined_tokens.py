@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from labelkit.errors import ConfigError
-from labelkit.models.backbones import Backbone
+from labelkit.models.backbones.registry import Backbone
+from labelkit.models.backbones.vit import block_tokens, check_vision_transformer, has_class_token
 from labelkit.models.inference import InferenceNetwork, InputSpec
-from labelkit.models.vit import block_tokens, check_vision_transformer, has_class_token
 
 _LAYER = re.compile(r"class tokens of (\d{1,4}) blocks?( and mean patch)?")
 

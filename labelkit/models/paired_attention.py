@@ -25,8 +25,7 @@ from labelkit.algorithms.attention import (
     prior_energy,
 )
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import FrozenPart
-from labelkit.models.vit import (
+from labelkit.models.backbones.vit import (
     UnsupportedBackboneError,
     attend,
     check_vision_transformer,
@@ -39,6 +38,7 @@ from labelkit.models.vit import (
     queries_of,
     split_qkv,
 )
+from labelkit.models.frozen_part import FrozenPart
 
 __all__ = [
     "BlockLog",

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
-from labelkit.models.vit import UnsupportedBackboneError, any_image_size, patches_of
+from labelkit.models.backbones.vit import UnsupportedBackboneError, any_image_size, patches_of
 
 # of torch's messages about convolutions and pools
 _TOO_SMALL = ("output size is too small", "greater than actual input size")

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelkit.models.backbones import Backbone, BackboneInfo
+from labelkit.models.backbones.registry import Backbone, BackboneInfo
 from labelkit.models.seeding import seeded_init
 
 

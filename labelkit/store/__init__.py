@@ -5,7 +5,7 @@ Names are imported on first use.
 
 from typing import TYPE_CHECKING
 
-from labelkit.lazy import names_of
+from labelkit.imports import names_of
 
 if TYPE_CHECKING:
     from labelkit.store.commit import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import portalocker
 from portalocker import LockFlags
 
-from labelkit.reading import open_regular
+from labelkit.files import open_regular
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 

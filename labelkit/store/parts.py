@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Mismatch, StoreError, resource_error
-from labelkit.reading import read_bytes
+from labelkit.files import read_bytes
 from labelkit.store import schema
 from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.digests import RESTORE

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
-from labelkit.reading import parse_json
+from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, read_model

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import DatasetError, ResourceError, StoreError
-from labelkit.reading import read_bytes, read_object
+from labelkit.files import read_bytes, read_object
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model

@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import reading
+from labelkit import files as reading
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
 from labelkit.store import schema
 from labelkit.store.digests import (

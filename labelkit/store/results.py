@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists, resource_error
-from labelkit.reading import parse_json
+from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, fsync_folder
 from labelkit.store.digests import RESTORE

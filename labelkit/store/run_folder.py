@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, resource_error
-from labelkit.reading import NotRegularError, read_json
+from labelkit.files import NotRegularError, read_json
 from labelkit.store.commit import fsync_folder
 from labelkit.store.embeddings import differing_keys
 from labelkit.store.locks import is_locked, try_lock

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import Damaged, Mismatch, ResourceError, StoreError, resource_error
-from labelkit.reading import read_bytes
+from labelkit.files import read_bytes
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.kept_views import KeptViews, read_kept_plan

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Refused, StoreError, resource_error
-from labelkit.reading import NotRegularError, check_keys, open_regular, parse_object
+from labelkit.files import NotRegularError, check_keys, open_regular, parse_object
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 

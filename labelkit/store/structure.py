@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NoReturn
 import h5py
 import numpy as np
 
-from labelkit import reading
+from labelkit import files as reading
 from labelkit.errors import Damaged, NotAStore, resource_error
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, LabelkitError, Mismatch, NotAStore, Refused, StoreError
-from labelkit.reading import sha256_file
+from labelkit.files import sha256_file
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store

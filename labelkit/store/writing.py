@@ -30,7 +30,7 @@ from labelkit.errors import (
     output_exists,
     resource_error,
 )
-from labelkit.percent import percent
+from labelkit.formatting import percent
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block

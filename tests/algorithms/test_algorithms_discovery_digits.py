@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.critical_samples import discover_critical
-from labelkit.algorithms.snowball import discover_confident
+from labelkit.methods.few_labels.critical_samples import discover_critical
+from labelkit.methods.few_labels.snowball_search import discover_confident
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.exceptions import ConvergenceWarning

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
-from labelkit.config.base import StageConfig, aliases
+from labelkit.options.base import StageConfig, aliases
 
 LINE = ["config", "cluster", "k-means", "--num-clusters", "3"]
 

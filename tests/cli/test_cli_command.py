@@ -18,7 +18,7 @@ from labelkit.cli.config import show_config
 from labelkit.cli.console import print_result
 from labelkit.cli.main import run_app
 from labelkit.cli.options import new_group
-from labelkit.config.base import StageConfig, option
+from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import (
     BusyError,
     ConfigError,
@@ -29,8 +29,8 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
 )
-from labelkit.stages.progress import current_progress
-from labelkit.stages.result import SimpleResult, Table
+from labelkit.options.base import StageConfig, option
+from labelkit.progress import current_progress
 from pydantic import Field, model_validator
 
 

@@ -25,9 +25,9 @@ from labelkit.cli.console import (
     use_output,
     write,
 )
+from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import Interrupted
-from labelkit.percent import percent, percent_range
-from labelkit.stages.result import SimpleResult, Table
+from labelkit.formatting import percent, percent_range
 
 RESULT = SimpleResult(
     {"accuracy": 0.75, "old": float("nan"), "store": Path("a.h5")},

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from labelkit import __version__, launch
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, build_app, main
-from labelkit.config.presets import available_presets
+from labelkit.commands.table import all_commands
 from labelkit.methods.registry import METHODS
-from labelkit.stages.commands import all_commands
+from labelkit.options.presets import available_presets
 from typer.main import get_command
 
 HEAVY = ("torch", "sklearn", "numpy", "scipy", "timm", "faiss", "h5py", "PIL", "accelerate", "matplotlib")
@@ -154,7 +154,7 @@ def test_every_command_stands_in_one_panel_of_help(capsys: pytest.CaptureFixture
 def test_every_row_of_the_table_names_a_stage_that_is_there() -> None:
     for command in all_commands().values():
         module, _, name = command.stage.partition(":")
-        assert callable(getattr(import_module(f"labelkit.stages.{module}"), name))
+        assert callable(getattr(import_module(module), name))
 
 
 def test_the_words_of_a_row_are_those_of_its_config() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from labelkit.cli.console import Output
 from labelkit.cli.progress import BarProgress, LineProgress, WarningsOnly, duration, progress_for
-from labelkit.stages.progress import SilentProgress, current_progress, use_progress
+from labelkit.progress import SilentProgress, current_progress, use_progress
 
 
 class Clock:

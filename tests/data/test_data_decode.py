@@ -335,7 +335,7 @@ def test_listing_and_splitting_load_no_heavy_library() -> None:
     code = (
         "import sys, labelkit.data.datasets, labelkit.data.decode, labelkit.data.splits, labelkit.data.keyed_random,"
         " labelkit.data.folders, labelkit.data.tables, labelkit.data.named.arrays, labelkit.data.named.lists,"
-        " labelkit.stages.datasets;"
+        " labelkit.commands.datasets.datasets;"
         "assert not {'torch', 'sklearn', 'torchvision'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from labelkit.commands.common.images.read import one_image
 from labelkit.data.tables import load_csv, natural_key, read_label_csv
 from labelkit.errors import DatasetError
-from labelkit.stages.pictures.files import one_image
 from tests.fuzzing import fuzzed
 
 HEADERS = [

@@ -12,12 +12,12 @@ import pytest
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import EXIT_CODES, PANELS
-from labelkit.config.base import shell_name
-from labelkit.config.presets import available_presets
 from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
-from labelkit.models.convnets import CONVNETS
-from labelkit.models.vit import SMALL_VITS
+from labelkit.models.backbones.convnets import CONVNETS
+from labelkit.models.backbones.vit import SMALL_VITS
+from labelkit.options.base import shell_name
+from labelkit.options.presets import available_presets
 from labelkit.store import schema
 from mkdocs.exceptions import PluginError
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.sinkhorn import Reduce, solve
-from labelkit.losses.cotap import cotap_loss
-from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
-from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
-from labelkit.losses.soft_assignment import SoftAssignmentLoss, batch_assignments
+from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
+from labelkit.methods.dense.ranking_loss import DenseRankingLoss, cotap_loss, patch_similarity
 from tests.reducing_threads import in_threads
 from torch import Tensor
 

@@ -9,10 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.config.metric_learning import MetricLearningConfig
-from labelkit.config.presets import resolve
-from labelkit.config.supervised import SupervisedTrainConfig
-from labelkit.config.train import RunConfig, StepRunConfig, StepTrainConfig
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -20,13 +17,16 @@ from labelkit.data.registry import load_dataset
 from labelkit.data.splits import few_labels_split, gcd_split
 from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
-from labelkit.engine.devices import Runtime
-from labelkit.engine.inputs import HeldOut, MonitorInputs
-from labelkit.engine.method import Method
-from labelkit.engine.run_dir import RunDir
-from labelkit.engine.trainer import Trainer
+from labelkit.methods.metric.options import MetricLearningConfig
+from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.methods.registry import METHODS
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.options.presets import resolve
+from labelkit.options.training import RunConfig, StepRunConfig, StepTrainConfig
+from labelkit.training.devices import Runtime
+from labelkit.training.inputs import HeldOut, MonitorInputs
+from labelkit.training.method import Method
+from labelkit.training.run_dir import RunDir
+from labelkit.training.trainer import Trainer
 
 NUM_IMAGES = 64
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from labelkit.data.registry import load_dataset
-from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.training.checkpoint import load_checkpoint
 from PIL import Image
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

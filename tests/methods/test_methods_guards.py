@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
-from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.training.checkpoint import load_checkpoint
 from PIL import Image
 
 DIGITS = ("--dataset", "digits", "--device", "cpu")

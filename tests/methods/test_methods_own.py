@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.config.presets import available_presets
+from labelkit.commands.common import own_code
 from labelkit.errors import ConfigError, OutputExistsError, StoreError
+from labelkit.files import sha256_file
 from labelkit.methods.own import own_methods
 from labelkit.methods.registry import METHODS, own_digest
 from labelkit.methods.spec import MethodSpec
-from labelkit.reading import sha256_file
-from labelkit.stages import own_code
-from labelkit.stages.reproduce import running
+from labelkit.options.presets import available_presets
+from labelkit.pipelines.reproduce import running
 from tests.short_runs import short_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
 HEAD = """
 from typing import ClassVar
-from labelkit.config.methods.softmax import SoftmaxConfig
+from labelkit.methods.prototypes.options import SoftmaxConfig
 from labelkit.methods.spec import MethodSpec
 
 class Config(SoftmaxConfig):
@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
 
 
 def test_a_table_knows_the_code_of_its_runs() -> None:
-    program = "from labelkit.stages.own_code import own_digest; print(own_digest('smooth'))"
+    program = "from labelkit.commands.common.own_code import own_digest; print(own_digest('smooth'))"
     environment = os.environ | {"LABELKIT_METHODS": str(EXAMPLE)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == sha256_file(EXAMPLE)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.label_search import Discovery
-from labelkit.engine.method import TrainState
-from labelkit.engine.optim import group_lr
-from labelkit.engine.timing import Plan, RunSize
+from labelkit.methods.few_labels.pseudo_label_selection import Discovery
 from labelkit.methods.registry import METHODS
+from labelkit.training.method import TrainState
+from labelkit.training.optim import group_lr
+from labelkit.training.timing import Plan, RunSize
 
 FIELDS = ("epoch", "step", "steps_per_epoch", "phase", "step_in_phase", "phase_steps")
 _OPTIONS: dict[str, dict[str, Any]] = {

@@ -17,13 +17,13 @@ import labelkit
 import numpy as np
 import pytest
 import torch
-from labelkit.config.presets import available_presets
-from labelkit.config.train import StepTrainConfig
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.batch import DataInfo
-from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.method import Method
 from labelkit.methods.registry import METHODS
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.options.presets import available_presets
+from labelkit.options.training import StepTrainConfig
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.method import Method
 
 Make = Callable[..., Any]
 FIRST_OF_FAMILY = {spec.target.split(".")[2]: name for name, spec in reversed(METHODS.items())}
@@ -94,9 +94,9 @@ def test_a_method_is_one_short_file_named_like_it(name: str) -> None:
 
 
 def test_a_method_runs_under_its_own_name_with_its_own_config() -> None:
-    found = {name: (spec.config.command, spec.config.__module__) for name, spec in METHODS.items()}
-    module = "labelkit.config.methods"
-    assert found == {name: (("train", name), f"{module}.{name.replace('-', '_')}") for name in METHODS}
+    found = {name: (spec.config.command, spec.config.__module__.rpartition(".")[0]) for name, spec in METHODS.items()}
+    family = {name: str(spec.target).partition(":")[0].rpartition(".")[0] for name, spec in METHODS.items()}
+    assert found == {name: (("train", name), family[name]) for name in METHODS}
 
 
 def test_every_method_has_a_preset_for_digits() -> None:
@@ -122,7 +122,7 @@ def test_every_option_of_a_method_is_read_where_it_can_act(name: str) -> None:
     package = Path(labelkit.__file__).parent
     family = METHODS[name].target.split(".")[2]
     files = [*(package / "methods" / family).glob("*.py"), *(package / "methods").glob("*.py")]
-    for layer in ("config", "data", "engine", "stages", "cli"):
+    for layer in ("options", "data", "training", "commands", "pipelines", "studio", "cli"):
         files += (package / layer).rglob("*.py")
     read = set().union(*map(_config_reads, files))
     assert [field for field in METHODS[name].config.model_fields if field not in read] == []

@@ -10,7 +10,7 @@ import torch
 from labelkit.algorithms.attention import attention_update
 from labelkit.errors import ConfigError
 from labelkit.models.attention_maps import attention_maps
-from labelkit.models.backbones import build_backbone
+from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.paired_attention import BlockLog, KeyUpdate, UnsupportedBackboneError, paired_forward
 from labelkit.models.seeding import seeded_init
 from timm.models import VisionTransformer

@@ -12,9 +12,9 @@ import timm
 import torch
 from huggingface_hub import constants
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError
-from labelkit.models.backbones import build_backbone, list_backbones
-from labelkit.models.published import WeightsPackage
-from labelkit.models.weights import fingerprint
+from labelkit.models.backbones.registry import build_backbone, list_backbones
+from labelkit.models.weights.files import fingerprint
+from labelkit.models.weights.published import WeightsPackage
 from safetensors.torch import save_file
 
 
@@ -228,6 +228,6 @@ def test_published_weights_come_from_the_cache_without_a_network(
 
 
 def test_reading_weights_does_not_import_timm() -> None:
-    code = "import sys, labelkit.models.weights; sys.exit('timm' in sys.modules)"
+    code = "import sys, labelkit.models.weights.files; sys.exit('timm' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from labelkit.errors import CheckpointError
-from labelkit.models.backbones import build_backbone
+from labelkit.models.backbones.registry import build_backbone
 from torch import Tensor
 
 # channels of each convolution in Fig. 5 of the paper: 1x1; 3x3 after its 1x1; both 3x3 after theirs; after the pool

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.models.backbones import build_backbone
+from labelkit.methods.prototypes.networks import PrototypeHead
+from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.classifier_network import ClassifierNetwork, ScaledCosineHead
-from labelkit.models.prototype_head import PrototypeHead
 
 
 def count(module: torch.nn.Module) -> int:

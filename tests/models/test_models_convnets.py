@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 from labelkit.errors import ConfigError
-from labelkit.models.backbones import build_backbone, list_backbones
+from labelkit.models.backbones.convnets import CONVNETS
+from labelkit.models.backbones.registry import build_backbone, list_backbones
+from labelkit.models.backbones.resnet import cifar_resnet
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.convnets import CONVNETS
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
-from labelkit.models.resnet import cifar_resnet
 from torch import nn
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import ConfigError
+from labelkit.models.backbones.vit import class_token_block, pools_class_token
 from labelkit.models.frozen_part import (
     FrozenPart,
     features_of_tokens,
@@ -17,7 +18,6 @@ from labelkit.models.frozen_part import (
 )
 from labelkit.models.paired_attention import KeyUpdate, UnsupportedBackboneError, freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
-from labelkit.models.vit import class_token_block, pools_class_token
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 

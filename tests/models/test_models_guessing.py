@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from labelkit.errors import CheckpointMismatch, ConfigError
-from labelkit.models.backbones import build_backbone
-from labelkit.models.guessing import guess_backbone
+from labelkit.models.backbones.registry import build_backbone
+from labelkit.models.weights.infer_architecture import guess_backbone
 from safetensors.torch import save_file
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.config.embed import EmbedConfig
-from labelkit.stages.embed.images import embed_images
+from labelkit.commands.embed.embed import embed_images
+from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from numpy.typing import NDArray
 from PIL import Image

@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelkit.algorithms.attention import alignment_energy, attention_update, prior_energy
 from labelkit.errors import ConfigError
-from labelkit.models.backbones import build_backbone
+from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.paired_attention import (
     KeyUpdate,

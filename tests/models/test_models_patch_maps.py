@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from labelkit.errors import ConfigError
-from labelkit.models.backbones import build_backbone
+from labelkit.methods.metric.assembly_network import SpatialAssembly
+from labelkit.methods.metric.networks import MetricNetwork
+from labelkit.models.backbones.registry import build_backbone
+from labelkit.models.backbones.vit import UnsupportedBackboneError
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
-from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.multi_head_network import MultiHeadNetwork
 from labelkit.models.patch_maps import feature_map
-from labelkit.models.spatial_assembly import SpatialAssembly
-from labelkit.models.vit import UnsupportedBackboneError
 from torch import Tensor, nn
 
 

@@ -10,9 +10,15 @@ import timm
 import torch
 from huggingface_hub import constants
 from labelkit.errors import CheckpointMismatch, CheckpointRefused
-from labelkit.models import published
-from labelkit.models.backbones import build_backbone
-from labelkit.models.published import PACKAGES, best_at_hand, describe_published, embedding_size, recorded_weights
+from labelkit.models.backbones.registry import build_backbone
+from labelkit.models.weights import published
+from labelkit.models.weights.published import (
+    PACKAGES,
+    best_at_hand,
+    describe_published,
+    embedding_size,
+    recorded_weights,
+)
 from safetensors.torch import save_file
 
 LITE0 = PACKAGES[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from labelkit.errors import ConfigError
-from labelkit.models.backbones import Backbone, build_backbone
-from labelkit.models.convnet13 import convnet13, set_dropout
-from labelkit.models.convnets import WideBlock, wide_resnet
+from labelkit.models.backbones.convnet13 import convnet13, set_dropout
+from labelkit.models.backbones.convnets import WideBlock, wide_resnet
+from labelkit.models.backbones.registry import Backbone, build_backbone
+from labelkit.models.backbones.shake_shake import ShakeShake, shake, shake_resnet26
+from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.heads import LinearHeads
-from labelkit.models.shake_shake import ShakeShake, shake, shake_resnet26
-from labelkit.models.staged_network import StagedNetwork
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
-from labelkit.models.weights import fingerprint, load_weights_file, map_weights
+from labelkit.models.weights.files import fingerprint, load_weights_file, map_weights
 from safetensors.torch import save_file
 from torch import Tensor, nn
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.models.backbones import build_backbone
+from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.whitening import Whitening, normalize_contrast, zca
 from scipy.linalg import fractional_matrix_power
 

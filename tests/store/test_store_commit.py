@@ -10,7 +10,7 @@ import stat
 
 import pytest
 from labelkit.errors import ResourceError
-from labelkit.reading import sha256_file
+from labelkit.files import sha256_file
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
 

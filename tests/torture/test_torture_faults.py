@@ -12,7 +12,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import CheckpointError
 from labelkit.store.embeddings import open_store
 from labelkit.store.matches import read_matches
@@ -22,6 +21,7 @@ from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import list_results, read_result, write_result
 from labelkit.store.shard_writing import Sharding
 from labelkit.store.writing import EmbeddingRun
+from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from store_samples import make_plan, make_store, write_part
 from torture_faults import MODES, Disk, Killed, fail, moments_of

@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import LabelkitError
 from labelkit.store.embeddings import open_store
 from labelkit.store.matches import read_matches
@@ -20,6 +19,7 @@ from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result, write_result
 from labelkit.store.shard_writing import Sharding
 from labelkit.store.writer import Image
+from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from store_samples import contents_of, make_store
 from torture_samples import some_matches

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.config.base import field_extra, flag
-from labelkit.stages.commands import all_commands
+from labelkit.commands.table import all_commands
+from labelkit.options.base import field_extra, flag
 from PIL import Image
 from torture_processes import Worker
 from torture_tally import FULL_SECONDS, Tally, sized, tree

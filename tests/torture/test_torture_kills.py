@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.config.metric_learning import MetricLearningConfig
-from labelkit.config.train import StepRunConfig, StepTrainConfig
-from labelkit.engine.checkpoint import load_checkpoint, verify_checkpoint
+from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.registry import METHODS
+from labelkit.options.training import StepRunConfig, StepTrainConfig
 from labelkit.store.parts import open_part
+from labelkit.training.checkpoint import load_checkpoint, verify_checkpoint
 from PIL import Image
 from torture_processes import Worker
 from torture_tally import FULL_SECONDS, Tally, tree

@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 import torch
 from labelkit.cli.main import main
-from labelkit.engine.checkpoint import CheckpointWriter, load_checkpoint
 from labelkit.errors import LabelkitError, ResourceError
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import open_part
 from labelkit.store.results import write_result
 from labelkit.store.writing import EmbeddingRun
+from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from PIL import Image
 from store_samples import make_plan, make_store, write_part

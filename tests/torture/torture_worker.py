@@ -64,12 +64,12 @@ def _say(answer: dict[str, Any]) -> None:
 def _train_once() -> None:
     """Run one tiny training: most of the modules that commands need are imported while they run."""
     from labelkit.cli.main import main
+    from labelkit.commands.cluster import cluster  # noqa: F401
+    from labelkit.commands.discover import categories as discover  # noqa: F401
+    from labelkit.commands.discover import few as discover_few  # noqa: F401
+    from labelkit.commands.embed import embed as embed
+    from labelkit.commands.evaluate import groups as evaluate  # noqa: F401
     from labelkit.methods.registry import METHODS
-    from labelkit.stages.discover import categories as discover  # noqa: F401
-    from labelkit.stages.discover import few as discover_few  # noqa: F401
-    from labelkit.stages.embed import images as embed  # noqa: F401
-    from labelkit.stages.evaluate import groups as evaluate  # noqa: F401
-    from labelkit.stages.group import cluster  # noqa: F401
 
     for spec in METHODS.values():
         spec.load()

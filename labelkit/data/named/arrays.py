@@ -19,7 +19,7 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError
-from labelkit.reading import read_bytes
+from labelkit.files import read_bytes
 
 _STL_SIDE: Final = 96
 _STL_BYTES: Final = 3 * _STL_SIDE * _STL_SIDE

@@ -17,7 +17,7 @@ from labelkit.cache import cache_folder
 from labelkit.data.datasets import EncodedImage, ImageDataset, sorted_by_bytes
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
-from labelkit.reading import read_bytes
+from labelkit.files import read_bytes
 
 SEED: Final = 0
 _BLOCK: Final = 100

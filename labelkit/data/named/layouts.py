@@ -22,7 +22,7 @@ from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.mask_files import FileMasks, table_of
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
-from labelkit.reading import read_bytes
+from labelkit.files import read_bytes
 
 MAX_NAMES_SHOWN: Final = 3
 # a part of a path that is empty, . or .., or a character that no name has

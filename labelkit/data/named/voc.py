@@ -17,7 +17,7 @@ from labelkit.data.named.layouts import DatasetSpec, Listed, list_set, read_line
 from labelkit.data.named.masks import VOC_CLASSES
 from labelkit.data.objects import ListedObjects, Objects, find_outside, no_objects
 from labelkit.errors import DatasetError
-from labelkit.reading import read_bytes
+from labelkit.files import read_bytes
 
 _CLASSES: Final = VOC_CLASSES[1:]  # without background
 _MAX_XML_BYTES: Final = 1 << 20

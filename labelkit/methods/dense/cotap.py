@@ -18,7 +18,7 @@ Departures, where the text is open or would be read otherwise:
     - the class token passes the filter as if its neighborhood were constant
     - 1, 3 and 5 are averaged over images of one object only, 2 and 4 over all images
     - the warm-up of the learning rate is not DINO's (``engine.schedules``)
-Others stand in the descriptions of the options, ``labelkit.config.methods.cotap``.
+Others stand in the descriptions of the options, ``labelkit.methods.dense.cotap_options``.
 """
 
 from __future__ import annotations
@@ -31,17 +31,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.recipes import dense_views, plain_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs, RunInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.representation import RepresentationMonitor
-from labelkit.engine.timing import GroupRates, Pace, RunSize, Scheduled
+from labelkit.methods.dense.cotap_network import build_dense_network, check_dense_run, neighbor_view, take_dense_parts
+from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.diagnostics import collapse
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
-from labelkit.methods.dense.network import build_dense_network, check_dense_run, neighbor_view, take_dense_parts
+from labelkit.methods.dense.networks import DenseNetwork
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.recipe import (
     backbone_and_head_groups,
@@ -50,9 +47,12 @@ from labelkit.methods.dense.recipe import (
     mixed_phase,
     target_decay,
 )
-from labelkit.models.dense_network import DenseNetwork
 from labelkit.models.ema import EMATeacher
-from labelkit.models.weights import fingerprint
+from labelkit.models.weights.files import fingerprint
+from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.timing import GroupRates, Pace, RunSize, Scheduled
 
 
 class CoTAP(Method[CoTAPConfig]):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from labelkit.algorithms.pair_ranking import ranking_terms
+from labelkit.methods.dense.pair_ranking import ranking_terms
 
 # enough to see it, few enough to cost nothing
 MAX_VECTORS = 1024

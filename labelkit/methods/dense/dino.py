@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import torch
 
-from labelkit.config.methods.dino import DINOConfig
 from labelkit.data.batch import Batch
-from labelkit.engine.method import StepOutput
 from labelkit.methods.dense.distilled_student import DistilledStudent
+from labelkit.methods.dense.options import DINOConfig
+from labelkit.training.method import StepOutput
 
 
 class DINO(DistilledStudent[DINOConfig]):

@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelkit.config.self_distillation import SelfDistillationConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import crop_views
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import TrainState
-from labelkit.engine.schedules import GrowingWeight
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
+from labelkit.methods.dense.distilled_weights import distilled_branches, distilled_center
+from labelkit.methods.dense.networks import DistillationNetwork
+from labelkit.methods.dense.options import SelfDistillationConfig
 from labelkit.methods.dense.recipe import check_crops
-from labelkit.models.distillation_network import DistillationNetwork
-from labelkit.models.distilled_weights import distilled_branches, distilled_center
-from labelkit.models.weights import load_weights_file
+from labelkit.models.weights.files import load_weights_file
+from labelkit.training.method import TrainState
+from labelkit.training.schedules import GrowingWeight
 
 CenterOf = Literal["image", "patch"]
 

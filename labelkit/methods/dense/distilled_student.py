@@ -10,15 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.self_distillation import SelfDistillationConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import plain_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, TrainState
-from labelkit.engine.monitors.representation import RepresentationMonitor
-from labelkit.engine.timing import GroupRates, Pace, RunSize, Scheduled
-from labelkit.losses.self_distillation import MultiViewDistillationLoss, centered_targets
 from labelkit.methods.dense import diagnostics
 from labelkit.methods.dense.distillation import (
     CenterOf,
@@ -29,6 +23,9 @@ from labelkit.methods.dense.distillation import (
     hold_last_layers,
     take_start,
 )
+from labelkit.methods.dense.losses import MultiViewDistillationLoss, centered_targets
+from labelkit.methods.dense.networks import DistillationNetwork
+from labelkit.methods.dense.options import SelfDistillationConfig
 from labelkit.methods.dense.recipe import (
     backbone_and_head_groups,
     backbone_and_head_rates,
@@ -37,8 +34,11 @@ from labelkit.methods.dense.recipe import (
     take_branches,
     target_decay,
 )
-from labelkit.models.distillation_network import DistillationNetwork
 from labelkit.models.ema import EMATeacher
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, TrainState
+from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.timing import GroupRates, Pace, RunSize, Scheduled
 
 DistillationConfigT = TypeVar("DistillationConfigT", bound=SelfDistillationConfig)
 

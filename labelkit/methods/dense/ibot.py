@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.config.methods.ibot import IBOTConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.sending import send_all
-from labelkit.engine.method import StepOutput
-from labelkit.losses.self_distillation import HiddenPatchLoss, centered_targets
 from labelkit.methods.dense.distillation import RunningCenter, growing_temperature
 from labelkit.methods.dense.distilled_student import DistilledStudent
+from labelkit.methods.dense.losses import HiddenPatchLoss, centered_targets
+from labelkit.methods.dense.options import IBOTConfig
+from labelkit.training.method import StepOutput
 
 #: Tries to place a block before a mask is left as it is.
 _TRIES: Final = 10

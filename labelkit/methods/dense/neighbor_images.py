@@ -14,9 +14,9 @@ from torch import Tensor
 from labelkit.algorithms.neighbors import knn
 from labelkit.data.keyed_random import keyed_uniform
 from labelkit.data.views.pairs import PairPlan
-from labelkit.engine.method import TrainState
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store.neighbors import NeighborFile, read_neighbors, write_neighbors
+from labelkit.training.method import TrainState
 
 
 @dataclass(frozen=True)

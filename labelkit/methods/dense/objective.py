@@ -18,19 +18,17 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes, unit
-from labelkit.config.methods.cotap import CoTAPConfig
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.sending import send, send_all
-from labelkit.engine.distributed import gather_batch
-from labelkit.engine.method import StepOutput, TrainState
 from labelkit.errors import DivergenceError
-from labelkit.losses.dense_ranking import DenseRankingLoss, patch_similarity
-from labelkit.losses.prototype_entropy import PrototypeEntropyLoss
-from labelkit.losses.soft_assignment import SoftAssignmentLoss, batch_assignments
 from labelkit.methods.dense import diagnostics
-from labelkit.models.dense_network import DenseNetwork
-from labelkit.models.token_network import Tokens
+from labelkit.methods.dense.cotap_options import CoTAPConfig
+from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
+from labelkit.methods.dense.networks import DenseNetwork, Tokens
+from labelkit.methods.dense.ranking_loss import DenseRankingLoss, patch_similarity
+from labelkit.training.distributed import gather_batch
+from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
 

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.self_distillation import SlowTargetConfig
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.pairs import Pairing
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.checkpoint import load_model_state
-from labelkit.engine.distributed import process_count
-from labelkit.engine.method import Phase
-from labelkit.engine.schedules import CosineSchedule
-from labelkit.engine.timing import GroupRates, Pace
 from labelkit.errors import ConfigError
-from labelkit.models.token_network import TokenNetwork
+from labelkit.methods.dense.networks import TokenNetwork
+from labelkit.methods.dense.options import SlowTargetConfig
+from labelkit.training.checkpoint import load_model_state
+from labelkit.training.distributed import process_count
+from labelkit.training.method import Phase
+from labelkit.training.schedules import CosineSchedule
+from labelkit.training.timing import GroupRates, Pace
 
 _BRANCHES = ("network.", "teacher.module.")
 

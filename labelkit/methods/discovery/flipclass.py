@@ -23,16 +23,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.config.methods.flipclass import FlipClassConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import strong_view, test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.errors import ConfigError
-from labelkit.losses.alignment import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.methods.discovery.losses import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.methods.discovery.networks import DiscoveryNetwork
+from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.methods.discovery.recipe import (
     build_discovery_loss,
     build_discovery_network,
@@ -42,9 +40,11 @@ from labelkit.methods.discovery.recipe import (
     teacher_temperature,
     unused_classes,
 )
-from labelkit.models.discovery_network import DiscoveryNetwork
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.paired_attention import KeyUpdate
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.timing import RunSize, Scheduled
 
 
 def view_strength(config: FlipClassConfig, epoch: int) -> float:

@@ -19,23 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.config.methods.gcd import GCDConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput
-from labelkit.engine.monitors.groups import ClusteringMonitor
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
-from labelkit.methods.backbone import backbone_options
+from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.discovery.networks import PairedNetwork
+from labelkit.methods.discovery.options import GCDConfig
 from labelkit.methods.discovery.recipe import check_backbone, check_discovery_data, old_class_mask
-from labelkit.methods.rows import row_views
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.inference import BackboneOptions
-from labelkit.models.paired_network import PairedNetwork
 from labelkit.models.seeding import seeded_init
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput
+from labelkit.training.monitors.groups import ClusteringMonitor
 
 
 class ContrastiveNetwork(PairedNetwork):

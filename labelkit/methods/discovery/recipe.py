@@ -15,17 +15,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.config.discovery import ContrastiveTrainConfig, DiscoveryTrainConfig
-from labelkit.config.presets import available_presets
 from labelkit.data.batch import DataInfo
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.monitors.groups import DiscoveryMonitor, PairOfViews
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.discovery import DiscoveryLoss
 from labelkit.methods.backbone import backbone_options
-from labelkit.models.backbones import build_backbone
-from labelkit.models.discovery_network import DiscoveryNetwork
-from labelkit.models.published import has_published
+from labelkit.methods.discovery.losses import DiscoveryLoss
+from labelkit.methods.discovery.networks import DiscoveryNetwork
+from labelkit.methods.discovery.options import ContrastiveTrainConfig, DiscoveryTrainConfig
+from labelkit.models.backbones.registry import build_backbone
+from labelkit.models.weights.published import has_published
+from labelkit.options.presets import available_presets
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.monitors.groups import DiscoveryMonitor, PairOfViews
 
 
 @dataclass(frozen=True, slots=True)

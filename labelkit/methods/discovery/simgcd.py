@@ -17,14 +17,13 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.methods.simgcd import SimGCDConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, strong_view, test_view, weak_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.timing import RunSize, Scheduled
+from labelkit.methods.backbone import row_views
+from labelkit.methods.discovery.networks import DiscoveryNetwork
+from labelkit.methods.discovery.options import SimGCDConfig
 from labelkit.methods.discovery.recipe import (
     build_discovery_loss,
     build_discovery_network,
@@ -34,9 +33,10 @@ from labelkit.methods.discovery.recipe import (
     teacher_temperature,
     unused_classes,
 )
-from labelkit.methods.rows import row_views
-from labelkit.models.discovery_network import DiscoveryNetwork
 from labelkit.models.frozen_part import FrozenPart
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.timing import RunSize, Scheduled
 
 
 class SimGCD(Method[SimGCDConfig]):

@@ -11,17 +11,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.few_labels import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.schedules import EMADecay
-from labelkit.engine.timing import Pace, RunSize, Scheduled
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.methods.few_labels.recipe import (
     build_student,
     check_few_labels,
+    fit_whitening,
     recalibrate_students,
     streams,
     student_eval_view,
@@ -30,8 +26,12 @@ from labelkit.methods.few_labels.recipe import (
     teacher_decay,
 )
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
-from labelkit.methods.few_labels.whitened import fit_whitening
 from labelkit.models.ema import StudentChain
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.classification import ClassificationMonitor
+from labelkit.training.schedules import EMADecay
+from labelkit.training.timing import Pace, RunSize, Scheduled
 
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
 TwoStreamConfigT = TypeVar("TwoStreamConfigT", bound=TwoStreamTrainConfig)

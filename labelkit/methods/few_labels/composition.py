@@ -6,8 +6,7 @@
     4. keep the average of the trained weights, with statistics taken anew; freeze
 Random numbers are keyed by the block, so that masters change nothing that the student draws.
 Departures: J_X, cross-entropy of blended labeled images, is ours: Eq. 3.7 has nothing that labels could reach; J_D has
-the opposite sense of the printed one (``labelkit.losses.composition``); eta, which is not given, starts J_D at half of
-J_C.
+the opposite sense of the printed one (``losses.py``); eta, which is not given, starts J_D at half of J_C.
 """
 
 from __future__ import annotations
@@ -29,17 +28,21 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import FullPass, Phase, TrainState
-from labelkit.engine.schedules import EMADecay, horizon_decay
 from labelkit.errors import DivergenceError
-from labelkit.losses.composition import Discrimination, DiscriminationLoss, nearest_two
-from labelkit.losses.mean_teacher import SquaredConsistency
-from labelkit.losses.mixmatch import MixMatchLoss
-from labelkit.methods.few_labels.recalibration import recalibrate_bn
+from labelkit.methods.few_labels.composed_networks import ComposedNetwork
+from labelkit.methods.few_labels.losses import (
+    Discrimination,
+    DiscriminationLoss,
+    MixMatchLoss,
+    SquaredConsistency,
+    nearest_two,
+)
+from labelkit.methods.few_labels.recipe import recalibrate_bn
 from labelkit.methods.few_labels.students import StudentNetwork
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.composition import ComposedNetwork
 from labelkit.models.ema import follow, slow_copy
+from labelkit.training.method import FullPass, Phase, TrainState
+from labelkit.training.schedules import EMADecay, horizon_decay
 
 ETA_BATCHES: Final = 10
 ETA_LIMITS: Final = (1e-4, 1e-1)

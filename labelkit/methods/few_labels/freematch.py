@@ -20,15 +20,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from labelkit.config.methods.freematch import FreeMatchConfig
-from labelkit.config.student_options import FreeMatchOptions
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import StepOutput
 from labelkit.losses.consistency import LabelLoss
-from labelkit.losses.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
-from labelkit.losses.mean_teacher import SquaredConsistency
 from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
+from labelkit.methods.few_labels.losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss, SquaredConsistency
+from labelkit.methods.few_labels.options import FreeMatchConfig, FreeMatchOptions
 from labelkit.methods.few_labels.recipe import student_views
 from labelkit.methods.few_labels.students import (
     StudentClock,
@@ -38,6 +35,7 @@ from labelkit.methods.few_labels.students import (
     logits_of,
 )
 from labelkit.models.batch_norm import batch_statistics
+from labelkit.training.method import StepOutput
 
 
 class FreeMatchObjective(StudentObjective):

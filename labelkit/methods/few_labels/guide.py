@@ -7,13 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.methods.lmcs import LMCSConfig
-from labelkit.engine.method import TrainState
+from labelkit.methods.few_labels.composed_networks import ComposedNetwork
 from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
+from labelkit.methods.few_labels.lmcs_options import LMCSConfig
 from labelkit.methods.few_labels.students import StudentNetwork
-from labelkit.models.composition import ComposedNetwork
 from labelkit.models.ema import EMATeacher
 from labelkit.models.inference import InferenceNetwork
+from labelkit.training.method import TrainState
 
 
 def master_rules(config: LMCSConfig, num_classes: int) -> MasterRules:

@@ -12,8 +12,7 @@ Every ``--generation-blocks`` blocks:
 Before all this it may learn to name how images are turned (``--pretext-steps``, ``pretext.py``).
 With ``--generations`` this is repeated from the given labels, once the student has learned the last discovery.
 Nothing here knows the class of an unlabeled image. The average is the network that is judged and embeds.
-Departures: see those of ``composition.py`` and ``labelkit.algorithms.critical_samples``; guidance has no equation in
-the source; it calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table) and also the growth from
+Departures: see those of ``composition.py`` and ``critical_samples.py``; guidance has no equation in the source; it calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table) and also the growth from
 the given labels to all of them (Sec. 3.3.4); a last phase trains the student on all that was discovered.
 """
 
@@ -27,27 +26,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.critical_samples import CriticalDiscovery
-from labelkit.config.methods.lmcs import LMCSConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.schedules import GrowingWeight, PhaseLearningRate
-from labelkit.engine.timing import Pace, RunSize, Scheduled
-from labelkit.losses.mean_teacher import SquaredConsistency
+from labelkit.formatting import percent
 from labelkit.methods.few_labels.composition import MasterDiet
+from labelkit.methods.few_labels.critical_samples import CriticalDiscovery
 from labelkit.methods.few_labels.freematch import FreeMatchObjective, freematch_objective
 from labelkit.methods.few_labels.growth import (
+    GrowthMonitor,
     LabelGrowth,
     add_found,
     agreed,
     finite_features,
     training_class_names,
 )
-from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.guide import Guide
+from labelkit.methods.few_labels.lmcs_options import LMCSConfig
+from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, mixmatch_objective, unlabeled_weight
 from labelkit.methods.few_labels.planned_growth import first_steps, labels_of, later_steps, lmcs_phases, lmcs_rules
 from labelkit.methods.few_labels.pretext import learn_rotations
@@ -74,7 +69,11 @@ from labelkit.methods.few_labels.students import (
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import StudentChain
 from labelkit.models.inference import InferenceNetwork
-from labelkit.percent import percent
+from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.classification import ClassificationMonitor
+from labelkit.training.schedules import GrowingWeight, PhaseLearningRate
+from labelkit.training.timing import Pace, RunSize, Scheduled
 
 
 def lmcs_objective(

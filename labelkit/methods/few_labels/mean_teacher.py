@@ -20,18 +20,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
-from labelkit.config.methods.mean_teacher import MeanTeacherConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import StepOutput
-from labelkit.engine.schedules import EMADecay, GrowingWeight
-from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.losses.consistency import LabelLoss
-from labelkit.losses.mean_teacher import HeadDifference, SquaredConsistency
 from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
+from labelkit.methods.few_labels.losses import HeadDifference, SquaredConsistency
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, MeanTeacherConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import student_views, teacher_decay
 from labelkit.methods.few_labels.students import StudentClock, StudentNetworks, StudentObjective, logits_of
+from labelkit.training.method import StepOutput
+from labelkit.training.schedules import EMADecay, GrowingWeight
+from labelkit.training.timing import RunSize, Scheduled
 
 
 class MeanTeacherObjective(StudentObjective):

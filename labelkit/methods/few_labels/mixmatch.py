@@ -21,19 +21,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from labelkit.config.few_labels import FewLabelTrainConfig
-from labelkit.config.methods.mixmatch import MixMatchConfig
-from labelkit.config.student_options import MixMatchOptions
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import StepOutput
-from labelkit.engine.schedules import GrowingWeight
-from labelkit.engine.timing import RunSize, Scheduled
-from labelkit.losses.mean_teacher import SquaredConsistency
-from labelkit.losses.mixmatch import MixMatchLoss, sharpen
 from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
+from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency, sharpen
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, MixMatchConfig, MixMatchOptions
 from labelkit.methods.few_labels.recipe import student_views
 from labelkit.methods.few_labels.students import (
     StudentClock,
@@ -44,6 +38,9 @@ from labelkit.methods.few_labels.students import (
     logits_of,
 )
 from labelkit.models.batch_norm import batch_statistics
+from labelkit.training.method import StepOutput
+from labelkit.training.schedules import GrowingWeight
+from labelkit.training.timing import RunSize, Scheduled
 
 # Source: ``google-research/mixmatch:libml/layers.py`` (``interleave``).
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from labelkit.config.methods.lmcs import LMCSConfig
-from labelkit.config.methods.snowball import SnowballConfig
-from labelkit.engine.schedules import horizon_decay
-from labelkit.engine.timing import Moment, Pace, RunSize, Scheduled
 from labelkit.methods.few_labels.growth import GrowthRules
+from labelkit.methods.few_labels.lmcs_options import LMCSConfig
 from labelkit.methods.few_labels.mean_teacher import consistency_weight
 from labelkit.methods.few_labels.mixmatch import unlabeled_weight
 from labelkit.methods.few_labels.recipe import student_pace, teacher_decay
+from labelkit.methods.few_labels.snowball_options import SnowballConfig
+from labelkit.training.schedules import horizon_decay
+from labelkit.training.timing import Moment, Pace, RunSize, Scheduled
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from torch import nn
 
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import Phase, TrainState
-from labelkit.engine.schedules import PhaseLearningRate
 from labelkit.errors import DivergenceError
 from labelkit.methods.few_labels.students import StudentNetwork
 from labelkit.models.multi_head_network import NUM_ROTATIONS, rotations
 from labelkit.models.seeding import seeded_init
+from labelkit.training.method import Phase, TrainState
+from labelkit.training.schedules import PhaseLearningRate
 
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 #: epochs whose random numbers no training draws

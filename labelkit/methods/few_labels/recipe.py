@@ -1,34 +1,122 @@
-"""What methods for few labels build in the same way: student, streams, phases, averages, views."""
+"""ZCA whitening in front of a student: built from options, fitted to the training images once.
+
+New running statistics for averaged weights: their old ones belong to other weights.
+
+Source: snowball, specification 3.2; the official MixMatch re-estimates them on 16,384 images too.
+
+What methods for few labels build in the same way: student, streams, phases, averages, views.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from labelkit.config.few_labels import FewLabelTrainConfig, MeanTeacherOptions
 from labelkit.data.batch import DataInfo
+from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.distributed import process_count
-from labelkit.engine.method import Phase, TrainState
-from labelkit.engine.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
-from labelkit.engine.timing import Pace
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import backbone_options
-from labelkit.methods.few_labels.recalibration import recalibrate_bn
+from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.students import StudentNetwork
-from labelkit.methods.few_labels.whitened import add_whitening, is_whitened
-from labelkit.methods.rows import row_views
-from labelkit.models.batch_norm import share_statistics
+from labelkit.models.backbones.convnet13 import set_dropout
+from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
-from labelkit.models.convnet13 import set_dropout
 from labelkit.models.ema import StudentChain
 from labelkit.models.heads import LinearHeads
+from labelkit.models.inference import InferenceNetwork
+from labelkit.models.whitening import Whitening, zca
+from labelkit.training.distributed import process_count
+from labelkit.training.method import FullPass, Phase, TrainState
+from labelkit.training.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
+from labelkit.training.timing import Pace
+
+
+def is_whitened(config: FewLabelTrainConfig) -> bool:
+    """Whether the options ask for it."""
+    return isinstance(config, MeanTeacherOptions) and config.whitening == "zca"
+
+
+def add_whitening(network: StudentNetwork, config: FewLabelTrainConfig) -> None:
+    """Put whitening before the backbone if the options ask for it; noise of the views is added behind it.
+
+    Raises:
+        ConfigError: images that are too large.
+    """
+    if not is_whitened(config):
+        return
+    spec, info = network.input_spec, network.backbone.info
+    shape = (info.in_channels, info.image_size, info.image_size)
+    try:
+        network.backbone.whitening = Whitening(shape, spec.mean, spec.std, config.noise)
+    except ValueError as error:
+        raise ConfigError("--whitening", str(error), "Lower --image-size, or leave it out.") from error
+
+
+def fit_whitening(network: StudentNetwork, state: TrainState, rows: NDArray[np.int64]) -> None:
+    """Fit the whitening to the training images, the same on every process.
+
+    Args:
+        network: whose whitening is fitted, if it has any.
+        state: at the start of training.
+        rows: images that can be read.
+    """
+    whitening = network.backbone.whitening
+    if whitening is None:
+        return
+    center, matrix = zca(state.embed(whitening.contrasted, rows))
+    table = torch.cat([center[None], matrix])
+    table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
+    whitening.fit_to(table[0], table[1:])
+
+
+MAX_IMAGES: Final = 16_384
+
+
+def recalibrate_bn(
+    network: InferenceNetwork,
+    state: TrainState,
+    rows: NDArray[np.int64],
+    *,
+    part: nn.Module | None = None,
+) -> None:
+    """Give batch normalization the statistics of un-augmented training images, everything else as in evaluation.
+
+    Any number of processes gives the same, to the last bits of a sum in float64. Nothing else of the run changes: in
+    training mode statistics are those of the batch.
+
+    Args:
+        network: one of the method's networks.
+        state: of the event.
+        rows: (m,) training images that can be read; at most ``MAX_IMAGES`` are used, always the same.
+        part: of the network; the statistics of everything else stay and are used. Default: all of it.
+    """
+    statistics = StatisticsSum(network if part is None else part)
+    if not statistics:
+        return
+    chosen = rows
+    if len(rows) > MAX_IMAGES:
+        chosen = np.sort(keyed_generator(0, "recalibrate").permutation(rows)[:MAX_IMAGES])
+
+    def look(images: Tensor) -> Tensor:
+        with nullcontext() if part is None else batch_statistics(part):
+            network.embed(images)
+        return torch.zeros(len(images), 1)
+
+    with statistics.collect():
+        # files sorted by class must not stay together in a batch
+        state.visit(look, chosen, FullPass("eval" if part is not None else "batch-statistics", order="fixed"))
+    statistics.apply(lambda value: state.combine(value, "sum"))
 
 
 def check_few_labels(config: FewLabelTrainConfig, data: DataInfo, *, allow_missing: bool = False) -> int:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from numpy.typing import ArrayLike
 
-from labelkit.algorithms.critical_samples import CriticalDiscovery, discover_critical
-from labelkit.algorithms.label_search import Count, Discovery
-from labelkit.algorithms.snowball import Score, Select, discover_confident
-from labelkit.config.label_search import ConfidentSearchOptions, CriticalSearchOptions
+from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical
+from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
+from labelkit.methods.few_labels.search_options import ConfidentSearchOptions, CriticalSearchOptions
+from labelkit.methods.few_labels.snowball_search import Score, Select, discover_confident
 
 
 def search_confident(
@@ -29,7 +29,7 @@ def search_confident(
     original: ArrayLike | None = None,
     class_names: Sequence[str],
 ) -> Discovery:
-    """Run :func:`labelkit.algorithms.snowball.discover_confident` as options say."""
+    """Run :func:`labelkit.methods.few_labels.snowball_search.discover_confident` as options say."""
     return discover_confident(
         features,
         labels,
@@ -63,7 +63,7 @@ def search_critical(
     original: ArrayLike | None = None,
     class_names: Sequence[str],
 ) -> CriticalDiscovery:
-    """Run :func:`labelkit.algorithms.critical_samples.discover_critical` as options say."""
+    """Run :func:`labelkit.methods.few_labels.critical_samples.discover_critical` as options say."""
     return discover_critical(
         features,
         labels,

@@ -21,18 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.label_search import Discovery
-from labelkit.algorithms.snowball import Select
-from labelkit.config.methods.snowball import SnowballConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.timing import Pace, RunSize, Scheduled
 from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.freematch import freematch_objective
 from labelkit.methods.few_labels.growth import (
+    GrowthMonitor,
     LabelGrowth,
     PastFeatures,
     add_found,
@@ -40,7 +34,6 @@ from labelkit.methods.few_labels.growth import (
     finite_features,
     training_class_names,
 )
-from labelkit.methods.few_labels.growth_monitor import GrowthMonitor
 from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import mixmatch_objective
 from labelkit.methods.few_labels.planned_growth import (
@@ -52,9 +45,11 @@ from labelkit.methods.few_labels.planned_growth import (
     snowball_rules,
     snowball_scheduled,
 )
+from labelkit.methods.few_labels.pseudo_label_selection import Discovery
 from labelkit.methods.few_labels.recipe import (
     build_student,
     check_few_labels,
+    fit_whitening,
     recalibrate_students,
     streams,
     student_eval_view,
@@ -62,9 +57,14 @@ from labelkit.methods.few_labels.recipe import (
     student_views,
 )
 from labelkit.methods.few_labels.searches import search_confident
+from labelkit.methods.few_labels.snowball_options import SnowballConfig
+from labelkit.methods.few_labels.snowball_search import Select
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
-from labelkit.methods.few_labels.whitened import fit_whitening
 from labelkit.models.ema import StudentChain
+from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.classification import ClassificationMonitor
+from labelkit.training.timing import Pace, RunSize, Scheduled
 
 
 def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec], num_classes: int) -> StudentObjective:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import StepOutput, TrainState
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
+from labelkit.training.method import StepOutput, TrainState
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 

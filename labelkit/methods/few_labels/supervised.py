@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.config.methods.supervised import SupervisedConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream
-from labelkit.engine.method import Phase, StepOutput
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.averaged_student import AveragedStudent
+from labelkit.methods.few_labels.options import SupervisedConfig
 from labelkit.methods.few_labels.recipe import student_phase, student_views
 from labelkit.methods.few_labels.students import logits_of
+from labelkit.training.method import Phase, StepOutput
 
 
 class Supervised(AveragedStudent[SupervisedConfig]):

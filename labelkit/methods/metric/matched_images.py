@@ -17,16 +17,16 @@ from torch import Tensor
 from labelkit.algorithms.attention_maps import keypoint_masks
 from labelkit.algorithms.homographies import as_square, between_views, move_points
 from labelkit.algorithms.precision import without_autocast
-from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.decode import BadImage
 from labelkit.data.keyed_random import keyed_uniform
 from labelkit.data.views.pairs import PairPlan, PairTransform
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import RunInputs
 from labelkit.errors import StoreError
-from labelkit.percent import percent
+from labelkit.formatting import percent
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.store.matches import Matches, read_matches
+from labelkit.training.inputs import RunInputs
 
 # A part is the box of the keypoints that match, with a margin, not too small, and jittered.
 _MARGIN = 0.25

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.clustering import kmeans
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
-from labelkit.percent import percent
+from labelkit.formatting import percent
 
 MAX_ITERATIONS = 50
 MANY_SINGLES, MANY_MOVED = 0.3, 0.6

@@ -10,24 +10,23 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.methods.san import SANConfig
-from labelkit.config.methods.tac_ccl import TACCCLConfig
-from labelkit.config.metric_learning import MetricLearningConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler, balanced_draws
 from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import FullPass, TrainState
-from labelkit.engine.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
-from labelkit.engine.timing import Pace, RunSize
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.metric import MultiSimilarityLoss, collapsed_multi_similarity
-from labelkit.methods.backbone import backbone_options
+from labelkit.formatting import percent
+from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.metric.losses import MultiSimilarityLoss, collapsed_multi_similarity
+from labelkit.methods.metric.networks import MetricNetwork
+from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.methods.rows import row_views
-from labelkit.models.metric_network import MetricNetwork
-from labelkit.percent import percent
+from labelkit.methods.metric.san_options import SANConfig
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import FullPass, TrainState
+from labelkit.training.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
+from labelkit.training.timing import Pace, RunSize
 
 MANY_LONE = 0.3
 MAX_PIXELS = 32

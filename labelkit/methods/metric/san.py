@@ -23,15 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.methods.san import SANConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.distributed import gather_batch
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.timing import GroupRates, Moment, Pace, RunSize, Scheduled
-from labelkit.losses.metric import (
+from labelkit.methods.metric.losses import (
     ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
@@ -39,6 +34,7 @@ from labelkit.losses.metric import (
     ProxyAnchorLoss,
 )
 from labelkit.methods.metric.memory_bank import MemoryBank
+from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.methods.metric.recipe import (
     build_metric_network,
@@ -56,6 +52,7 @@ from labelkit.methods.metric.recipe import (
     retrieval_monitor,
     train_view,
 )
+from labelkit.methods.metric.san_options import SANConfig
 from labelkit.methods.metric.spatial_assembly import (
     AssemblyDiagnostics,
     assembly_terms,
@@ -65,8 +62,11 @@ from labelkit.methods.metric.spatial_assembly import (
 )
 from labelkit.models.ema import EMATeacher
 from labelkit.models.frozen_part import KeptPart
-from labelkit.models.metric_network import MetricNetwork
 from labelkit.models.seeding import seeded_init
+from labelkit.training.distributed import gather_batch
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 
 
 class SAN(Method[SANConfig]):

@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.methods.san import SANConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError
-from labelkit.losses.assembly import assembly_coherence, normalized_terms
-from labelkit.models.metric_network import MetricNetwork
+from labelkit.formatting import percent
+from labelkit.methods.metric.assembly_loss import assembly_coherence, normalized_terms
+from labelkit.methods.metric.assembly_network import Assembly, SpatialAssembly
+from labelkit.methods.metric.networks import MetricNetwork
+from labelkit.methods.metric.san_options import SANConfig
 from labelkit.models.seeding import seeded_init
-from labelkit.models.spatial_assembly import Assembly, SpatialAssembly
-from labelkit.percent import percent
+from labelkit.training.method import TrainState
 
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1

@@ -25,17 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.methods.tac_ccl import TACCCLConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.distributed import gather_batch
-from labelkit.engine.inputs import MonitorInputs, RunInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 from labelkit.errors import CheckpointMismatch
-from labelkit.losses.attention_consistency import FeatureSimilarityLoss, TransformedAttentionLoss
-from labelkit.losses.contrastive_clustering import ContrastiveClusteringLoss
 from labelkit.methods.metric import recipe as shared
 from labelkit.methods.metric.matched_images import (
     MatchedImages,
@@ -45,8 +38,18 @@ from labelkit.methods.metric.matched_images import (
     second_view,
 )
 from labelkit.methods.metric.memory_bank import MemoryBank
+from labelkit.methods.metric.networks import MetricNetwork, MetricOutput
+from labelkit.methods.metric.tac_ccl_losses import (
+    ContrastiveClusteringLoss,
+    FeatureSimilarityLoss,
+    TransformedAttentionLoss,
+)
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.models.frozen_part import KeptPart
-from labelkit.models.metric_network import MetricNetwork, MetricOutput
+from labelkit.training.distributed import gather_batch
+from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 
 FLAT_ATTENTION = 1e-3
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.engine.method import TrainState
-from labelkit.engine.timing import Moment
-from labelkit.models.prototype_head import PrototypeHead
+from labelkit.methods.prototypes.networks import PrototypeHead
+from labelkit.training.method import TrainState
+from labelkit.training.timing import Moment
 
 # An unseen class keeps its prototype unless a seen one gains more than this by taking it.
 UNSEEN_PULL = 1e-3

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import DatasetError, resource_error
-from labelkit.reading import NotRegularError, open_regular
+from labelkit.files import NotRegularError, open_regular
 
 _FORM = "In each line write a class name (_ for a space) and its numbers, with blanks between them."
 _SHOWN = 5

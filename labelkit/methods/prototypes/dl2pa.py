@@ -38,18 +38,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.config.methods.dl2pa import DL2PAConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.mixing import MixedBatch, mixup
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.timing import Pace, RunSize, Scheduled
-from labelkit.losses.prototype import InnerProductLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.assignment import AssignmentRecord, assignments_made, is_due, reassign
+from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy
+from labelkit.methods.prototypes.networks import PrototypeHead
+from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.recipe import (
     ClassWeights,
     build_classifier,
@@ -62,7 +59,10 @@ from labelkit.methods.prototypes.recipe import (
 from labelkit.methods.prototypes.source import starting_prototypes
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.frozen_part import KeptPart
-from labelkit.models.prototype_head import PrototypeHead
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.classification import ClassificationMonitor
+from labelkit.training.timing import Pace, RunSize, Scheduled
 
 FEW_DIMENSIONS = 4
 

@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms import class_separation
 from labelkit.algorithms.prototypes import (
     DEFAULT_T,
     ITERATIONS,
@@ -25,6 +24,7 @@ from labelkit.algorithms.prototypes import (
 from labelkit.cache import cache_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import LabelkitError, StoreError
+from labelkit.methods.prototypes import class_separation
 from labelkit.store.commit import canonical_json
 from labelkit.store.prototypes import read_prototypes, write_prototypes
 

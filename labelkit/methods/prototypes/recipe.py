@@ -10,17 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.supervised import SupervisedTrainConfig
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import classification_view, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.prototype import balancing_weights
-from labelkit.methods.backbone import backbone_options
-from labelkit.methods.rows import row_views
+from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.prototypes.losses import balancing_weights
+from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.frozen_part import KeptPart
+from labelkit.training.method import TrainState
 
 HeadT = TypeVar("HeadT", bound=nn.Module)
 

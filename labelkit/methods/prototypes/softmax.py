@@ -19,17 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from labelkit.config.methods.softmax import SoftmaxConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.mixing import mixup
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.classification import ClassificationMonitor
-from labelkit.engine.timing import Pace, RunSize
-from labelkit.losses.prototype import UniformityLoss, WeightedCrossEntropy
+from labelkit.methods.prototypes.losses import UniformityLoss, WeightedCrossEntropy
+from labelkit.methods.prototypes.options import SoftmaxConfig
 from labelkit.methods.prototypes.recipe import (
     ClassWeights,
     build_classifier,
@@ -41,6 +37,10 @@ from labelkit.methods.prototypes.recipe import (
 )
 from labelkit.models.classifier_network import ClassifierNetwork, ScaledCosineHead
 from labelkit.models.frozen_part import KeptPart
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.classification import ClassificationMonitor
+from labelkit.training.timing import Pace, RunSize
 
 
 class Softmax(Method[SoftmaxConfig]):

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.prototypes import closed_form_is_least, uniformity
-from labelkit.config.methods.dl2pa import DL2PAConfig
-from labelkit.config.prototypes import SHARPEST_T
-from labelkit.engine.checkpoint import MODEL, load_checkpoint
 from labelkit.errors import CheckpointError, ConfigError
 from labelkit.methods.prototypes.class_vectors import read_class_vectors, word_prototypes
 from labelkit.methods.prototypes.files import load_or_make_prototypes, load_or_separate
+from labelkit.methods.prototypes.options import DL2PAConfig
+from labelkit.options.prototypes import SHARPEST_T
 from labelkit.store.prototypes import read_prototypes
+from labelkit.training.checkpoint import MODEL, load_checkpoint
 
 _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 

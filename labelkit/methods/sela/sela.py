@@ -26,30 +26,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.sinkhorn import make_prior
-from labelkit.config.methods.sela import SeLaConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import plain_view, sela_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.inputs import MonitorInputs, RunInputs
-from labelkit.engine.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.representation import RepresentationMonitor
-from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.multi_head import MultiHeadCrossEntropy
-from labelkit.methods.backbone import backbone_options
-from labelkit.methods.rows import row_views
-from labelkit.methods.sela.earlier_labels import take_labels
+from labelkit.files import read_bytes
+from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.sela.losses import MultiHeadCrossEntropy
+from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
     SolveRecord,
     SolverSettings,
     optimization_times,
     passed_times,
+    take_labels,
 )
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
-from labelkit.reading import read_bytes
+from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.timing import RunSize, Scheduled
 
 
 def label_times(config: SeLaConfig) -> tuple[float, ...]:

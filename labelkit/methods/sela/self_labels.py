@@ -3,12 +3,15 @@
 All of it is buffers, so that a checkpoint carries the labels, the potentials and the position in the schedule. Each
 process solves with the rows it visited, and exchanges sums of the size of a head; labels are gathered by row.
 Source: SeLa (``yukimasano/self-label``), specification 3.
+
+Pseudo-labels of a finished run, for a second stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,7 +21,11 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.sinkhorn import LinearScores, Reduce, order_prior, solve
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.engine.method import TrainState
+from labelkit.errors import CheckpointError, CheckpointMismatch
+from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
+from labelkit.training.inputs import RunInputs
+from labelkit.training.method import TrainState
+from labelkit.training.run_dir import read_split
 
 DEAD_RANGE = 1e-6
 SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
@@ -280,3 +287,33 @@ def _look(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: R
         shares[k] += len(chunk)
     low, high, shares = -combine(-low, "max"), combine(high, "max"), combine(shares, "sum")
     return low, high, shares[:k] / shares[k]
+
+
+_LABELS = "labels."
+
+
+def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
+    """Give a method the pseudo-labels of a finished run over the same images.
+
+    Args:
+        labels: where they go.
+        source: folder of the run.
+        inputs: of the run that begins.
+
+    Raises:
+        CheckpointError: there is no run with pseudo-labels.
+        CheckpointMismatch: it was trained on other images, or has other heads.
+    """
+    checkpoint = load_checkpoint(source, say=inputs.say)
+    if checkpoint is None:
+        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train sela`.")
+    found = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
+    if not found:
+        raise CheckpointError(str(source), "has no pseudo-labels", "Give the --out of a `labelkit train sela`.")
+    saved = read_split(source)
+    if saved.get("dataset_digest") != inputs.digest():
+        raise CheckpointMismatch(
+            str(source), "was trained on other images", "Give the data options that it was trained with."
+        )
+    load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
+    inputs.say(f"labels are those of {checkpoint.folder}, and stay as they are")

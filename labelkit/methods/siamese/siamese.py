@@ -25,22 +25,22 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.config.methods.siamese import SiameseConfig
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import plain_view, sela_view, siamese_views
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.distributed import gather_batch
-from labelkit.engine.inputs import MonitorInputs
-from labelkit.engine.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.engine.monitors.representation import RepresentationMonitor
-from labelkit.engine.timing import RunSize, Scheduled
 from labelkit.losses.contrastive import InfoNCELoss
-from labelkit.losses.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.methods.backbone import backbone_options
+from labelkit.methods.siamese.losses import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
+from labelkit.methods.siamese.options import SiameseConfig
 from labelkit.models.ema import follow, slow_copy
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.seeding import seeded_init
+from labelkit.training.distributed import gather_batch
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.timing import RunSize, Scheduled
 
 
 class SiameseNetwork(BackboneNetwork):

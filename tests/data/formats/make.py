@@ -1,6 +1,6 @@
 """Make the golden files of the current format: ``python tests/data/formats/make.py``.
 
-``run-1.0``, a training run that was stopped, comes from the command line in tests/stages/test_stages_golden_run.py.
+``run-1.0``, a training run that was stopped, comes from the command line in tests/commands/test_commands_golden_run.py.
 
 Files that exist are left alone, for ever: what an old labelkit wrote is what a new one has to read. A new format
 version gets new names and another run of this script.
@@ -20,7 +20,6 @@ import torch
 FORMATS = Path(__file__).parent
 sys.path.insert(0, str(FORMATS.parents[1] / "store"))
 
-from labelkit.engine.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
 from labelkit.store.embeddings import open_store  # noqa: E402
 from labelkit.store.importing import ImportedColumns, imported_model, write_imported  # noqa: E402
 from labelkit.store.matches import (  # noqa: E402
@@ -36,6 +35,7 @@ from labelkit.store.prototypes import write_prototypes  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
 from labelkit.store.shard_writing import Sharding  # noqa: E402
 from labelkit.store.writing import EmbeddingRun  # noqa: E402
+from labelkit.training.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
 from store_samples import make_plan, make_store, write_part  # noqa: E402
 
 SKIPPED = 1

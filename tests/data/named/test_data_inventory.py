@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from labelkit.commands.datasets.datasets import take_inventory
 from labelkit.data.named.layouts import Count
 from labelkit.data.registry import DATASETS
-from labelkit.stages.datasets import take_inventory
 from tests.miniature_sets import write_cub, write_herbarium
 
 MINI_CUB = replace(DATASETS["cub"], num_classes=3, num_images={"train": Count(6), "test": Count(3)})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.coco_tools import encode_outline, rasterize
+from labelkit.data.coco_tools import encode_outline, rasterize
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.object_images import ExamplePlan, read_example
 from labelkit.data.objects import Objects

@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.config.methods.cotap import CoTAPConfig
-from labelkit.config.presets import resolve
+from labelkit.commands.common.initialize import initialize_from
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
-from labelkit.engine.method import TrainState
-from labelkit.engine.schedules import CosineSchedule
 from labelkit.errors import ConfigError, DivergenceError, Mismatch, StoreError
-from labelkit.losses.cotap import cotap_loss
 from labelkit.methods.dense.cotap import CoTAP
+from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
-from labelkit.stages.train.initialize import initialize_from
+from labelkit.methods.dense.ranking_loss import cotap_loss
+from labelkit.options.presets import resolve
 from labelkit.store.neighbors import read_neighbors
+from labelkit.training.method import TrainState
+from labelkit.training.schedules import CosineSchedule
 
 TERMS = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
 INFO = DataInfo(

@@ -13,17 +13,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.config.methods.dino import DINOConfig
-from labelkit.config.methods.ibot import IBOTConfig
-from labelkit.config.presets import resolve
+from labelkit.commands.common.initialize import initialize_from
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
-from labelkit.engine.checkpoint import MODEL, load_checkpoint
-from labelkit.engine.method import TrainState
-from labelkit.engine.timing import Plan, RunSize
 from labelkit.errors import CheckpointDamaged, ConfigError
 from labelkit.methods.dense.dino import DINO
 from labelkit.methods.dense.ibot import IBOT
-from labelkit.stages.train.initialize import initialize_from
+from labelkit.methods.dense.options import DINOConfig, IBOTConfig
+from labelkit.options.presets import resolve
+from labelkit.training.checkpoint import MODEL, load_checkpoint
+from labelkit.training.method import TrainState
+from labelkit.training.timing import Plan, RunSize
 from safetensors.torch import save_file
 
 Make = Callable[..., Any]

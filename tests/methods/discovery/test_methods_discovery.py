@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.label_split import LabelSplit
 from labelkit.data.splits import given_split
 from labelkit.data.views.recipes import strong_view
-from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.discovery.recipe import TeacherTemperature
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.training.method import TrainState
 
 Make = Callable[..., Any]
 BOTH = ["flipclass", "simgcd"]

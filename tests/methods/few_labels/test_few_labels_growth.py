@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.label_search import Discovery
-from labelkit.engine.method import TrainState
 from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, PastFeatures, agree_on
-from labelkit.methods.few_labels.recalibration import recalibrate_bn
+from labelkit.methods.few_labels.pseudo_label_selection import Discovery
+from labelkit.methods.few_labels.recipe import recalibrate_bn
 from labelkit.models.batch_norm import StatisticsSum
+from labelkit.training.method import TrainState
 from torch import nn
 
 

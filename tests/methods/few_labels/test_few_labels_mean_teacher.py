@@ -9,9 +9,9 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.schedules import GrowingWeight
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
 from labelkit.methods.few_labels.students import StudentClock, StudentNetworks
+from labelkit.training.schedules import GrowingWeight
 from torch import Tensor, nn
 
 STUDENT = [[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]]

@@ -10,14 +10,14 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import ViewSpec
-from labelkit.engine.schedules import GrowingWeight
-from labelkit.losses.mixmatch import sharpen
 from labelkit.methods.few_labels.freematch import FreeMatchObjective
+from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
 from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import slow_copy
 from labelkit.models.heads import LinearHeads
+from labelkit.training.schedules import GrowingWeight
 from torch import Tensor, nn
 
 ROWS = 6

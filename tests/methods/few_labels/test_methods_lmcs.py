@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.inputs import HeldOut, MonitorInputs, RunInputs
+from labelkit.commands.common.training_data import PreparedData
+from labelkit.commands.discover.tables import read_found_table
 from labelkit.errors import ConfigError
 from labelkit.methods.few_labels import composition
 from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
 from labelkit.methods.few_labels.growth import GrowthRules
 from labelkit.methods.few_labels.lmcs import find_critical
 from labelkit.models.ema import follow
-from labelkit.stages.discover.tables import read_found_table
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
 from torch import Tensor, nn
 
 Make = Callable[..., Any]

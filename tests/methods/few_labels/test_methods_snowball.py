@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 from labelkit.cli.main import main
-from labelkit.config.methods.mean_teacher import MeanTeacherConfig
-from labelkit.config.presets import resolve
-from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.inputs import MonitorInputs, RunInputs
-from labelkit.engine.method import TrainState
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import DatasetError
+from labelkit.methods.few_labels.options import MeanTeacherConfig
 from labelkit.methods.few_labels.recipe import build_student, student_views
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.options.presets import resolve
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.method import TrainState
 
 Make = Callable[..., Any]
 # a network of four steps names some classes so rarely that their share cannot be found: refill

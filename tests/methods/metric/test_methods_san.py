@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.config.methods.san import SANConfig
-from labelkit.config.presets import available_presets, resolve
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.batch import Batch
 from labelkit.data.views.recipes import metric_test_view
-from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.monitors.retrieval import similarity_spread
-from labelkit.engine.timing import RunSize
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.losses.metric import ContrastiveBayesianLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from labelkit.methods.metric.losses import ContrastiveBayesianLoss, MemoryContrastiveLoss, MultiSimilarityLoss
 from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
 from labelkit.methods.metric.san import SAN
+from labelkit.methods.metric.san_options import SANConfig
 from labelkit.methods.metric.spatial_assembly import assembly_terms, drawn_positions, term_strength, weighted_sum
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.options.presets import available_presets, resolve
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.monitors.retrieval import similarity_spread
+from labelkit.training.timing import RunSize
 
 Make = Callable[..., Any]
 UNSUPERVISED = {"mode": "unsupervised", "refresh_epochs": 1, "memory": "momentum"}
@@ -336,9 +336,9 @@ def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
 
 TWO_PROCESSES = """
 import sys, torch
-from labelkit.engine.devices import Runtime
-from labelkit.engine.distributed import gather_batch
-from labelkit.losses.metric import MultiSimilarityLoss
+from labelkit.training.devices import Runtime
+from labelkit.training.distributed import gather_batch
+from labelkit.methods.metric.losses import MultiSimilarityLoss
 
 runtime = Runtime(device="cpu", threads=1)
 torch.manual_seed(0)

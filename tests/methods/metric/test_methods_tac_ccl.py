@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.homographies import between_views
-from labelkit.config.methods.tac_ccl import TACCCLConfig
-from labelkit.config.presets import available_presets, resolve
 from labelkit.data.batch import Batch, ViewGeometry
-from labelkit.engine.checkpoint import load_checkpoint
 from labelkit.errors import CheckpointMismatch, ConfigError
 from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, part_box
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
+from labelkit.options.presets import available_presets, resolve
 from labelkit.store.matches import Matches, join_matches, one_match
+from labelkit.training.checkpoint import load_checkpoint
 from tests.fake_cuda import fake_cuda
 
 Make = Callable[..., Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.losses.metric import MultiSimilarityLoss
+from labelkit.methods.metric.losses import MultiSimilarityLoss
 from labelkit.methods.metric.memory_bank import MemoryBank
 
 DIM, BATCH = 6, 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from labelkit.config.methods.tac_ccl import TACCCLConfig
-from labelkit.config.metric_learning import MetricLearningConfig
-from labelkit.config.presets import available_presets, resolve
+from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.recipe import unit_pixels
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.methods.registry import METHODS
+from labelkit.options.presets import available_presets, resolve
 
 FREEZING = [name for name, spec in METHODS.items() if "freeze_bn" in spec.config.model_fields]
 METRIC = [

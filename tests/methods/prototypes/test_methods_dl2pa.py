@@ -12,18 +12,18 @@ import pytest
 import torch
 from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
-from labelkit.config.methods.dl2pa import DL2PAConfig
-from labelkit.config.presets import resolve
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import given_split
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.transforms import affine_matrices, warp
-from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.method import TrainState
 from labelkit.errors import ConfigError
 from labelkit.methods.prototypes.dl2pa import DL2PA
+from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.source import starting_prototypes
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.options.presets import resolve
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.method import TrainState
 
 Make = Callable[..., Any]
 

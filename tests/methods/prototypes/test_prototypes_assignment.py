@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.engine.method import TrainState
 from labelkit.methods.prototypes.assignment import best_assignment, is_due, reassign, similarities
-from labelkit.models.prototype_head import PrototypeHead
+from labelkit.methods.prototypes.networks import PrototypeHead
+from labelkit.training.method import TrainState
 
 
 def state(**values: Any) -> TrainState:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms import class_separation
-from labelkit.algorithms.class_separation import separated_prototypes
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.splits import given_split
 from labelkit.errors import ConfigError, DatasetError
+from labelkit.methods.prototypes import class_separation
+from labelkit.methods.prototypes.class_separation import separated_prototypes
 from labelkit.methods.prototypes.class_vectors import read_class_vectors, word_prototypes
-from labelkit.stages.train.prepare import PreparedData
 from sklearn.decomposition import PCA
 
 Make = Callable[..., Any]

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from labelkit.cli.main import main
-from labelkit.engine.checkpoint import load_checkpoint
-from labelkit.engine.method import FullPass
+from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.sela.self_labels import SelfLabels, optimization_times
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.method import FullPass
 
 Make = Callable[..., Any]
 STEPS_PER_EPOCH = 4  # 64 images in batches of 16
@@ -357,14 +357,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from labelkit.cli.main import main
-from labelkit.config.presets import resolve
+from labelkit.options.presets import resolve
 from labelkit.data.registry import load_dataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.splits import no_labels_split
-from labelkit.engine.devices import Runtime
-from labelkit.engine.trainer import Trainer
+from labelkit.training.devices import Runtime
+from labelkit.training.trainer import Trainer
 from labelkit.methods.registry import METHODS
-from labelkit.stages.train.prepare import PreparedData
+from labelkit.commands.common.training_data import PreparedData
 
 torch.set_num_threads(1)
 digits = load_dataset("digits", data_root=Path("data")).select(np.arange(101))

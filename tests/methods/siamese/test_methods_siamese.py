@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.config.methods.siamese import SiameseConfig
 from labelkit.data.views.recipes import siamese_views
-from labelkit.engine.checkpoint import load_checkpoint
+from labelkit.methods.siamese.options import SiameseConfig
 from labelkit.methods.siamese.siamese import Siamese
-from labelkit.models.convnets import CONVNETS
+from labelkit.models.backbones.convnets import CONVNETS
+from labelkit.training.checkpoint import load_checkpoint
 from torch import nn
 
 Make = Callable[..., Any]

@@ -1,0 +1,241 @@
+"""The rule of ``discover answer`` for images that are not in the store; it is kept with the answers.
+
+    1. start as for stored rows (``classify``): the classifier, and how near the image is to the mean of each group;
+       both are a softmax of a linear function of the features
+    2. take the part alpha of the shares from the nearest stored rows, weighted as edges of their graph are
+    3. the temperatures of the stored answers make a confidence of the shares
+No stored row changes. scikit-learn and torch are not needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import group_means, softmax
+from labelkit.algorithms.confidences import Confidences, Temperatures, confidences
+from labelkit.algorithms.row_blocks import StoredRows, blocks
+
+Doubles = NDArray[np.float64]
+
+NEIGHBORS: Final = 5
+"""Stored rows that an image takes shares from: on groceries at least as good as the 10 of the graph, whose edges also
+run the other way."""
+_POWER: Final = 3
+_LEAST: Final = 1e-12
+_PREFIX: Final = "rule_"
+
+
+@dataclass(frozen=True)
+class LinearShares:
+    """Shares that are a softmax of ``features @ weights.T + biases``.
+
+    Attributes:
+        weights: (c, d) float32.
+        biases: (c,) float64; ``-inf`` for a column without any share.
+    """
+
+    weights: NDArray[np.float32]
+    biases: Doubles
+
+    def __call__(self, features: NDArray[np.float32]) -> Doubles:
+        """Shares (m, c) of features (m, d); rows sum to 1."""
+        return softmax(features.astype(np.float64) @ self.weights.T.astype(np.float64) + self.biases, 1.0)
+
+
+@dataclass(frozen=True)
+class AnswerRule:
+    """All that it takes to answer for an image by its features.
+
+    Attributes:
+        class_of_group: (k,) int64, -1 = new; only the sign is used.
+        unit_rows: whether features are scaled to length 1 first.
+        classifier: shares of the classes; ``None``: there is no classifier.
+        class_columns: (c,) int64, group of each class of the classifier.
+        groups: shares of all groups by their means; ``None``: the classes with labels are all groups.
+        classifier_share: part that the classifier hands out among the known groups.
+        alpha: part that comes from stored rows, in [0, 1).
+        shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
+        temperatures: that make a confidence; ``None``: nothing is known of it.
+        rows: (n,) int64, which rows of the store these are; ``None``: all of them.
+    """
+
+    class_of_group: NDArray[np.int64]
+    unit_rows: bool
+    classifier: LinearShares | None
+    class_columns: NDArray[np.int64]
+    groups: LinearShares | None
+    classifier_share: float
+    alpha: float
+    shares: NDArray[np.float32]
+    temperatures: Temperatures | None
+    rows: NDArray[np.int64] | None = None
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """Return the arrays that a result keeps of it."""
+        found: dict[str, NDArray[np.generic]] = {
+            "class_columns": self.class_columns,
+            "shares": self.shares,
+            "settings": np.array([self.unit_rows, self.classifier_share, self.alpha]),
+        }
+        for name, part in (("classifier", self.classifier), ("groups", self.groups)):
+            if part is not None:
+                found |= {f"{name}_weights": part.weights, f"{name}_biases": part.biases}
+        if self.rows is not None:
+            found["rows"] = self.rows
+        return {_PREFIX + name: values for name, values in found.items()}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> AnswerRule | None:
+        """Return the rule that a result of ``discover answer`` keeps; ``None``: it was made before there was one.
+
+        Args:
+            arrays: of the result.
+            params: of the result.
+        """
+        own = {name.removeprefix(_PREFIX): values for name, values in arrays.items() if name.startswith(_PREFIX)}
+        if not own:
+            return None
+
+        def linear(name: str) -> LinearShares | None:
+            there = f"{name}_weights" in own
+            return LinearShares(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
+
+        unit_rows, classifier_share, alpha = own["settings"].tolist()
+        temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
+        return cls(
+            class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
+            unit_rows=bool(unit_rows),
+            classifier=linear("classifier"),
+            class_columns=own["class_columns"],
+            groups=linear("groups"),
+            classifier_share=classifier_share,
+            alpha=alpha,
+            shares=own["shares"],
+            temperatures=temperatures,
+            rows=own.get("rows"),
+        )
+
+    def start(self, features: NDArray[np.float32]) -> Doubles:
+        """Shares (m, k) of features (m, d), already scaled, without those of stored rows; rows sum to 1 at most."""
+        k = len(self.class_of_group)
+        found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
+        if self.classifier is None:
+            return found
+        columns, by_class = self.class_columns, self.classifier(features)
+        if self.groups is None:
+            found[:, columns] = by_class
+            return found
+        part = found[:, columns].sum(axis=1, keepdims=True)
+        found[:, columns] = (1 - self.classifier_share) * found[:, columns] + self.classifier_share * part * by_class
+        return found
+
+    def with_near(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
+        """Shares (m, k) of features (m, d), already scaled; rows sum to 1.
+
+        Args:
+            features: of images that are not stored rows.
+            near: (m, k) ``mean_shares`` of each; ``None``: none are taken.
+        """
+        shares = self.start(features)
+        if near is not None:
+            shares = (1 - self.alpha) * shares + self.alpha * near
+        totals = shares.sum(axis=1, keepdims=True)
+        return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
+
+    def mean_shares(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
+        """Mean shares (m, k) of the nearest stored rows; zeros where none is near.
+
+        Args:
+            cosines: (m, b) to these rows.
+            places: (m, b) in ``shares``.
+        """
+        weights = np.maximum(cosines.astype(np.float64), 0) ** _POWER
+        totals = weights.sum(axis=1, keepdims=True)
+        mixed: Doubles = np.einsum("mj,mjk->mk", weights, self.shares[places].astype(np.float64))
+        return np.where(totals > 0, mixed / np.where(totals > 0, totals, 1), 0)
+
+    def answer(self, embeddings: NDArray[np.float32], stored: Any) -> Confidences:
+        """Answer for images.
+
+        Args:
+            embeddings: (m, d), as the store has them; m >= 1.
+            stored: (n, d) embeddings of the rows that have shares, or of the store where ``rows`` says which these are.
+
+        Returns:
+            Names and confidences; these are not a number without temperatures.
+        """
+        shares = self.shares_of(embeddings, stored)
+        if self.temperatures is not None:
+            return confidences(shares, self.class_of_group, self.temperatures)
+        unknown = np.full(len(shares), np.nan)
+        found = confidences(shares, self.class_of_group, Temperatures(1.0, 1.0))
+        return replace(found, confidence=unknown, margin=unknown)
+
+    def shares_of(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
+        """Shares (m, k) of images, as :meth:`answer`; rows sum to 1."""
+        lengths = np.maximum(np.linalg.norm(embeddings, axis=1, keepdims=True), _LEAST)
+        features = (embeddings / lengths if self.unit_rows else embeddings).astype(np.float32)
+        return self.with_near(features, self._near(embeddings / lengths, stored) if self.alpha > 0 else None)
+
+    def _near(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
+        """Mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
+        usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
+        k = min(NEIGHBORS, int(usable.sum()))
+        rows = StoredRows(stored, self.rows, in_blocks=True)
+        best = np.zeros((len(queries), 0))
+        places = np.zeros((len(queries), 0), dtype=np.int64)
+        for block in blocks(*rows.shape):
+            part = rows[block]
+            lengths = np.linalg.norm(part, axis=1)
+            cosines = queries @ (part / np.maximum(lengths, _LEAST)[:, None]).T
+            cosines[:, ~usable[block] | (lengths == 0)] = 0
+            here = np.broadcast_to(np.arange(block.start, block.start + len(part)), cosines.shape)
+            best, places = np.hstack([best, cosines]), np.hstack([places, here])
+            if best.shape[1] <= k:
+                continue
+            nearest = np.argpartition(-best, k - 1, axis=1)[:, :k]
+            best, places = np.take_along_axis(best, nearest, 1), np.take_along_axis(places, nearest, 1)
+        return self.mean_shares(best, places)
+
+
+def group_rule(
+    features: NDArray[np.float32], group_ids: NDArray[np.int64], is_new: NDArray[np.bool_], *, scaled: bool
+) -> AnswerRule:
+    """Return the rule that names the group of the nearest mean, with no confidence.
+
+    Args:
+        features: (n, d).
+        group_ids: (n,) in ``[0, k)``.
+        is_new: (k,).
+        scaled: whether features are embeddings scaled to length 1.
+    """
+    means = group_means(features, group_ids, len(is_new))
+    return AnswerRule(
+        class_of_group=np.where(is_new, -1, 0),
+        unit_rows=scaled,
+        classifier=None,
+        class_columns=np.zeros(0, dtype=np.int64),
+        groups=nearness(means, 1.0),
+        classifier_share=0.0,
+        alpha=0.0,
+        shares=np.zeros((0, len(is_new)), dtype=np.float32),
+        temperatures=None,
+    )
+
+
+def nearness(means: Doubles, temperature: float) -> LinearShares:
+    """Return the softmax of ``algorithms.calibration.group_scores`` at a temperature.
+
+    Args:
+        means: (k, d); rows of NaN stand for empty groups.
+        temperature: > 0.
+    """
+    empty: NDArray[np.bool_] = np.isnan(means[:, 0])
+    places = np.where(empty[:, None], 0, means)
+    biases = np.where(empty, -np.inf, -0.5 * np.square(places).sum(axis=1) / temperature)
+    return LinearShares((places / temperature).astype(np.float32), biases)

@@ -1,0 +1,214 @@
+"""Which class or group each row belongs to: a classifier where there are labels, groups where there are none.
+
+1. classes: logistic regression on the labeled rows
+2. groups: the one a row is in, and how near it is to the mean of each, in equal parts; what the known ones have
+   together, the classifier hands out among them, or a part of it (``recipes``)
+3. shares flow between near rows (``algorithms.label_spreading``); labeled rows keep what is known of them
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, nearness
+from labelkit.algorithms.calibration import group_means, group_scores, softmax
+from labelkit.algorithms.label_spreading import neighbor_graph, spread_labels
+from labelkit.algorithms.one_thread import one_blas_thread
+
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CLASSIFIER: Final = "logistic regression, then label spreading"
+_ALPHA: Final = 0.8
+#: Temperature of the nearness to group means, for rows of length 1.
+_GROUP_TEMPERATURE: Final = 0.02
+#: Of the share that a row has in groups, what goes to its own one; the rest goes by the nearness to means. A group of a
+#: tree is no ball, so that its mean says less of where it ends.
+_MEMBERSHIP: Final = 0.5
+#: Part of the classifier where groups are ahead; where its usual part is at least the second, that is not tried.
+_GROUPS_FIRST: Final = 0.25
+_GROUPS_LAST: Final = 0.9
+#: Mean squared length of the rows that logistic regression sees, and its inverse regularization.
+_REGRESSION_SCALE: Final = 100.0
+_REGRESSION_C: Final = 10.0
+_LEAST: Final = 1e-12
+_FOLDS: Final = 5
+
+
+class Recipe(NamedTuple):
+    """How classes are told apart: what the classifier has of the say, in [0, 1], and how far shares flow, in [0, 1)."""
+
+    classifier_share: float
+    alpha: float = _ALPHA
+
+
+_CLASSIFIER_ALONE: Final = Recipe(1.0)
+
+
+class RowJudge:
+    """Rows to be judged again and again, with other labels or other groups.
+
+    Args:
+        features: (n, d) float32, as they were grouped; n >= 2.
+        labels: (n,), -1 = none: a row without one here has none in any call.
+    """
+
+    def __init__(self, features: NDArray[np.float32], labels: Ints) -> None:
+        self.features = features
+        squares = np.square(features, dtype=np.float64).sum(axis=1)
+        # a row of zeros has no direction; it goes with the mean
+        joined = np.where(squares[:, None] > 0, features, features.mean(axis=0) + np.float32(_LEAST))
+        self.graph: Any = neighbor_graph(joined)
+        self._scale = float(squares.mean()) or 1.0
+        self._center = features.mean(axis=0)
+        self._spread = float(np.sqrt(np.square(features - self._center, dtype=np.float64).sum(axis=1).mean())) or 1.0
+        moved, known = features - self._center, labels >= 0
+        self._basis: NDArray[np.float32] | None = None
+        if 0 < known.sum() < features.shape[1]:
+            # the weights of a regression lie in the span of labeled rows, where they are found in fewer dimensions
+            with one_blas_thread:
+                self._basis = np.linalg.qr(moved[known].T).Q
+            moved = moved @ self._basis
+        self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
+
+    def class_shares(self, labels: Ints, classes: Ints) -> Doubles:
+        """(n, c) shares of the classes by the classifier alone; rows sum to 1.
+
+        Args:
+            labels: (n,), -1 = none; every class has one.
+            classes: (c,) labels of the columns.
+        """
+        rows = np.flatnonzero(labels >= 0)
+        if len(classes) < 2:
+            return np.ones((len(labels), len(classes)))
+        found = self._regression(rows, np.searchsorted(classes, labels[rows])).predict_proba(self._moved)
+        return np.asarray(found, dtype=np.float64)
+
+    def _regression(self, rows: Ints, columns: Ints) -> Any:
+        """Fit multinomial logistic regression to centered rows of mean length sqrt(_REGRESSION_SCALE)."""
+        from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to load
+        from sklearn.linear_model import LogisticRegression
+
+        with warnings.catch_warnings(), one_blas_thread:
+            warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change any more by then
+            warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are usual
+            return LogisticRegression(C=_REGRESSION_C, max_iter=200).fit(self._moved[rows], columns)
+
+    def classifier(self, labels: Ints, classes: Ints) -> LinearShares:
+        """Return what gives ``class_shares`` of these labels by logistic regression to other images."""
+        rows = np.flatnonzero(labels >= 0)
+        columns = np.searchsorted(classes, labels[rows])
+        if len(classes) == 1:
+            return LinearShares(np.zeros((1, self.features.shape[1]), dtype=np.float32), np.zeros(1))
+        fitted, basis = self._regression(rows, columns), self._basis
+        scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
+        weights, biases = fitted.coef_, fitted.intercept_
+        if len(classes) == 2:  # scikit-learn has one row then, that of the second class
+            weights, biases = np.vstack([np.zeros_like(weights), weights]), np.append(0.0, biases)
+        weights = np.asarray(weights if basis is None else weights @ basis.T, dtype=np.float64) * scale
+        return LinearShares(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
+
+    def rule(self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles, recipe: Recipe) -> AnswerRule:
+        """Return the rule for other images, whose features are scaled as these rows are.
+
+        Args:
+            labels: (n,), -1 = none.
+            group_ids: (n,) in ``[0, k)``.
+            class_of_group: (k,) class of each group, -1 = new.
+            shares: (n, k) of these rows, made with all of these.
+            recipe: how they were made.
+        """
+        classes = np.unique(labels[labels >= 0])
+        means = group_means(self.features, group_ids, len(class_of_group))
+        return AnswerRule(
+            class_of_group=class_of_group,
+            unit_rows=False,
+            classifier=self.classifier(labels, classes) if len(classes) else None,
+            class_columns=_columns(classes, class_of_group),
+            groups=nearness(means, _GROUP_TEMPERATURE * self._scale),
+            classifier_share=recipe.classifier_share,
+            alpha=recipe.alpha,
+            shares=shares.astype(np.float32),
+            temperatures=None,
+        )
+
+    def shares(
+        self,
+        labels: Ints,
+        group_ids: Ints | None = None,
+        class_of_group: Ints | None = None,
+        recipe: Recipe = _CLASSIFIER_ALONE,
+        found: Doubles | None = None,
+    ) -> Doubles:
+        """(n, k) shares of classes, or of groups; rows sum to 1.
+
+        Args:
+            labels: (n,), -1 = none.
+            group_ids: (n,) groups in ``[0, k)``; ``None``: only the classes that have labels are known of.
+            class_of_group: (k,) class of each group, -1 = new; every labeled class has one.
+            recipe: how classes are told apart.
+            found: ``class_shares`` of these labels, if they are known already.
+        """
+        classes = np.unique(labels[labels >= 0])
+        start = (self.class_shares(labels, classes) if found is None else found).copy()
+        columns = np.arange(len(classes))
+        if group_ids is not None and class_of_group is not None:
+            found, columns = start, _columns(classes, class_of_group)
+            means = group_means(self.features, group_ids, len(class_of_group))
+            start = softmax(group_scores(self.features, means), _GROUP_TEMPERATURE * self._scale)
+            start *= 1 - _MEMBERSHIP
+            start[np.arange(len(start)), group_ids] += _MEMBERSHIP
+            part, share = start[:, columns].sum(axis=1, keepdims=True), recipe.classifier_share
+            start[:, columns] = (1 - share) * start[:, columns] + share * part * found
+        rows = np.flatnonzero(labels >= 0)
+        start[rows] = 0
+        start[rows, columns[np.searchsorted(classes, labels[rows])]] = 1
+        return spread_labels(self.graph, start, alpha=recipe.alpha) if recipe.alpha else start
+
+
+def recipes(labels: Ints) -> tuple[Recipe, ...]:
+    """Return the usual recipe, then those to try beside it.
+
+    The classifier usually has ``1 - 1 / n`` of the say, for n labels a class: with one or two labels groups tell
+    classes apart better, with twenty the classifier does. Where groups are close and far from each other, a quarter is
+    better; where classes are of several groups each, all; where near images are of other classes, no flow.
+
+    Args:
+        labels: (n,), -1 = none.
+    """
+    known = labels[labels >= 0]
+    usual = 1 - len(np.unique(known)) / len(known) if len(known) else 0.0
+    first = [Recipe(_GROUPS_FIRST)] if _GROUPS_FIRST < usual < _GROUPS_LAST else []
+    return (Recipe(usual), Recipe(usual, 0.0), *first, Recipe(1.0))
+
+
+def _columns(classes: Ints, class_of_group: Ints) -> Ints:
+    """Group of each class."""
+    return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
+
+
+def hidden_labels_right(judge: RowJudge, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Hide labels in turn, and say which of them the others name rightly, (m,); a class with one label is not hidden.
+
+    Args:
+        judge: the rows.
+        labels: (n,), -1 = none.
+        generator: of the folds.
+    """
+    classes, counts = np.unique(labels[labels >= 0], return_counts=True)
+    fold = np.full(len(labels), -1)
+    for label in classes[counts > 1]:
+        rows = generator.permutation(np.flatnonzero(labels == label))
+        fold[rows] = np.arange(len(rows)) % _FOLDS
+    right = [np.zeros(0, dtype=np.bool_)]
+    for number in range(_FOLDS):
+        hidden = fold == number
+        kept = np.where(hidden, -1, labels)
+        remaining = np.unique(kept[kept >= 0])
+        if hidden.any() and len(remaining) > 1:
+            right.append(remaining[judge.shares(kept)[hidden].argmax(axis=1)] == labels[hidden])
+    return np.concatenate(right)

@@ -1,0 +1,40 @@
+"""The door for Python: one function per command, what it returns, how a store is opened and a network loaded.
+
+Names are loaded on use; users reach them as ``labelkit.embed`` or ``labelkit.open_store``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from labelkit.commands.table import COMMANDS
+
+_OTHERS = {
+    "Network": "labelkit.api.network",
+    "load_network": "labelkit.api.network",
+    "Result": "labelkit.api.result",
+    "Store": "labelkit.store.frame",
+    "open_store": "labelkit.store.frame",
+}
+
+
+def names() -> list[str]:
+    """Return the names that ``labelkit`` offers."""
+    return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
+
+
+def find(name: str) -> object:
+    """Return the function or group of a command, or another name of the door; ``None`` if there is no such name."""
+    if name == "errors":
+        return import_module("labelkit.errors")
+    if name in _OTHERS:
+        return getattr(import_module(_OTHERS[name]), name)
+    for word, entry in COMMANDS.items():
+        if python_name(word) == name:
+            return import_module("labelkit.api.functions").offered(word, entry)
+    return None
+
+
+def python_name(word: str) -> str:
+    """Return the name in Python of a word of the command line: ``ss_kmeans``, ``import_``."""
+    return "import_" if word == "import" else word.replace("-", "_")

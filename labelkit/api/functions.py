@@ -1,0 +1,135 @@
+"""A row of the table of commands becomes a Python function: its options are the keyword arguments."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labelkit.api import python_name
+from labelkit.api.result import Result
+from labelkit.commands.table import Command, Group
+from labelkit.options.base import StageConfig
+from labelkit.options.presets import resolve
+from labelkit.progress import SilentProgress, current_progress, use_progress
+
+SOURCES = {
+    "preset": "Preset by name or YAML file, or none; default: for `train`, the one named like the data set, if any.",
+    "config": "YAML file with options; stronger than a preset, weaker than options given here.",
+}
+"""Arguments of every function beside its options."""
+
+_log = logging.getLogger("labelkit")
+
+
+class _LogProgress(SilentProgress):
+    """Hands what a person should read to the logger ``labelkit``; warnings appear unless logging is set up."""
+
+    def message(self, text: str) -> None:
+        _log.info(text)
+
+    def warning(self, text: str) -> None:
+        _log.warning(text)
+
+
+@contextmanager
+def told_by_logging() -> Iterator[None]:
+    """Hand what a person should read to the logger, unless something else shows progress already."""
+    progress = current_progress()
+    with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
+        yield
+
+
+class CommandGroup:
+    """The commands below one word, such as ``labelkit.train``: one function each."""
+
+    def __init__(self, word: str, group: Group) -> None:
+        self._word = word
+        self._commands = {python_name(name): (name, command) for name, command in group.commands.items()}
+        self.__doc__ = group.summary
+
+    def __getattr__(self, name: str) -> Callable[..., Result]:
+        if name.startswith("_") or name not in self._commands:
+            raise AttributeError(f"labelkit.{self._word} has no {name!r}; it has {', '.join(self)}")
+        word, command = self._commands[name]
+        function = self.__dict__[name] = function_of((self._word, word), command)
+        return function
+
+    def __iter__(self) -> Any:
+        return iter(self._commands)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self._commands)
+
+    def __repr__(self) -> str:
+        return f"<labelkit.{self._word}: {', '.join(self)}>"
+
+
+def offered(word: str, entry: Command | Group) -> object:
+    """Return what ``labelkit.WORD`` is: a function, or a group of functions."""
+    return CommandGroup(word, entry) if isinstance(entry, Group) else function_of((word,), entry)
+
+
+def function_of(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
+    """Return the function of a command, with its signature and a docstring that explains every option."""
+    config_class = command.config_class()
+
+    def function(**options: Any) -> Result:
+        return _call(command, config_class, options)
+
+    function.__name__ = python_name(words[-1])
+    function.__qualname__ = ".".join(python_name(word) for word in words)
+    function.__module__ = "labelkit"
+    function.__doc__ = _docstring(command, config_class)
+    function.__signature__ = _signature(config_class)  # type: ignore[attr-defined]  # read by inspect.signature
+    return function
+
+
+def _call(command: Command, config_class: type[StageConfig], options: dict[str, Any]) -> Result:
+    """Merge preset, file and options as the command line does, run the stage, and raise what is wrong.
+
+    Raises:
+        LabelkitError: as the command would end; its ``result`` holds what was found before, if anything.
+    """
+    preset, file = options.pop("preset", None), options.pop("config", None)
+    config = resolve(
+        config_class,
+        preset=None if preset is None else str(preset),
+        config_file=None if file is None else Path(file),
+        overrides=options,
+        origins={name: name for name in options},
+    ).config
+    with told_by_logging():
+        found, fault = command.run(config)
+    result = Result(found)
+    if fault is not None:
+        fault.result = result
+        raise fault
+    return result
+
+
+def _signature(config_class: type[StageConfig]) -> inspect.Signature:
+    fields = sorted(config_class.model_fields.items(), key=lambda item: not item[1].is_required())
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True),
+            annotation=field.annotation,
+        )
+        for name, field in fields
+    ]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=str | Path | None)
+        for name in SOURCES
+    ]
+    return inspect.Signature(parameters, return_annotation=Result)
+
+
+def _docstring(command: Command, config_class: type[StageConfig]) -> str:
+    told = {name: field.description for name, field in config_class.model_fields.items()} | SOURCES
+    lines = "".join(f"\n    {name}: {text}" for name, text in told.items())
+    return f"{command.text}\n\nArgs:{lines}"

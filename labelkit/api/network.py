@@ -1,0 +1,143 @@
+"""A network of a run, or one by its name, as a module of torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.api.functions import told_by_logging
+from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
+from labelkit.data.center_crop import center_boxes
+from labelkit.data.decode import BadImage, decode_reduced, read_image_file
+from labelkit.data.views.resizing import resize_box
+from labelkit.errors import DatasetError
+from labelkit.options.model import ModelConfig
+from labelkit.options.presets import resolve
+
+Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
+
+
+class Network(nn.Module):
+    """A network that embeds images: those of a store that `labelkit embed` makes with it, to the last bits.
+
+    It is a module like any other: train it on, take its parts, move it to a GPU. Made by :func:`load_network`.
+
+    Attributes:
+        network: the module inside, with ``embed`` (b, c, s, s) to (b, d) and ``classify`` (b, d) to logits.
+        size: side of a prepared image, pixels.
+        channels: 1 or 3.
+        dim: width of an embedding.
+        mean, std: per channel, of values in ``[0, 1]``.
+        source: where the weights are from.
+    """
+
+    def __init__(self, model: EmbeddingNetwork) -> None:
+        super().__init__()
+        spec = model.network.input_spec
+        self.network = model.network
+        self._view = model.view
+        self.size, self.channels, self.dim = model.view.size, spec.channels, model.network.embed_dim
+        self.mean, self.std = tuple(spec.mean), tuple(spec.std)
+        self.source = model.source
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Prepared images (b, c, size, size) float to embeddings (b, dim), not normalized."""
+        return self.network.embed(images)
+
+    def prepare(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> Tensor:
+        """Return one image as the network takes it, (c, size, size) float32: resized, center cropped, normalized.
+
+        Args:
+            image: a file, or (h, w, c) uint8 pixels with the channels of the network.
+
+        Raises:
+            DatasetError: the file cannot be read as an image, or the pixels have another form.
+        """
+        pixels = self._pixels(image)
+        height, width, _ = pixels.shape
+        (box,) = center_boxes(self._view.size, self._view.resized_side, [height], [width])
+        cut = torch.from_numpy(np.array(resize_box(pixels, box, self._view).transpose(2, 0, 1))).float().div_(255)
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (cut - mean) / std
+
+    def embed(self, images: Images, *, batch_size: int = 64) -> Tensor:
+        """Prepare and embed images where the network is: (n, dim) float32 on the CPU, without gradients.
+
+        Args:
+            images: as for :meth:`prepare`.
+            batch_size: images at a time.
+
+        Raises:
+            DatasetError: as :meth:`prepare`.
+        """
+        place = next(iter(self.network.parameters()), torch.zeros(0)).device
+        was_training = self.training
+        self.eval()
+        rows = []
+        with torch.inference_mode():
+            for start in range(0, len(images), batch_size):
+                batch = torch.stack([self.prepare(image) for image in images[start : start + batch_size]])
+                rows.append(self(batch.to(place)).float().cpu())
+        self.train(was_training)
+        return torch.cat(rows) if rows else torch.zeros(0, self.dim)
+
+    def _pixels(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if isinstance(image, np.ndarray):
+            if image.ndim != 3 or image.shape[2] != self.channels or image.dtype != np.uint8 or not image.size:
+                problem = f"pixels of shape {image.shape} and type {image.dtype}"
+                raise DatasetError("image", problem, f"Give (h, w, {self.channels}) uint8.")
+            return image
+        try:
+            return decode_reduced(read_image_file(Path(image)), 1 if self.channels == 1 else 3, least_side=None)[0]
+        except BadImage as error:
+            raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Give an image.") from error
+
+
+def load_network(
+    checkpoint: str | os.PathLike[str] | None = None,
+    *,
+    which: Literal["last", "best"] = "last",
+    backbone: str | None = None,
+    pretrained: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    random_weights: bool = False,
+    image_size: int | None = None,
+    seed: int = 0,
+) -> Network:
+    """Load a network in evaluation mode, on the CPU, as `labelkit embed` does with the same options.
+
+    Args:
+        checkpoint: run folder of `labelkit train`, or a checkpoint in it.
+        which: checkpoint of a run folder: the last, or the one of lowest loss.
+        backbone: instead of a run, a backbone by name; ``auto``, the default: the best one whose weights are here.
+        pretrained: take published weights.
+        weights: take those of this file.
+        random_weights: take none.
+        image_size: side of the input, pixels.
+        seed: of random weights.
+
+    Raises:
+        ConfigError: options that do not go together, or no such backbone.
+        CheckpointError: the run or the weights cannot be used.
+    """
+    given = {
+        "checkpoint": checkpoint,
+        "which": which if which != "last" else None,
+        "backbone": backbone,
+        "pretrained": pretrained or None,
+        "weights": weights,
+        "random_weights": random_weights or None,
+        "image_size": image_size,
+        "seed": seed or None,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    config = resolve(ModelConfig, overrides=options, origins={name: name for name in options}).config
+    with told_by_logging():
+        return Network(embedding_network(config, 3)).eval()

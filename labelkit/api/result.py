@@ -1,0 +1,41 @@
+"""What a command returns to Python."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from labelkit.cli.console import json_text, plain_table
+
+if TYPE_CHECKING:
+    from labelkit.commands.common.results import StageResult
+
+
+class Result:
+    """What a command found and made.
+
+    Attributes:
+        values: everything that ``--json`` prints, by the same keys; paths are ``Path``. ``result["nmi"]`` is
+            ``result.values["nmi"]``.
+        paths: files and folders that were made, the most important first.
+        tables: what the command shows to people: ``title``, ``columns``, ``rows``.
+    """
+
+    def __init__(self, found: StageResult) -> None:
+        made = found.made()
+        self.values: dict[str, Any] = found.to_json() | ({"made": made} if made else {})
+        self.paths = tuple(made)
+        self.tables = tuple(found.tables())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values as JSON has them: paths are texts, numbers that are not finite are ``None``."""
+        values: dict[str, Any] = json.loads(json_text(self.values))
+        return values
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    def __repr__(self) -> str:
+        """Return what the command prints: its tables, then a line for each file that was made."""
+        made = "".join(f"made {path}\n" for path in self.paths)
+        return ("\n".join(plain_table(table) for table in self.tables) + made).rstrip("\n")

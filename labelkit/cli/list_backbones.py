@@ -1,0 +1,126 @@
+"""Count what networks cost, and show how images are prepared for them; no weights are needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.data.center_crop import resized_side
+from labelkit.errors import ConfigError
+from labelkit.files import read_bytes
+from labelkit.models.backbones.convnets import CONVNETS
+from labelkit.models.backbones.registry import BackboneInfo, build_backbone, list_backbones
+from labelkit.models.backbones.vit import SMALL_VITS
+from labelkit.models.weights.published import BEST_FIRST, describe_published, embedding_size
+from labelkit.options.presets import shipped_presets
+from labelkit.progress import current_progress
+from labelkit.protocols.counting import NetworkCounts, count_network
+
+_MAX_BYTES = 1 << 18
+_NAMED = re.compile(r"backbone:? +\"?([A-Za-z0-9_.]+)")
+_COLUMNS = (
+    "name", "parameters", "multiply-adds (M)", "image side (pixels)", "features", "resized to (pixels)",
+    "interpolation", "mean", "std",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CountedBackbone:
+    """A network and what it costs.
+
+    Attributes:
+        info: how images are prepared, as `labelkit embed` does.
+        counts: at this size.
+    """
+
+    info: BackboneInfo
+    counts: NetworkCounts
+
+    @property
+    def resize(self) -> int:
+        """Pixels of the shorter side before the center crop."""
+        return resized_side(self.info.image_size, 1 / self.info.crop_pct)
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything."""
+        info = self.info
+        weights, license_name = describe_published(info.name)
+        return {
+            "name": info.name,
+            "weights": weights,
+            "license": license_name,
+            "parameters": self.counts.parameters,
+            "multiply_adds": self.counts.multiply_adds,
+            "image_size": info.image_size,
+            "features": info.feature_dim,
+            "pooling": info.pooling,
+            "resize": self.resize,
+            "interpolation": info.interpolation,
+            "mean": list(info.mean),
+            "std": list(info.std),
+        }
+
+
+def used_backbones() -> list[str]:
+    """List labelkit's own networks, then those of timm that a preset or ``--backbone auto`` names."""
+    own = [*SMALL_VITS, *CONVNETS]
+    tagged = set(list_backbones())
+    known = tagged | {name.split(".", 1)[0] for name in tagged}
+    folder = shipped_presets()
+    files = [] if folder is None else sorted(folder.glob("*/*.yaml"))
+    words = {word.rstrip(".") for path in files for word in _NAMED.findall(read_bytes(path, _MAX_BYTES).decode())}
+    named = (words | set(BEST_FIRST)) & known - set(own)
+    # a name with the tag of its weights beside the bare name would say the same again
+    return own + sorted(name for name in named if "." not in name or name.split(".", 1)[0] not in named)
+
+
+def count_backbone(name: str) -> CountedBackbone:
+    """Count parameters and multiply-adds of a network for one color image of the size that is embedded.
+
+    Raises:
+        ConfigError: it cannot be built, or gives no features.
+    """
+    with torch.device("meta"):  # neither memory nor time for weights
+        backbone = build_backbone(name, image_size=embedding_size(name))
+    info = backbone.info
+    try:
+        return CountedBackbone(info, count_network(backbone, (info.in_channels, info.image_size, info.image_size)))
+    except NotImplementedError as error:
+        raise ConfigError("--pattern", f"{name} gives no features of an image: {error}", "Leave it out.") from error
+
+
+def count_backbones(names: Sequence[str]) -> SimpleResult:
+    """Count networks, and show how images are prepared for them.
+
+    Args:
+        names: as `list_backbones` has them.
+
+    Raises:
+        ConfigError: one cannot be built, or gives no features.
+    """
+    found = []
+    with current_progress().task("count", total=len(names)) as task:
+        for name in names:
+            found.append(count_backbone(name))
+            task.advance()
+    values: dict[str, object] = {"backbones": [one.to_json() for one in found]}
+    return SimpleResult(values, shown=(Table("", _COLUMNS, [_row(one) for one in found]),))
+
+
+def _row(one: CountedBackbone) -> tuple[Cell, ...]:
+    info, counts = one.info, one.counts
+    work = f"{counts.multiply_adds / 1e6:,.1f}"
+    colors = (_colors(info.mean), _colors(info.std))
+    return (
+        info.name, f"{counts.parameters:,}", work, info.image_size, info.feature_dim, one.resize, info.interpolation,
+        *colors,
+    )  # fmt: skip
+
+
+def _colors(values: Sequence[float]) -> str:
+    """Return one number if the colors share it, else three."""
+    return " ".join(f"{value:.4g}" for value in dict.fromkeys(values))

@@ -1,0 +1,101 @@
+"""Options of ``labelkit cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from labelkit.options.index import IndexConfig
+from labelkit.options.memory import MemoryConfig
+from labelkit.options.retired import RESULT_NAME, PreviousOption
+from labelkit.options.shared import AddedLabelsOption, MinSizeOption, NormalizeOption, SplitOption
+
+
+class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
+    """What all clusterings share."""
+
+    num_clusters: int = Field(..., ge=1, description="Groups to find.")
+    num_inits: int = Field(10, ge=1, description="Starts; the lowest inertia wins.")
+    max_iterations: int = Field(300, ge=1, description="Most iterations of one start.")
+    tolerance: float = Field(
+        1e-6, ge=0, description="A start ends when an iteration lowers the inertia by less than this share."
+    )
+    seed: int = Field(0, ge=0, description="Seed of the starts.")
+
+
+class PatchClusterConfig(MinSizeOption, ClusterConfig):
+    """A clustering of rows, or of patches."""
+
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_patches": 100000,
+    }
+
+    patches: bool = Field(
+        False, description="Group the patches of the images instead (of a store made with embed --dense)."
+    )
+
+    @model_validator(mode="after")
+    def _patches_may_be_alone(self) -> PatchClusterConfig:
+        if self.patches and self.min_size > 1:
+            raise ValueError("--min-size is for groups of images; leave it out with --patches")
+        return self
+
+
+class KMeansConfig(NormalizeOption, PatchClusterConfig):
+    """``labelkit cluster k-means``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
+
+
+class SphericalKMeansConfig(PatchClusterConfig):
+    """``labelkit cluster spherical-k-means``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
+
+
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ClusterConfig):
+    """``labelkit cluster ss-kmeans``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
+
+    max_iterations: int = Field(100, ge=1, description="Most iterations of one start (benchmark: 200).")
+    tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less, in sum, squared.")
+    exchange: bool = Field(
+        True,
+        description="In the end, give each class with labels the group that its labeled images are nearest to, if the "
+        "inertia falls by it. Off: as published; a class with few labels may get the images of another one.",
+    )
+
+
+class SinkhornConfig(ClusterConfig):
+    """``labelkit cluster sinkhorn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
+
+    num_clusters: int = Field(..., ge=2, description="Groups to make.")
+    temperature: float = Field(
+        0.02, gt=0, description="Temperature of the cosines. A smaller one meets the sizes better and takes longer."
+    )
+    prior: str = Field(
+        "uniform",
+        description="Sizes of the groups: uniform; zipf:a, shares falling as 1/rank^a; or a text file of a number per "
+        "group, shares that sum to 1 or sizes that sum to the rows.",
+    )
+    init: Literal["k-means", "random"] = Field(
+        "k-means", description="First prototypes: spherical k-means, or rows drawn at random."
+    )
+    prototypes: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="First prototypes from this result beside the store instead; the prior then keeps its order.",
+    )
+    exact_balance: bool = Field(
+        False, description="Meet the sizes exactly, by linear assignment at the end. For at most 8,000 rows."
+    )
+    num_inits: int = Field(1, ge=1, description="Starts of the k-means of --init; the lowest inertia wins.")
+    max_iterations: int = Field(100, ge=1, description="Most rounds of assignment and new prototypes; 1 only assigns.")
+    tolerance: float = Field(
+        1e-6, gt=0, description="Stop when the reached shares differ from the wanted ones by less than this, in sum."
+    )

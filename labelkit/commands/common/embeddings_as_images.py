@@ -1,0 +1,159 @@
+"""The rows of a store as what is trained on: their listing, the rows themselves, and what made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.row_blocks import blocks
+from labelkit.commands.common.embeddings import check_directions, check_features, unit_rows
+from labelkit.data.datasets import EncodedImage, ImageDataset
+from labelkit.data.decode import BadImage
+from labelkit.data.row_bank import RowBank
+from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class NoImages:
+    """Stands where a listing of images has its files: of rows there are none to read."""
+
+    def read(self, index: int) -> EncodedImage:
+        """Refuse."""
+        raise BadImage(f"row {index} of a store is no image")
+
+    def select(self, rows: NDArray[np.int64]) -> NoImages:
+        """Return itself."""
+        del rows
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class RowData:
+    """A store as a data set.
+
+    Attributes:
+        store: where the rows are from.
+        features: (n, d) float32, every row of the store brought to length 1.
+        views: (n, v, d) of views that stand for the rows in training, of any length; ``None``: the rows do.
+    """
+
+    store: EmbeddingStore
+    features: NDArray[np.float32]
+    views: NDArray[Any] | None = None
+
+    @classmethod
+    def of(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> RowData:
+        """Read a store.
+
+        Args:
+            path: of it.
+            views: whether views that it keeps stand for the rows in training; auto: if there are some.
+
+        Raises:
+            StoreError: it holds something else, is damaged, or has a row or a view without a direction.
+            ConfigError: views are asked for, and it keeps none.
+        """
+        store = open_store(path)
+        every = np.arange(store.n, dtype=np.int64)
+        features = check_features(store, every)
+        check_directions(store, every, features)
+        if store.n < 2:
+            raise DatasetError(str(path), "has a single row, so there is nothing to learn", "Embed more images.")
+        return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
+
+    def listing(self) -> ImageDataset:
+        """Return names, labels and splits of the rows; training may use the labels that the store says it may."""
+        return store_listing(self.store)
+
+    def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
+        """Return the rows of a part of the listing, in its order."""
+        return RowBank(
+            dataset,
+            self.of_listing(dataset),
+            num_neighbors=num_neighbors,
+            stored=self.views,
+            stored_rows=None if self.views is None else self._places(dataset),
+            sha256=self.store.sha256[self._places(dataset)] if self.store.has_images else None,
+            device=device,
+        )
+
+    def of_listing(self, dataset: ImageDataset) -> NDArray[np.float32]:
+        """Return (m, d) float32, the rows of a part of the listing."""
+        return np.ascontiguousarray(self.features[self._places(dataset)])
+
+    def _places(self, dataset: ImageDataset) -> NDArray[np.int64]:
+        place = {name: row for row, name in enumerate(self.store.sample_ids)}
+        return np.array([place[name] for name in dataset.sample_ids], dtype=np.int64)
+
+    def record(self) -> dict[str, Any]:
+        """Return what a run saves of the store, as plain JSON: enough to know its like, and what made it."""
+        return {
+            "index": str(self.store.path),
+            "content_digest": self.store.content_digest,
+            "dim": self.store.dim,
+            "model": self.store.model.to_json(),
+        }
+
+
+def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None:
+    """Return the views of a store, each of which has a direction; ``None``: it keeps none."""
+    views = store.view_embeddings
+    if views is None:
+        if needed:
+            remedy = "Embed the images with `labelkit embed --views 8`, or leave --row-views out."
+            raise ConfigError("--row-views on", f"{store.path} keeps no views of its images", remedy)
+        return None
+    for where in blocks(store.n, views.shape[1] * views.shape[2]):
+        zero = np.logical_not((views[where] != 0).any(axis=2))
+        if zero.any():
+            first = store.sample_ids[where.start + int(np.flatnonzero(zero.any(axis=1))[0])]
+            problem = f"a view of {first} is all zero and has no direction"
+            raise StoreError(f"{store.path}:/view_embeddings", problem, "Train with --row-views off.")
+    return views
+
+
+def store_listing(store: EmbeddingStore) -> ImageDataset:
+    """Return names, labels and splits of the rows of a store; its content is part of the identity."""
+    n = store.n
+    labels = np.full(n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
+    labeled = np.zeros(n, dtype=np.bool_) if store.labeled is None else np.asarray(store.labeled, dtype=np.bool_)
+    return ImageDataset(
+        name=store.path.stem,
+        root=None,
+        sample_ids=tuple(store.sample_ids),
+        labels=labels,
+        given=labeled & (labels >= 0),
+        class_names=tuple(store.class_names),
+        splits=np.full(n, -1, dtype=np.int16) if store.splits is None else store.splits,
+        split_names=tuple(store.split_names),
+        in_channels=1,
+        chiral=True,
+        photographic=False,
+        source=NoImages(),
+        content=store.content_digest,
+    )
+
+
+def recorded_rows(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
+    """Return what made the rows that a run was trained on; ``None``: it was trained on images.
+
+    Args:
+        saved: ``split.json`` of the run.
+        where: its path, for messages.
+
+    Raises:
+        CheckpointError: what is recorded cannot be used.
+    """
+    if "rows" not in saved:
+        return None
+    try:
+        record = {key: value for key, value in saved["rows"]["model"].items() if key != "preprocess_digest"}
+        return ModelIdentity(**record)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(where, f"says not what made its rows: {error}", "Restore it.") from error

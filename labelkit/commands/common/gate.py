@@ -1,0 +1,173 @@
+"""Do the scores of an ``evaluate`` command keep the limits that were asked for?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from labelkit.commands.common.results import Cell, SimpleResult, StageResult, Table
+from labelkit.errors import ConfigError, GateError, InputError, LabelkitError
+from labelkit.files import read_json
+from labelkit.options.base import nearest
+from labelkit.options.gate import GateConfig, parse_limits, score_direction
+
+_MAX_BASELINE_BYTES = 64 << 20
+_NAMED_BY = ("result", "split", "classes")
+"""What tells the entries of ``scores`` apart; joined by ``/`` before the name of a score."""
+_EVERYTHING = "all"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One score and its limit.
+
+    Attributes:
+        score: name, with what it is of: ``head/test/all_accuracy``.
+        value: as it is now; ``None`` if it is undefined or missing.
+        limit: the last value that passes.
+        rule: ``fail-under``, ``fail-over`` or ``baseline``.
+        passed: whether it is kept.
+    """
+
+    score: str
+    value: float | None
+    limit: float
+    rule: str
+    passed: bool
+
+
+def named_scores(values: Mapping[str, object]) -> dict[str, float | None]:
+    """Return all scores of a command's JSON by their full name; ``None`` for undefined ones.
+
+    The mean stands for what was measured with several seeds. Single classes, bins and the like are no scores.
+    """
+    found = {name: value for name, value in _numbers(values) if score_direction(name)}
+    entries = values.get("scores")
+    for entry in entries if isinstance(entries, list) else []:
+        label = "/".join(str(entry[key]) for key in _NAMED_BY if key in entry)
+        found |= {f"{label}/{name}": value for name, value in _numbers(entry) if score_direction(name)}
+    return found
+
+
+def _numbers(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, float | None]]:
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            if "mean" in value:
+                yield name, _number(value["mean"])
+            elif key != "per_class":
+                yield from _numbers(value, f"{name}.")
+        elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            yield name, _number(value)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str]:
+    """Return the full names that a name means: all that end with it, with its other parts anywhere before.
+
+    Where one of them is of all images and the others are of groups of classes, only that one.
+    """
+    *parts, own = wanted.split("/")
+    found = [name for name in scores if name.split("/")[-1] == own and set(parts) <= set(name.split("/")[:-1])]
+    whole = [name for name in found if name.split("/")[:-1] == [_EVERYTHING]]
+    return whole if whole and not parts else found
+
+
+class Gate:
+    """Limits, read before the work so that a missing baseline costs none.
+
+    Args:
+        config: the options of the command.
+
+    Raises:
+        InputError: the baseline cannot be read or holds no score.
+    """
+
+    def __init__(self, config: GateConfig) -> None:
+        self.config = config
+        self.where = " ".join(config.command)
+        self.baseline = None if config.baseline is None else _read_baseline(config.baseline)
+
+    def judge(self, result: StageResult) -> tuple[StageResult, LabelkitError | None]:
+        """Return the result with the verdict in its JSON and tables, and the error that is to follow it.
+
+        The error is a ``GateError`` if a limit is not kept, a ``ConfigError`` if there is no score of a name.
+        """
+        if not self.config.has_gate:
+            return result, None
+        values = result.to_json()
+        scores = named_scores(values)
+        try:
+            checks = [*self._limits(scores), *self._regressions(scores)]
+        except LabelkitError as error:
+            return result, error
+        missed = [check for check in checks if not check.passed]
+        verdict = {"passed": not missed, "checks": [asdict(check) for check in checks]}
+        rows: list[list[Cell]] = [[c.score, c.value, c.rule, c.limit, "kept" if c.passed else "MISSED"] for c in checks]
+        table = Table("gate, as in --json", ["score", "value", "rule", "limit", "verdict"], rows)
+        shown = SimpleResult(values | {"gate": verdict}, tuple(result.made()), (*result.tables(), table))
+        if not missed:
+            return shown, None
+        lines = "".join(f"\n  {_sentence(check)}" for check in missed)
+        return shown, GateError(self.where, f"{len(missed)} of {len(checks)} limits are not kept:{lines}")
+
+    def _limits(self, scores: Mapping[str, float | None]) -> Iterator[Check]:
+        for rule, texts, sign in (("fail-under", self.config.fail_under, 1), ("fail-over", self.config.fail_over, -1)):
+            for wanted, limit in parse_limits(texts).items():
+                names = matching_scores(wanted, scores)
+                if not names:
+                    guess = nearest(wanted, scores)
+                    known = f"Scores here: {', '.join(scores)}."
+                    remedy = f"Did you mean `{guess}`? {known}" if guess else known
+                    raise ConfigError(f"--{rule}", f"{self.where} gave no score {wanted}", remedy)
+                for name in names:
+                    value = scores[name]
+                    yield Check(name, value, limit, rule, value is not None and sign * (value - limit) >= 0)
+
+    def _regressions(self, scores: Mapping[str, float | None]) -> Iterator[Check]:
+        if self.baseline is None:
+            return
+        if not set(self.baseline) & set(scores):
+            raise InputError(
+                str(self.config.baseline),
+                f"has no score in common with {self.where} now (there: {', '.join(self.baseline)}; now: "
+                f"{', '.join(scores)})",
+                "Give the --json output of the same command.",
+            )
+        for name, before in self.baseline.items():
+            sign = score_direction(name.rpartition("/")[2])
+            limit, value = before - sign * self.config.tolerance, scores.get(name)
+            # a score that went away is not known to be as good; 1e-12: the limit is a rounded difference
+            yield Check(name, value, limit, "baseline", value is not None and sign * (value - limit) >= -1e-12)
+
+
+def _read_baseline(path: Path) -> dict[str, float]:
+    remedy = "Make one with `--json > FILE`."
+    try:
+        if not path.is_file():
+            raise InputError(str(path), "there is no such file", remedy)
+        if path.stat().st_size > _MAX_BASELINE_BYTES:
+            raise InputError(str(path), "is too large for the output of an evaluate command", remedy)
+        values = read_json(path)
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), f"cannot be read as JSON: {error}", remedy) from error
+    scores: dict[str, float] = {}
+    if isinstance(values, dict):
+        entries = values.get("scores", [])
+        if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
+            scores = {name: value for name, value in named_scores(values).items() if value is not None}
+    if not scores:
+        raise InputError(str(path), "holds no score of an evaluate command", remedy)
+    return scores
+
+
+def _sentence(check: Check) -> str:
+    relation = {"fail-under": "is below", "fail-over": "is above"}.get(check.rule, "is worse than the baseline allows:")
+    if check.value is None:
+        return f"{check.score} is missing or undefined; {check.rule} {check.limit:.6g}"
+    return f"{check.score} {check.value:.6g} {relation} {check.limit:.6g}"

@@ -1,0 +1,106 @@
+"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from labelkit.commands.common.images.captions import shortened
+from labelkit.commands.common.images.png import write_png
+
+_CELL, _GAP, _TEXT = 112, 8, 30
+# captions stand as far from each other as two pictures and a gap more, so that two are never read as one
+_CAPTION = _CELL - _GAP
+_FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": "#cccccc"}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One cell of a contact sheet.
+
+    Attributes:
+        pixels: (h, w, c) uint8 with c = 1 or 3; ``None`` draws an empty frame.
+        lines: at most two short lines below it.
+        frame: ``query`` is blue, ``right`` green, ``wrong`` (another class) red; ``none`` without pixels is a heading:
+            the lines stand where the picture would.
+    """
+
+    pixels: NDArray[np.uint8] | None
+    lines: tuple[str, ...]
+    frame: Literal["query", "right", "wrong", "plain", "none"] = "plain"
+
+
+def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
+    """Write a PNG with one row of pictures per entry.
+
+    Raises:
+        ValueError: there is nothing to draw.
+        ResourceError: it cannot be written.
+    """
+    columns = max((len(row) for row in rows), default=0)
+    if columns == 0:
+        raise ValueError("there is nothing to draw")
+    width = _GAP + columns * (_CELL + _GAP)
+    height = _GAP + len(rows) * (_CELL + _TEXT + _GAP)
+    sheet = Image.new("RGB", (width, height), "white")
+    draw = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(size=11)
+    for r, row in enumerate(rows):
+        for c, picture in enumerate(row):
+            left, top = _GAP + c * (_CELL + _GAP), _GAP + r * (_CELL + _TEXT + _GAP)
+            if picture.pixels is not None:
+                sheet.paste(_fit(picture.pixels), (left, top))
+            text_top = top + _CELL + 2
+            if picture.frame != "none":
+                box, color = (left - 1, top - 1, left + _CELL, top + _CELL), _FRAMES[picture.frame]
+                draw.rectangle(box, outline=color, width=1 if picture.frame == "plain" else 3)
+            elif picture.pixels is None:
+                text_top = top + _CELL // 2 - 13
+            for i, line in enumerate(picture.lines[:2]):
+                draw.text((left, text_top + 13 * i), shortened(line, font.getlength, _CAPTION), fill="black", font=font)
+    write_png(path, sheet)
+    return path
+
+
+def framed(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
+    """Return an image (h, w, c) in color, enlarged if it is small, with a box around a part of it.
+
+    Args:
+        pixels: the image.
+        box: left, top, right, bottom in its pixels.
+    """
+    return outlined(pixels, [(box, _FRAMES["wrong"])])
+
+
+def outlined(
+    pixels: NDArray[np.uint8], boxes: Sequence[tuple[Sequence[float], str | tuple[int, int, int]]]
+) -> NDArray[np.uint8]:
+    """Return an image as `framed` does, with boxes around several parts, each with its color."""
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    scale = max(1, -(-4 * _CELL // max(image.size)))
+    image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
+    width = max(1, round(2 * max(image.size) / _CELL))
+    draw = ImageDraw.Draw(image)
+    for box, color in boxes:
+        left, top, right, bottom = (scale * edge for edge in box)
+        # around the part, not over it
+        edges = (left - width, top - width, right + width - 1, bottom + width - 1)
+        draw.rectangle(edges, outline=color, width=width)
+    return np.asarray(image, dtype=np.uint8)
+
+
+def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    scale = _CELL / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    # small images keep their pixels visible
+    resized = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
+    cell = Image.new("RGB", (_CELL, _CELL), "white")
+    cell.paste(resized, ((_CELL - size[0]) // 2, (_CELL - size[1]) // 2))
+    return cell

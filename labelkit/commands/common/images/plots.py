@@ -1,0 +1,391 @@
+"""Draw curves and grids of images as PNG; the one import of matplotlib."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import Reliability, RiskCoverage
+from labelkit.algorithms.class_number import ClassNumberChoice
+from labelkit.algorithms.prototypes import cosine_counts
+from labelkit.commands.common.images.captions import shortened
+from labelkit.commands.common.outputs import PNG_MARK
+from labelkit.store.commit import commit_bytes
+
+DPI = 120
+
+_SHAPE = (5.2, 4.4)
+"""Width and height of one set of axes in inches."""
+
+_PANEL, _PANEL_GAP, _PANEL_TEXT, _PANEL_HEAD, _PANEL_FOOT = 1.4, 0.12, 0.56, 0.42, 0.36
+"""Side of one image of a grid, and what is left between and around, in inches."""
+
+_CAPTION = 7
+"""Size of the letters below an image of a grid, in points."""
+
+# A legend of more classes is larger than the map.
+_MAX_LEGEND = 30
+
+# Wider ranges of numbers are easier to read on a logarithmic axis.
+_LINEAR_RANGE = 12
+
+
+def write_reliability_plot(
+    path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage | None = None, *, title: str = ""
+) -> Path:
+    """Draw confidence against accuracy and, if given, errors against coverage beside it.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        curves: reliability by what it is of; each is one line, its points as large as their bins are full.
+        risk: the risk-coverage curve.
+        title: above both.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    figure = Figure(figsize=(_SHAPE[0] * (2 if risk else 1), _SHAPE[1]), layout="constrained")
+    columns = 2 if risk else 1
+    _draw_reliability(figure.add_subplot(1, columns, 1), curves)
+    if risk is not None:
+        _draw_risk_coverage(figure.add_subplot(1, columns, 2), risk)
+    if title:
+        figure.suptitle(title)
+    return write_figure(path, figure)
+
+
+def write_class_number_plot(path: Path, choice: ClassNumberChoice) -> Path:
+    """Draw the score of each number of classes, the best one, and which others are likely.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        choice: the number of classes with its evidence.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    figure = Figure(figsize=_SHAPE, layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(choice.numbers, choice.scores, marker="." if len(choice.numbers) <= 60 else "", linewidth=1.5)
+    axes.axvspan(choice.low, choice.high, color="0.85", zorder=0, label=f"likely: {choice.low} to {choice.high}")
+    axes.axvline(choice.best, color="0.3", linestyle="--", linewidth=1, label=f"best: {choice.best}")
+    if choice.numbers[-1] > _LINEAR_RANGE * choice.numbers[0]:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%d"))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(xlabel="number of classes", ylabel="score", title=f"{choice.best} classes")
+    axes.legend(loc="lower left", fontsize="small")
+    return write_figure(path, figure)
+
+
+def write_spread_plot(path: Path, prototypes: NDArray[np.float32], bound: float) -> Path:
+    """Draw how often each cosine occurs: of all pairs, and of each vector with its nearest other.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        prototypes: (c, d) unit rows.
+        bound: what the largest cosine cannot be below.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    pairs, nearest, edges = cosine_counts(prototypes)
+    figure = Figure(figsize=_SHAPE, layout="constrained")
+    axes = figure.add_subplot()
+    axes.stairs(pairs / pairs.sum(), edges, fill=True, alpha=0.4, label="all pairs")
+    axes.stairs(nearest / nearest.sum(), edges, linewidth=1.5, label="nearest other")
+    axes.axvline(bound, color="0.3", linestyle="--", linewidth=1, label=f"largest: at least {bound:.4f}")
+    axes.set(xlim=(-1, 1), xlabel="cosine", ylabel="share")
+    axes.set_title(f"{len(prototypes)} prototypes in {prototypes.shape[1]} dimensions")
+    axes.legend(loc="upper left", fontsize="small")
+    return write_figure(path, figure)
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An arrow over a panel.
+
+    Attributes:
+        start, end: right and up, in [0, 1] of the panel.
+        weight: in (0, 1]; the more, the thicker.
+    """
+
+    start: tuple[float, float]
+    end: tuple[float, float]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One image of a grid.
+
+    Attributes:
+        pixels: (h, w, c) float in [0, 1], c = 1 or 3; shown gray below a map.
+        heat: (h', w') float, drawn over it; ``None`` = the image alone.
+        limits: values of the darkest and the brightest color of the map.
+        lines: below it, without their middle if they are too wide; at most three are seen.
+        arrows: over it.
+    """
+
+    pixels: NDArray[np.float32]
+    heat: NDArray[np.float32] | None = None
+    limits: tuple[float, float] = (0.0, 1.0)
+    lines: tuple[str, ...] = ()
+    arrows: tuple[Arrow, ...] = ()
+
+
+def write_panels(path: Path, headings: Sequence[str], rows: Sequence[Sequence[Panel | None]], *, note: str) -> Path:
+    """Draw images in rows, with a heading over each column.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        headings: one per column, up to two lines.
+        rows: one panel per column; ``None`` leaves the place empty.
+        note: below all.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    # Places are computed, not solved for: a layout engine takes minutes for hundreds of axes.
+    width, height = _panels_inches(len(rows), len(headings))
+    figure = Figure(figsize=(width, height))
+    for column, heading in enumerate(headings):
+        x = (_PANEL_GAP + column * (_PANEL + _PANEL_GAP) + _PANEL / 2) / width
+        y = 1 - (_PANEL_HEAD - 0.06) / height
+        figure.text(x, y, heading, ha="center", va="bottom", fontsize=8, fontweight="bold", parse_math=False)
+    for r, row in enumerate(rows):
+        top = _PANEL_HEAD + r * (_PANEL + _PANEL_TEXT)
+        for column, panel in enumerate(row):
+            if panel is None:
+                continue
+            left = _PANEL_GAP + column * (_PANEL + _PANEL_GAP)
+            place = (left / width, 1 - (top + _PANEL) / height, _PANEL / width, _PANEL / height)
+            _draw_panel(figure.add_axes(place), panel)
+    figure.text(_PANEL_GAP / width, 0.06 / height, note, ha="left", va="bottom", fontsize=7, parse_math=False)
+    return write_figure(path, figure)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a panel of curves.
+
+    Attributes:
+        run: what the legend calls it; lines of one run have one color.
+        x: (n,) float, increasing.
+        y: (n,) float, NaN where there is no value.
+        is_main: thick, with a mark at every point if they are few; else thin and pale.
+    """
+
+    run: str
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    is_main: bool
+
+
+def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_name: str) -> Path:
+    """Draw one set of axes per name, with the lines of all runs.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        panels: lines by what they show.
+        x_name: what runs to the right.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(_SHAPE[0] * columns, 0.75 * _SHAPE[1] * lines), layout="constrained")
+    runs = list(dict.fromkeys(line.run for curves in panels.values() for line in curves))
+    colors = {run: f"C{number % 10}" for number, run in enumerate(runs)}
+    patterns: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+    styles = {run: patterns[number // 10 % 4] for number, run in enumerate(runs)}
+    for place, (name, curves) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(lines, columns, place)
+        for line in curves:
+            style: dict[str, Any] = {"color": colors[line.run], "linestyle": styles[line.run]}
+            if line.is_main:
+                axes.plot(line.x, line.y, marker="." if len(line.x) <= 60 else "", linewidth=1.5, **style)
+            else:
+                axes.plot(line.x, line.y, linewidth=0.8, alpha=0.45, **style)
+        axes.set_title(name, fontsize="medium", parse_math=False)
+        axes.set_xlabel(x_name)
+        axes.grid(color="0.9")
+    if len(runs) > 1:
+        handles = [Line2D([], [], color=colors[run], linestyle=styles[run], label=run) for run in runs]
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=min(len(runs), 4), fontsize="small")
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+    return write_figure(path, figure)
+
+
+@dataclass(frozen=True)
+class MapPanel:
+    """One state of a map.
+
+    Attributes:
+        title: above it.
+        labels: (n,) int64 class of the points discovered by then, -1 = not discovered.
+        wrong: (n,) bool, of these, those that are known to be wrong.
+    """
+
+    title: str
+    labels: NDArray[np.int64]
+    wrong: NDArray[np.bool_]
+
+
+def write_map_plot(
+    path: Path,
+    points: NDArray[np.float64],
+    given: NDArray[np.int64],
+    panels: Sequence[MapPanel],
+    class_names: Sequence[str],
+    *,
+    axis_names: tuple[str, str],
+) -> Path:
+    """Draw points of a plane several times: pale, with a label, or discovered by then.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        points: (n, 2).
+        given: (n,) int64 class of the points that had a label from the start, -1 = none.
+        panels: one set of axes each.
+        class_names: by number.
+        axis_names: below and beside.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    columns = min(len(panels), 4)
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.85 * _SHAPE[0] * columns, _SHAPE[1] * lines), layout="constrained")
+    colors = np.array([f"C{number % 10}" for number in range(len(class_names))])
+    shapes = ("o", "s", "^", "D", "v", "P")  # beyond ten classes colors come again
+    for place, panel in enumerate(panels, start=1):
+        axes = figure.add_subplot(lines, columns, place)
+        rest = (given < 0) & (panel.labels < 0)
+        axes.scatter(points[rest, 0], points[rest, 1], s=5, color="0.82", linewidths=0)
+        for number in range(len(class_names)):
+            marker = shapes[number // 10 % len(shapes)]
+            found, labeled = panel.labels == number, given == number
+            axes.scatter(points[found, 0], points[found, 1], s=16, color=colors[number], marker=marker, linewidths=0)
+            axes.scatter(
+                points[labeled, 0],
+                points[labeled, 1],
+                s=60,
+                color=colors[number],
+                marker=marker,
+                edgecolors="black",
+                zorder=3,
+            )
+        axes.scatter(
+            points[panel.wrong, 0], points[panel.wrong, 1], s=45, color="red", marker="x", linewidths=1.2, zorder=4
+        )
+        axes.set_title(panel.title, fontsize="medium", parse_math=False)
+        axes.set(xlabel=axis_names[0], ylabel=axis_names[1], xticks=[], yticks=[])
+    handles = [
+        Line2D([], [], linestyle="", marker=shapes[number // 10 % len(shapes)], color=colors[number], label=name)
+        for number, name in enumerate(class_names[:_MAX_LEGEND])
+    ]
+    handles += [
+        Line2D([], [], linestyle="", marker="o", color="0.82", markersize=3, label="other"),
+        Line2D([], [], linestyle="", marker="o", color="white", markeredgecolor="black", label="given label"),
+    ]
+    if any(panel.wrong.any() for panel in panels):
+        handles.append(Line2D([], [], linestyle="", marker="x", color="red", label="wrong"))
+    columns_of_legend = min(len(handles), 4 * columns)
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns_of_legend, fontsize="small")
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return write_figure(path, figure)
+
+
+def write_figure(path: Path, figure: Figure) -> Path:
+    """Write a figure as PNG; the same figure gives the same bytes.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # names of files and runs may have characters that the font lacks; they become boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        # matplotlib would name the version that drew it
+        figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": PNG_MARK})
+    commit_bytes(path, buffer.getvalue())
+    return path
+
+
+def panels_size(rows: int, columns: int) -> tuple[int, int]:
+    """Return the width and height in pixels of what :func:`write_panels` writes."""
+    width, height = _panels_inches(rows, columns)
+    return int(width * DPI), int(height * DPI)
+
+
+def _panels_inches(rows: int, columns: int) -> tuple[float, float]:
+    return (
+        columns * (_PANEL + _PANEL_GAP) + _PANEL_GAP,
+        _PANEL_HEAD + rows * (_PANEL + _PANEL_TEXT) + _PANEL_FOOT,
+    )
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    gray = panel.pixels.mean(axis=2)
+    if panel.heat is None:
+        is_gray = panel.pixels.shape[2] == 1
+        axes.imshow(gray if is_gray else panel.pixels, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
+    else:
+        low, high = panel.limits
+        # Pale and without black: a dark image must not look like a dark map.
+        axes.imshow(0.35 + 0.65 * gray, cmap="gray", vmin=0, vmax=1, extent=(0, 1, 0, 1))
+        axes.imshow(panel.heat, cmap="viridis", vmin=low, vmax=high, alpha=0.65, extent=(0, 1, 0, 1))
+    axes.set_axis_off()
+    for arrow in panel.arrows:
+        style = {"arrowstyle": "-|>", "color": "tab:red", "linewidth": 0.4 + 2 * arrow.weight, "alpha": 0.85}
+        axes.annotate("", xy=arrow.end, xytext=arrow.start, arrowprops=style)
+    for number, line in enumerate(panel.lines[:3]):
+        # letters that are drawn end at whole pixels, so that small ones are up to a tenth wider
+        text = shortened(line, _points, 0.9 * 72 * _PANEL)
+        axes.text(0.5, -0.03 - 0.105 * number, text, ha="center", va="top", fontsize=_CAPTION, parse_math=False)
+
+
+def _points(text: str) -> float:
+    """Return how wide a caption is; missing letters are drawn as boxes, and measured so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        width, _, _ = text_to_path.get_text_width_height_descent(text, FontProperties(size=_CAPTION), ismath=False)
+        return float(width)
+
+
+def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:
+    axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="confidence = accuracy")
+    for name, curve in curves.items():
+        filled = curve.count > 0
+        x, y = curve.confidence[filled], curve.accuracy[filled]
+        (line,) = axes.plot(x, y, linewidth=1.5, label=f"{name}, ECE {curve.ece:.3f}")
+        axes.scatter(x, y, s=15 + 250 * curve.weight[filled], color=line.get_color(), alpha=0.6)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title="reliability")
+    axes.legend(loc="upper left", fontsize="small")
+
+
+def _draw_risk_coverage(axes: Axes, risk: RiskCoverage) -> None:
+    axes.plot(risk.coverage, risk.risk, linewidth=1.5, label=f"area {risk.aurc:.3f}")
+    axes.axhline(float(risk.risk[-1]), color="0.6", linestyle="--", linewidth=1, label="nothing left out")
+    axes.set(xlim=(0, 1), xlabel="coverage: share of images answered", ylabel="risk: share of these that is wrong")
+    axes.set_ylim(bottom=0)
+    axes.set_title("risk and coverage")
+    axes.legend(loc="upper left", fontsize="small")

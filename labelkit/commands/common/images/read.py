@@ -1,0 +1,98 @@
+"""Single image files that are read, and pictures that are written."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.locations import find_images
+from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource
+from labelkit.data.decode import MAX_PIXELS, BadImage
+from labelkit.data.files import is_there
+from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.errors import DatasetError, LabelkitError
+from labelkit.store.embeddings import EmbeddingStore
+
+AS_EMBEDDED: Final[dict[str, Any]] = {"follow_links": True, "max_pixels": math.inf}
+"""Options of ``load_dataset`` that find all that a store may have been made from, whatever was asked for then."""
+
+
+def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
+    """Return an image file as a data set of one row, without a label.
+
+    Raises:
+        DatasetError: it does not exist or is no image.
+    """
+    if not is_there(path):
+        raise DatasetError(str(path), "does not exist", "Give an image file.")
+    source = LimitedSource(FileSource(path.parent, (path.name,)), max_pixels)
+    try:
+        source.read(0).decode(3)
+    except BadImage as error:
+        raise DatasetError(str(path), f"cannot be read as an image: {error}", "Give a JPEG or PNG file.") from error
+    return ImageDataset(
+        name=path.name,
+        root=path.parent,
+        sample_ids=(path.name,),
+        labels=np.array([-1]),
+        given=np.array([False]),
+        class_names=(),
+        splits=np.array([-1], dtype=np.int16),
+        split_names=(),
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=source,
+    )
+
+
+def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
+    """Return the images behind the rows of a store, to be found by name.
+
+    Args:
+        store: the store.
+        dataset: where they are; by default where they were when the store was made.
+        data_root: folder where named sets live (with ``dataset``).
+
+    Raises:
+        DatasetError: they are not where they were.
+    """
+    place = find_images(store.content_digest) if dataset is None else (dataset, data_root)
+    if place is None:
+        raise DatasetError(
+            str(store.path),
+            "it is not known on this machine where its images are",
+            "Pass --dataset (and --data-root), or LABELKIT_CACHE as when it was made: the cache remembers.",
+        )
+    try:
+        return load_dataset(place[0], data_root=place[1], **AS_EMBEDDED)
+    except LabelkitError as error:
+        raise DatasetError(
+            place[0], f"the images of {store.path} cannot be listed: {error}", "Pass --dataset (and --data-root)."
+        ) from error
+
+
+def image_folder(store: EmbeddingStore) -> Path | None:
+    """Return the folder that the ids of a store are relative to, if it was last seen on this machine and is there."""
+    place = find_images(store.content_digest)
+    if place is None or place[0] in DATASETS:
+        return None
+    path = Path(place[0])
+    if path.is_dir():
+        return path
+    try:
+        return load_dataset(place[0], data_root=place[1]).root
+    except LabelkitError:  # a list of images that moved
+        return None
+
+
+def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
+    """Return one image as (h, w, c) uint8, or ``None`` if it cannot be read."""
+    try:
+        return images.source.read(row).decode(images.in_channels)
+    except BadImage:
+        return None

@@ -1,0 +1,82 @@
+"""Take weights, and only weights, from another run or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from labelkit.errors import CheckpointError, CheckpointMismatch
+from labelkit.models.inference import InferenceNetwork
+from labelkit.options.training import RunConfig
+from labelkit.progress import current_progress
+from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
+from labelkit.training.method import Method
+
+_BACKBONE = "network.backbone."
+
+
+def initialize_from(method: Method[Any], source: Path) -> None:
+    """Start a method from a run folder or a weights file.
+
+    A run of the same method with the same classes gives its whole network; any other run, and a file, gives its
+    backbone. What was taken is said.
+
+    Raises:
+        CheckpointError: nothing usable is there.
+        CheckpointMismatch: tensors differ in name or shape.
+    """
+    backbone = getattr(method.network, "backbone", None)
+    if backbone is None:
+        raise CheckpointError(str(source), "this method has no backbone to put weights into", "Leave out --init-from.")
+    if not source.is_dir():
+        backbone.load_weights(source)
+        method.on_backbone_taken()
+        describe_weights(method.network)
+        return
+    checkpoint = load_checkpoint(source, say=current_progress().warning)
+    if checkpoint is None:
+        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train`.")
+    tensors = checkpoint.tensors(MODEL)
+    where = str(checkpoint.folder)
+    taken = _take_whole(method, tensors, where) if method.takes_whole_runs else None
+    taken = taken or method.take_parts(tensors, where)
+    if taken is None:
+        kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
+        load_model_state(backbone, kept, where)
+        method.on_backbone_taken()
+        taken = "the backbone; the heads start anew"
+    current_progress().message(f"started from {checkpoint.folder}: {taken}")
+
+
+def _take_whole(method: Method[Any], tensors: Mapping[str, Tensor], where: str) -> str | None:
+    """Take all tensors, if they are those of the method; say so."""
+    try:
+        load_model_state(method, tensors, where)
+    except CheckpointMismatch:
+        return None
+    return "the whole network"
+
+
+def without_weights(config: RunConfig) -> RunConfig:
+    """The options with every source of weights left out, for a network whose checkpoint has them all."""
+    sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
+    return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
+
+
+def describe_weights(network: InferenceNetwork) -> None:
+    """Say what of a weights file was used, and what of it was not."""
+    backbone = getattr(network, "backbone", None)
+    report = getattr(backbone, "load_report", None)
+    if backbone is None or report is None:
+        return
+    text = f"weights from {backbone.source}: {len(report.loaded)} tensors loaded"
+    if report.prefix:
+        text += f", {report.prefix!r} cut from their names"
+    for kind, names in (("not in the file", report.missing), ("not needed", report.unexpected)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            text += f"; {kind}: {', '.join(names[:3])}{more}"
+    current_progress().message(text)

@@ -1,0 +1,223 @@
+"""Labels that a file or a result gives to images: of this store, of another one, or of a data set.
+
+The one place that says which image such a label is of. Paths in a CSV follow ``labelkit.data.path_rule``. A result of
+another store is taken by the digests of the image files where both stores know them, else by id.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.images.read import image_folder
+from labelkit.data.path_rule import SHOWN, FoundPaths, find_paths, near_paths, written_name
+from labelkit.data.tables import read_label_csv
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.files import sha256_file
+from labelkit.progress import current_progress
+from labelkit.store.csv_table import escape_name, needs_escape
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, list_results, read_result
+from labelkit.store.schema import RESULT_NAME
+
+LABELS_KIND = "labels"
+_RESULTS = ".h5.results"
+
+
+@dataclass(frozen=True)
+class LabeledImages:
+    """The images that labels are for.
+
+    Attributes:
+        where: how messages call them.
+        sample_ids: n ids.
+        sha256: (n, 32) uint8 digests of the files; ``None``: not known.
+        root: folder of the files; ``None``: not known.
+    """
+
+    where: str
+    sample_ids: Sequence[str]
+    sha256: NDArray[np.uint8] | None
+    root: Path | None
+
+    @classmethod
+    def of_store(cls, store: EmbeddingStore) -> LabeledImages:
+        """Return the rows of a store."""
+        sha256 = store.sha256 if store.has_images else None
+        return cls(str(store.path), store.sample_ids, sha256, image_folder(store))
+
+
+@dataclass(frozen=True)
+class PlacedLabels:
+    """Labels by image.
+
+    Attributes:
+        texts: name of the class by place of the image.
+        where: file that they are from.
+        source: what a result says of them: the name and digest of the file or result.
+    """
+
+    texts: dict[int, str]
+    where: str
+    source: dict[str, object]
+
+
+def own_result(option: Path, store: EmbeddingStore) -> str | None:
+    """Return the name of the result of this store that ``--labels`` names; ``None``: it names something else.
+
+    Raises:
+        ConfigError: the name is that of a file and of a result.
+        DatasetError: it is that of neither.
+    """
+    beside = _store_beside(option)
+    if beside is not None:
+        return option.stem if beside.resolve() == store.path.resolve() else None
+    could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
+    is_there = could_be and option.name in list_results(store)
+    if is_there and option.exists():
+        raise ConfigError(
+            "--labels",
+            f"{option} is a file here and a result of {store.path}",
+            f"Give the file as {option.absolute()}, or rename it.",
+        )
+    if not is_there and not option.exists():
+        known = ", ".join(list_results(store)) or "none"
+        raise DatasetError(
+            str(option),
+            f"is neither a file nor a result of {store.path} (its results: {known})",
+            "Name a result of `labelkit label`, or a CSV path,label.",
+        )
+    return option.name if is_there else None
+
+
+def read_labels(store: EmbeddingStore, name: str) -> Result:
+    """Read a result of kind ``labels``.
+
+    Raises:
+        StoreError: there is none of this name, or it holds something else.
+    """
+    result = read_result(store, name)
+    missing = [key for key in ("labels", "labeled", "class_names") if key not in result.arrays]
+    if result.kind != LABELS_KIND or missing:
+        raise StoreError(
+            str(result.path),
+            f"holds {result.kind} ({result.stage}), no labels that were given",
+            "Name a result of `labelkit label`.",
+        )
+    return result
+
+
+def placed_labels(option: Path, images: LabeledImages, label_column: str | None = None) -> PlacedLabels:
+    """Read the labels that a CSV, or a result of another store, gives to images.
+
+    Raises:
+        DatasetError: a file cannot be used, names images that are not there, or names one image twice.
+        StoreError: the other store or its result cannot be used.
+        ConfigError: a column is named, and there is no CSV.
+    """
+    beside = _store_beside(option)
+    if beside is not None:
+        if label_column is not None:
+            raise ConfigError("--label-column", f"{option} is a result and has no columns", "Leave it out.")
+        return _of_other_store(beside, option.stem, images)
+    if option.suffix == ".h5":
+        remedy = "Give a CSV, or a result as STORE.h5.results/NAME.h5."
+        raise DatasetError(str(option), "is no result that lies beside its store", remedy)
+    texts = placed_csv(option, images, label_column)
+    return PlacedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
+
+
+def placed_csv(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
+    """Read the labels that a CSV file gives to images; label by place, in the order of the file.
+
+    Raises:
+        DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
+    """
+    texts = read_label_csv(path, label_column, tell=current_progress().message)
+    return place_texts(path, texts, images)
+
+
+def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
+    """Find the images that the paths of a CSV file name.
+
+    Raises:
+        DatasetError: a path names several images.
+    """
+    spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
+    return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings)
+
+
+def place_texts(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
+    """Find the images of labels that a CSV file gives, by the paths in it; see :func:`placed_csv`."""
+    found = find_texts(path, texts, images)
+    if found.unknown:
+        known = [written_name(name) for name in images.sample_ids]
+        shown = ", ".join(f"{name}{near_paths(name, known)}" for name in found.unknown[:SHOWN])
+        raise DatasetError(
+            str(path),
+            f"{len(found.unknown)} of {len(texts)} images are not among those of {images.where}, first: {shown}",
+            "Write paths relative to the folder of the images or to the CSV, or enough of their end to be unique.",
+        )
+    placed: dict[int, str] = {}
+    first: dict[int, str] = {}
+    for name, text in texts.items():
+        place = found.places[name]
+        if placed.setdefault(place, text) != text:
+            problem = f"{name!r} is {text!r}, and as {first[place]!r} the same image is {placed[place]!r}"
+            raise DatasetError(str(path), problem, "Give each image one label.")
+        first.setdefault(place, name)
+    return placed
+
+
+def _store_beside(option: Path) -> Path | None:
+    """Return the store of a result that is given by its path, STORE.h5.results/NAME.h5."""
+    if option.suffix != ".h5" or not option.absolute().parent.name.endswith(_RESULTS):
+        return None
+    folder = option.absolute().parent
+    return folder.with_name(folder.name.removesuffix(".results"))
+
+
+def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabels:
+    other = open_store(path)
+    result = read_labels(other, name)
+    names: list[str] = list(result.arrays["class_names"])
+    labels = np.asarray(result.arrays["labels"], dtype=np.int64)
+    rows = np.flatnonzero(np.asarray(result.arrays["labeled"], dtype=bool) & (labels >= 0)).tolist()
+    by_digest = images.sha256 is not None and other.has_images
+    keys = _keys(other.sample_ids, other.sha256 if by_digest else None)
+    mine = defaultdict(list)
+    for place, key in enumerate(_keys(images.sample_ids, images.sha256 if by_digest else None)):
+        mine[key].append(place)
+    texts: dict[int, str] = {}
+    unclear: set[int] = set()
+    for row in rows:
+        for place in mine.get(keys[row], ()):
+            text = names[int(labels[row])]
+            if texts.setdefault(place, text) != text:
+                unclear.add(place)
+    for place in unclear:  # one file, two labels there
+        del texts[place]
+    taken = sum(keys[row] in mine for row in rows)
+    how = "same file" if by_digest else "same path"
+    told = f"{result.path}: {taken} of {len(rows)} labels are of images that are here ({how})"
+    if unclear:
+        told += f"; {len(unclear)} images left out, whose file has two labels there"
+    current_progress().message(told)
+    if not texts:
+        raise DatasetError(
+            str(result.path),
+            f"gives no image of {images.where} a label ({len(rows)} labels, compared by {how})",
+            "Name a result of a store of the same images.",
+        )
+    source: dict[str, object] = {"store": path.name, "result": name, "content_digest": result.content_digest}
+    return PlacedLabels(texts, str(result.path), source)
+
+
+def _keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
+    """Return what images are known by: the digest of the file, or the id."""
+    return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]

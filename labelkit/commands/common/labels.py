@@ -1,0 +1,255 @@
+"""Which rows of a store have a label that may be used: the store's own, those of a result or a file, or a draw of them.
+
+The one place that answers this for ``cluster``, ``discover``, ``evaluate``, ``suggest`` and ``label``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.label_files import LabeledImages, own_result, placed_labels, read_labels
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.label_names import as_known
+from labelkit.data.tables import natural_key
+from labelkit.errors import ConfigError
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import Result
+
+
+@dataclass(frozen=True)
+class GivenLabels:
+    """Labels that may be used, and the truth that only a report may look at.
+
+    Attributes:
+        labels: (m,) int64 class, -1 = none that may be used.
+        truth: (m,) int64 class, -1 = unknown.
+        class_names: names of the classes: those of the store, then others of the file or result.
+        where: file that the labels are from, for messages.
+        source: where they are from, for the parameters of a result: empty for the store's own.
+    """
+
+    labels: NDArray[np.int64]
+    truth: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    where: str
+    source: dict[str, object]
+
+    @property
+    def labeled(self) -> NDArray[np.bool_]:
+        """(m,) whether a row has a label that may be used."""
+        return self.labels >= 0
+
+
+def labels_to_use(
+    option: Path | None,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    *,
+    label_column: str | None = None,
+    own_labels: bool = True,
+) -> GivenLabels:
+    """Return the labels of some rows that a command may use; there may be none.
+
+    A file, or a result of another store, adds to the labels of the store that training may use; where both have one,
+    the file's counts, and a message says of how many images they differ. A result of this store stands alone, since
+    ``labelkit label`` began it with the labels of the store, or was told not to. If training may use no label of the
+    store, and none of its classes is among those given (its own are years or places, say), there is no truth here, and
+    the classes are those given.
+
+    Args:
+        option: ``--labels``: a CSV file, the name of a result of ``labelkit label``, the path of a result of another
+            store (OTHER.h5.results/NAME.h5), or None for the store's own.
+        store: the store.
+        rows: (m,) of it.
+        label_column: header of the column of labels of a CSV; None for the usual one.
+        own_labels: False leaves out the labels of the store.
+
+    Raises:
+        DatasetError: a file cannot be used, or names images that are not in the store.
+        StoreError: the result is not there, or holds something else.
+        ConfigError: the name is that of a file and of a result, or a column is named where there is no CSV.
+    """
+    truth = np.full(len(rows), -1, dtype=np.int64)
+    if store.labels is not None:
+        truth = np.asarray(store.labels, dtype=np.int64)[rows]
+    own = np.full(len(rows), -1, dtype=np.int64)
+    if own_labels and store.labeled is not None:
+        usable = np.asarray(store.labeled, dtype=bool)[rows]
+        own[usable] = truth[usable]
+    names = tuple(store.class_names)
+    if option is None:
+        if label_column is not None:
+            raise ConfigError("--label-column", "names a column of --labels FILE", "Give that too.")
+        return GivenLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
+    name = own_result(option, store)
+    if name is not None:
+        if label_column is not None:
+            raise ConfigError("--label-column", f"{option} is a result and has no columns", "Leave it out.")
+        result = read_labels(store, name)
+        labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
+        source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
+        return GivenLabels(labels[rows], truth, class_names, str(result.path), source)
+    placed = placed_labels(option, LabeledImages.of_store(store), label_column)
+    every, class_names, truth = _apart(*numbered(placed.texts, names, store.n), truth, store)
+    labels = every[rows]
+    outside = len(placed.texts) - int((labels >= 0).sum())
+    if outside:
+        current_progress().message(f"{placed.where}: {outside} labels are of images that are not used here")
+    source = placed.source | ({} if own_labels else {"own_labels": False})
+    return GivenLabels(merged(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source)
+
+
+def _apart(
+    labels: NDArray[np.int64], class_names: tuple[str, ...], truth: NDArray[np.int64], store: EmbeddingStore
+) -> tuple[NDArray[np.int64], tuple[str, ...], NDArray[np.int64]]:
+    """Drop truth and classes of a store that are of another kind than given labels, and must not be used either."""
+    used = np.unique(labels[labels >= 0])
+    usable = store.labeled is not None and bool(np.asarray(store.labeled).any())
+    if usable or not {class_names[label] for label in used.tolist()}.isdisjoint(store.class_names):
+        return labels, class_names, truth
+    place = np.full(len(class_names) + 1, -1, dtype=np.int64)  # the last for -1
+    place[used] = np.arange(len(used))
+    return place[labels], tuple(class_names[label] for label in used.tolist()), np.full_like(truth, -1)
+
+
+def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
+    """Add labels of the store where others give none; where they differ, the others count, and this is said."""
+    differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
+    if differ:
+        current_progress().warning(f"{where}: {differ} images have another label in {there}; that of the file counts")
+    return np.where(labels >= 0, labels, own)
+
+
+def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | None = None) -> EmbeddingStore:
+    """Return the store with the labels of ``--labels`` in place of its own where they give some.
+
+    For commands that show labels or judge by them. All known labels of the store stay, unless they are of another kind;
+    see ``labels_to_use``.
+
+    Raises:
+        As ``labels_to_use``.
+    """
+    if option is None and label_column is None:
+        return store
+    rows = np.arange(store.n, dtype=np.int64)
+    given = labels_to_use(option, store, rows, label_column=label_column, own_labels=False)
+    own = given.truth
+    labels = merged(given.labels, own, given.where, str(store.path))
+    labeled = given.labeled if store.labeled is None else given.labeled | np.asarray(store.labeled, dtype=bool)
+    return store.relabeled(labels, labeled, given.class_names)
+
+
+def listing_with_labels(
+    dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
+) -> ImageDataset:
+    """Return a data set with the labels of ``--labels``; where both give one, that of the file counts.
+
+    Args:
+        dataset: the listing.
+        option: a CSV file, or a result by its path, STORE.h5.results/NAME.h5.
+        label_column: header of the column of labels of a CSV; None for the usual one.
+        own: what becomes of the labels of the data set: dropped, kept as truth that training must not use, or kept.
+
+    Raises:
+        As ``placed_labels``.
+    """
+    images = LabeledImages(dataset.name, dataset.sample_ids, None, dataset.root)
+    placed = placed_labels(option, images, label_column)
+    labels, class_names = numbered(placed.texts, () if own == "drop" else dataset.class_names, len(dataset))
+    given = labels >= 0
+    if own != "drop":
+        labels = merged(labels, dataset.labels, placed.where, dataset.name)
+    if own == "keep":
+        given |= dataset.given
+    return replace(dataset, labels=labels, given=given, class_names=class_names)
+
+
+def labeled_array(
+    store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels
+) -> dict[str, NDArray[np.generic] | list[str]]:
+    """What a result says of labels that are not the store's own: ``labeled`` (n,) uint8, rows it was made with."""
+    if not given.source:
+        return {}
+    labeled = np.zeros(store.n, dtype=np.uint8)
+    labeled[rows] = given.labeled
+    return {"labeled": labeled}
+
+
+def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
+    """Return the classes of the store, and at the end those that a result made with other labels names besides."""
+    names = tuple(store.class_names)
+    if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
+        return names
+    told = zip(result.arrays["names"], np.asarray(result.arrays["new_classes"], dtype=bool), strict=True)
+    return (*names, *(name for name, is_new in told if not is_new and name not in names))
+
+
+def network_saw_labels(
+    store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
+) -> Literal["yes", "no", "unknown"]:
+    """Tell whether the network that made the features was trained with labels of rows, as far as a store says.
+
+    Args:
+        store: the store.
+        rows: (m,) of it.
+        labels: (m,) of these rows, -1 = none.
+    """
+    if store.trained_rows()[rows][labels >= 0].any():
+        return "yes"
+    source = store.model.source
+    return "no" if source == "pixels" or source.startswith("random:") else "unknown"
+
+
+def similar_names(name: str, known: Iterable[str]) -> str | None:
+    """Return the known class name that a name is likely a slip of, or None.
+
+    The same letters and digits in another case or with other signs between; or, from four letters on, one that differs
+    by a slip (a similarity of 0.85 or more by difflib). Names whose digits differ are never slips of each other.
+    """
+
+    def plain(text: str) -> str:
+        return "".join(letter for letter in text.casefold() if letter.isalnum())
+
+    def digits(text: str) -> str:
+        return "".join(letter for letter in text if letter.isdigit())
+
+    mine = plain(name)
+    others = {other: plain(other) for other in known if other != name and digits(other) == digits(name)}
+    for other, text in others.items():
+        if text == mine and mine:
+            return other
+    if sum(letter.isalpha() for letter in mine) < 4:
+        return None
+    close = difflib.get_close_matches(mine, list(others.values()), n=1, cutoff=0.85)
+    return next((other for other, text in others.items() if close and text == close[0]), None)
+
+
+def numbered(
+    texts: dict[int, str], class_names: tuple[str, ...], length: int
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return classes by place, and the class names with the fresh ones at the end, in natural order."""
+    texts = as_known(texts, class_names)
+    names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
+    number = {name: label for label, name in enumerate(names)}
+    labels = np.full(length, -1, dtype=np.int64)
+    labels[list(texts)] = [number[text] for text in texts.values()]
+    return labels, names
+
+
+def _of_store(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the labels of all rows that may be used, in the numbers of the store, and all class names."""
+    theirs: list[str] = list(result.arrays["class_names"])
+    names = (*class_names, *(name for name in theirs if name not in set(class_names)))
+    number = {name: label for label, name in enumerate(names)}
+    to_mine = np.array([number[name] for name in theirs] or [-1], dtype=np.int64)
+    labels = np.asarray(result.arrays["labels"], dtype=np.int64)
+    usable = np.asarray(result.arrays["labeled"], dtype=bool) & (labels >= 0)
+    return np.where(usable, to_mine[np.maximum(labels, 0)], -1), names

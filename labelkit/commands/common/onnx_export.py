@@ -1,0 +1,146 @@
+"""A network as ONNX: for the next quick start of ``predict`` and ``retrieve``, and for other programs."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.commands.common.onnx_session import OnnxNetwork, has_onnx, onnx_folder, onnx_name, onnx_record
+from labelkit.errors import LabelkitError
+from labelkit.files import read_bytes, sha256_file
+from labelkit.models.inference import InferenceNetwork, PixelNetwork
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes, commit_json
+from labelkit.store.embeddings import ModelIdentity
+
+LEAST_COSINE = 0.99999
+"""Between embeddings by torch and by ONNX Runtime, of each image that they are compared on."""
+
+_CHECKED = 8
+_NEEDED = ("onnx", "onnxscript", "onnxruntime")
+
+
+class _Embeds(nn.Module):
+    """The part of a network that embeds."""
+
+    def __init__(self, network: InferenceNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network.embed(images)
+
+
+def missing_packages() -> list[str]:
+    """Return the packages that an export needs and that are not installed."""
+    return [name for name in _NEEDED if find_spec(name) is None]
+
+
+def keep_for_next_time(network: InferenceNetwork, model: ModelIdentity) -> None:
+    """Keep the network of a store in the cache as ONNX, unless it is there; where it cannot be, nothing happens.
+
+    Args:
+        network: on the CPU.
+        model: what the store recorded of it.
+    """
+    if isinstance(network, PixelNetwork) or not has_onnx() or missing_packages():
+        return
+    folder, name, record = onnx_folder(), onnx_name(model), onnx_record(model)
+    if record is not None and ("failed" in record or (folder / f"{name}.onnx").is_file()):
+        return
+    progress = current_progress()
+    progress.message(f"keeping {model.name} as ONNX, once: the next call starts without torch")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        content = onnx_bytes(network)
+        commit_bytes(folder / f"{name}.onnx", content)
+        commit_json(folder / f"{name}.json", {"name": model.name, "sha256": sha256_file(folder / f"{name}.onnx")})
+    except NotExported as error:
+        progress.message(f"{model.name} cannot be kept as ONNX: {error}")
+        commit_json(folder / f"{name}.json", {"name": model.name, "failed": str(error)})
+    except (OSError, LabelkitError) as error:
+        progress.message(f"{model.name} could not be kept in {folder}: {error}")
+
+
+class NotExported(Exception):  # noqa: N818 - a finding about one network
+    """The network has no ONNX form that gives the same embeddings."""
+
+
+def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
+    """Return the network as an ONNX model: ``images`` (b, c, h, w), normalized, to ``embeddings`` (b, d).
+
+    Args:
+        network: on the CPU, in evaluation mode.
+        notes: metadata of the model.
+
+    Raises:
+        NotExported: torch cannot export it, it does not run for any number of images, or its embeddings differ.
+    """
+    spec = network.input_spec
+    shape = (2, spec.channels, spec.size, spec.size)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter's own parts
+        path = Path(folder) / "network.onnx"
+        try:
+            with torch.no_grad():
+                torch.onnx.export(
+                    _Embeds(network).eval(),
+                    (torch.zeros(shape),),
+                    path,
+                    dynamo=True,
+                    input_names=["images"],
+                    output_names=["embeddings"],
+                    dynamic_shapes={"images": {0: torch.export.Dim("b")}},
+                    external_data=False,
+                    verbose=False,
+                )
+        except (torch.onnx.OnnxExporterError, RuntimeError, ValueError, TypeError) as error:
+            raise NotExported(str(error).partition("\n")[0]) from error
+        finally:
+            logger.setLevel(level)
+        content = read_bytes(path)
+    if notes:
+        import onnx
+
+        proto = onnx.load_model_from_string(content)
+        onnx.helper.set_model_props(proto, dict(notes))
+        content = proto.SerializeToString()
+    try:
+        least = _least_cosine(network, OnnxNetwork(content))
+    except Exception as error:  # the run time's errors have no class in common
+        raise NotExported(f"ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
+    if not least >= LEAST_COSINE:
+        raise NotExported(f"its embeddings differ from those of torch (cosine {least:.6f})")
+    return content
+
+
+def _least_cosine(network: InferenceNetwork, other: OnnxNetwork) -> float:
+    """Smallest cosine between the embeddings of both, over smooth random images, all at once and one alone."""
+    spec = network.input_spec
+    generator = np.random.default_rng(0)
+    coarse = generator.normal(size=(_CHECKED, spec.channels, 4, 4))
+    fine = generator.normal(scale=0.3, size=(_CHECKED, spec.channels, spec.size, spec.size))
+    images = torch.nn.functional.interpolate(torch.from_numpy(coarse), size=spec.size, mode="bicubic").numpy() + fine
+    pixels = images.astype(np.float32)
+    with torch.inference_mode():
+        expected = network.embed(torch.from_numpy(pixels)).float().numpy()
+    found = np.concatenate([other.embed(pixels[1:]), other.embed(pixels[:1])])
+    return float(_cosines(expected, np.roll(found, 1, axis=0)).min())
+
+
+def _cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float64]:
+    a, b = left.astype(np.float64), right.astype(np.float64)
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return np.asarray((a * b).sum(axis=1) / np.maximum(lengths, 1e-300))

@@ -1,0 +1,176 @@
+"""Embed a few images without torch, by the network of a store as ONNX; the one import of its run time.
+
+What is in the cache was made, and compared with torch, by ``onnx_export``. Images are prepared by Pillow and NumPy, to
+the same pixels as elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.cache import cache_folder
+from labelkit.data.center_crop import center_boxes, resize_part, resized_side
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage, Channels
+from labelkit.files import read_record, sha256_file
+from labelkit.progress import current_progress
+from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import ModelIdentity
+
+DECODER: Final = "labelkit-1"
+_BATCH: Final = 32
+#: Images that a network on a GPU is not worth its start for.
+_FEW: Final = 256
+
+
+class OnnxNetwork:
+    """A network out of a file.
+
+    Args:
+        content: of the file, or its path.
+        threads: of the processor; ``None``: as many as it has cores.
+    """
+
+    def __init__(self, content: bytes | Path, threads: int | None = None) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        model = content if isinstance(content, bytes) else str(content)
+        self._session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._input = self._session.get_inputs()[0].name
+
+    def embed(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Images (b, c, h, w), normalized, to embeddings (b, d)."""
+        found: NDArray[np.float32] = self._session.run(None, {self._input: images})[0]
+        return found
+
+
+def has_onnx() -> bool:
+    """Whether the run time is installed, and ``$LABELKIT_ONNX`` is not 0."""
+    return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
+
+
+def onnx_version() -> str:
+    """Version of the run time."""
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+def onnx_folder() -> Path:
+    """Where networks are kept."""
+    return cache_folder() / "onnx"
+
+
+def onnx_name(model: ModelIdentity) -> str:
+    """Return what the file of a network is called, without suffix: by its weights and its preparation of images."""
+    parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
+    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+
+
+def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
+    """Return what is noted of a network: ``sha256`` of its file, or ``failed``; ``None``: it was never exported."""
+    try:
+        return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
+    except ValueError as error:
+        current_progress().warning(f"{error}; the network is exported again")
+        return None
+
+
+def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
+    """Return the network of a store out of the cache; ``None``: it is not there, or no run time is.
+
+    Args:
+        model: what the store recorded of it.
+        threads: of the processor; ``None``: as many as it has cores.
+    """
+    record = onnx_record(model) if has_onnx() else None
+    path = onnx_folder() / f"{onnx_name(model)}.onnx"
+    if record is None or "sha256" not in record or not path.is_file() or sha256_file(path) != record["sha256"]:
+        return None
+    return OnnxNetwork(path, threads)
+
+
+def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
+    """Whether images may be embedded without torch, as far as the options say.
+
+    Args:
+        count: of images.
+        checkpoint: that was named; it is compared with the store, which needs torch.
+        device: that was asked for.
+    """
+    return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
+
+
+def load_ahead(*, quick: bool) -> None:
+    """Import what will embed, while other work waits for another process."""
+    ready = quick and has_onnx() and onnx_folder().is_dir()
+    import_module("onnxruntime" if ready else "labelkit.commands.common.query_embeddings")
+
+
+def quick_embeddings(
+    images: ImageDataset, model: ModelIdentity
+) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
+    """Return (embeddings (q, d), their rows, unreadable rows with reasons); ``None``: this takes torch."""
+    record = model.preprocess
+    if record.get("decoder") != DECODER or record.get("crop") != "center":
+        return None
+    embed = _pixel_rows if model.source == "pixels" and model.name == "pixels" else None
+    if embed is None:
+        network = quick_network(model)
+        if network is None:
+            return None
+        embed = network.embed
+    kept: list[int] = []
+    bad: list[tuple[int, str]] = []
+    pixels: list[NDArray[np.float32]] = []
+    embedded: list[NDArray[np.float32]] = []
+    for row in range(len(images)):
+        try:
+            pixels.append(prepared(images, row, record))
+            kept.append(row)
+        except BadImage as error:
+            bad.append((row, error.reason))
+        if pixels and (len(pixels) == _BATCH or row + 1 == len(images)):
+            embedded.append(embed(np.stack(pixels)))
+            pixels = []
+    if not embedded:
+        return np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64), bad
+    return np.concatenate(embedded), np.array(kept, dtype=np.int64), bad
+
+
+def _pixel_rows(images: NDArray[np.float32]) -> NDArray[np.float32]:
+    return images.reshape(len(images), -1)
+
+
+def prepared(images: ImageDataset, row: int, record: dict[str, Any]) -> NDArray[np.float32]:
+    """Read an image as the input of a network, (c, size, size).
+
+    Args:
+        images: the listing.
+        row: of it.
+        record: ``preprocess`` of a store.
+
+    Raises:
+        BadImage: it cannot be read.
+    """
+    size, channels = int(record["size"]), int(record["channels"])
+    kind: Channels = 1 if channels == 1 else 3
+    pixels, _ = images.source.read(row).decode_reduced(kind, None)
+    side = resized_side(size, float(record["resize_ratio"]))
+    box = center_boxes(size, side, [pixels.shape[0]], [pixels.shape[1]])[0]
+    resized = resize_part(pixels, box, size, "bilinear" if record["interpolation"] == "bilinear" else "bicubic")
+    values = resized.transpose(2, 0, 1).astype(np.float32) / np.float32(255)
+    mean, std = (np.array(record[key], dtype=np.float32)[:, None, None] for key in ("mean", "std"))
+    return (values - mean) / std

@@ -1,0 +1,152 @@
+"""Patches while a data set is embedded: which are kept, where they are in their image, pieces of them as they fill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit.data.eval_loader import EvalBatch
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.boxes import crop_boxes
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import ConfigError, DivergenceError
+from labelkit.models.inference import InferenceNetwork
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.store.plans import EmbeddingPlan, PatchPlan
+
+
+def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
+    """Rows, columns and width of the patches of an image, tried out on one of zeros.
+
+    Raises:
+        UnsupportedBackboneError: the network has no feature map.
+        ConfigError: the images are too small for it.
+    """
+    weight = next(network.parameters(), None)
+    device = "cpu" if weight is None else weight.device
+    image = torch.zeros(1, network.input_spec.channels, view.size, view.size, device=device)
+    with torch.inference_mode():
+        shape = network.patch_features(image).shape
+    return int(shape[1]), int(shape[2]), int(shape[3])
+
+
+def plan_patches(
+    config: EmbedConfig, network: InferenceNetwork, plan: EmbeddingPlan, shape: tuple[int, int, int]
+) -> PatchPlan:
+    """What patches to make beside the rows of a plan.
+
+    Raises:
+        ConfigError: more patches wanted than an image has.
+    """
+    rows, columns, dim = shape
+    if config.patches_per_image is not None and config.patches_per_image > rows * columns:
+        problem = f"{config.patches_per_image} patches of images that have {rows} x {columns}"
+        raise ConfigError("--patches-per-image", problem, "Ask for fewer, or leave it out for all.")
+    return PatchPlan(
+        rows=plan,
+        layer=network.patch_identity["layer"],
+        grid=(rows, columns),
+        dim=dim,
+        dtype=config.patch_dtype,
+        per_image=config.patches_per_image,
+        seed=0,
+    )
+
+
+def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.float64]:
+    """Return (m, 4) left, top, right, bottom of what a network sees, in pixels of originals (m, 2) high and wide.
+
+    The grid of patches spans what the network sees, from edge to edge.
+    """
+    heights, widths = image_sizes[:, 0], image_sizes[:, 1]
+    return crop_boxes(view, heights, widths, np.zeros(len(image_sizes), np.int64), seed=0, epoch=0, view=0)
+
+
+def drawn_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (m, c) numbers of the cells that are kept of images, ascending; they depend on seed and row alone."""
+    cells = plan.grid[0] * plan.grid[1]
+    if plan.per_image is None:
+        return np.tile(np.arange(cells), (len(rows), 1))
+    drawn = [keyed_generator(plan.seed, "patches", epoch=int(row)).permutation(cells)[: plan.count] for row in rows]
+    return np.sort(np.array(drawn, dtype=np.int64).reshape(len(rows), plan.count), axis=1)
+
+
+class PatchCollector:
+    """Takes the batches of one part of a store in order and commits a piece whenever its last batch is there.
+
+    Args:
+        run: where pieces go.
+        part: of the store.
+        view: of the images.
+    """
+
+    def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
+        self._run, self._view = run, view
+        self._pieces = run.pieces_of(part)
+        self._batches: list[Piece] = []
+
+    def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
+        """Take a batch.
+
+        Args:
+            batch: as it was loaded.
+            keep: (m,) its images that could be read.
+            maps: (b, rows, cols, d) patch features of all of them.
+            where: what it is of, for messages.
+
+        Raises:
+            DivergenceError: a feature is NaN or infinite.
+            ResourceError: the disk is full, ...
+        """
+        plan = self._run.plan
+        rows = np.asarray(batch.rows, dtype=np.int64)[keep]
+        chosen = drawn_cells(plan, rows)
+        flat = maps.flatten(1, 2).cpu()[torch.from_numpy(keep)]
+        if not bool(torch.isfinite(flat).all()):
+            raise DivergenceError(
+                f"{where} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
+                "the network gives NaN or infinite patch features",
+                "Use --precision float32, or another checkpoint.",
+            )
+        if plan.is_sampled:
+            flat = flat.gather(1, torch.from_numpy(chosen)[:, :, None].expand(-1, -1, plan.dim))
+        # cast where it is quick; a number too large for the type is found by the run
+        features = flat.float() if plan.dtype == "float32" or _overflows(flat) else flat.half()
+        assert batch.image_sizes is not None
+        cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
+        self._batches.append(Piece(rows, features.numpy(), cells, view_regions(batch.image_sizes[keep], self._view)))
+        if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][3]:
+            self._commit()
+
+    def _commit(self) -> None:
+        batches, self._batches = self._batches, []
+
+        def joined(name: str) -> NDArray[Any]:
+            return np.concatenate([getattr(batch, name) for batch in batches])
+
+        cells = joined("cells") if self._run.plan.is_sampled else None
+        self._run.write_piece(self._pieces.pop(0), Piece(joined("rows"), joined("features"), cells, joined("regions")))
+
+
+def _overflows(features: torch.Tensor) -> bool:
+    return bool((features.abs() > torch.finfo(torch.float16).max).any())
+
+
+def patch_summary(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:
+    """What is said of the patches of a store."""
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    return {
+        "path": folder,
+        "patches": num_patches,
+        "grid": list(plan.grid),
+        "dim": plan.dim,
+        "dtype": plan.dtype,
+        "per_image": plan.per_image,
+        "layer": plan.layer,
+        "mib": round(size / 2**20, 2),
+    }

@@ -1,0 +1,103 @@
+"""What a run logged: the series of its ``metrics.jsonl``, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.errors import CheckpointError
+from labelkit.files import parse_json, read_bytes
+from labelkit.training.run_dir import METRICS, read_run_config
+
+_CLOCK = ("epoch", "step", "kind")
+# what is drawn unless names are asked for
+MAIN_METRICS = ("loss", "all_accuracy", "old_accuracy", "new_accuracy")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One logged name of one run.
+
+    Attributes:
+        kind: ``epoch``: one value per epoch; ``step``: one per logged step.
+        steps: (n,) optimizer updates done.
+        epochs: (n,) the same in epochs; NaN if no epoch was finished.
+        values: (n,) NaN where none could be logged.
+    """
+
+    kind: str
+    steps: NDArray[np.int64]
+    epochs: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Logged:
+    """All series of one run, by name; those of epochs first."""
+
+    name: str
+    folder: Path
+    series: dict[str, list[Series]]
+
+
+def read_log(folder: Path, name: str) -> Logged:
+    """Read the log of a run.
+
+    Raises:
+        CheckpointError: the folder is no run, or its log is missing, empty or damaged.
+    """
+    if not folder.exists():
+        raise CheckpointError(str(folder), "does not exist", "Train first: `labelkit train METHOD`.")
+    read_run_config(folder)
+    path = folder / METRICS
+    try:
+        lines = read_bytes(path).splitlines(keepends=True)
+    except FileNotFoundError:
+        lines = []
+    except OSError as error:
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror or error}", "Restore it.") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):  # a run that is being written, or was killed in the middle of a line
+            break
+        records.append(_record(line, path, number))
+    if not records:
+        raise CheckpointError(str(folder), "has logged nothing yet", "Wait for its first epoch, or train it.")
+    ends = {record["epoch"] + 1: record["step"] for record in records if record.get("kind") != "step"}
+    series: dict[str, list[Series]] = {}
+    for kind in ("epoch", "step"):
+        of_kind = [record for record in records if (record.get("kind") == "step") == (kind == "step")]
+        for key in dict.fromkeys(key for record in of_kind for key in record if key not in _CLOCK):
+            having = [record for record in of_kind if key in record]
+            steps = np.array([record["step"] for record in having], dtype=np.int64)
+            logged = np.array([np.nan if record[key] is None else record[key] for record in having], dtype=np.float64)
+            series.setdefault(key, []).append(Series(kind, steps, _in_epochs(steps, ends), logged))
+    return Logged(name, folder, series)
+
+
+def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = parse_json(line)
+        whole = all(isinstance(record[key], int) for key in ("epoch", "step"))
+        numbers = all(value is None or isinstance(value, int | float) for k, value in record.items() if k != "kind")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = numbers = False
+    if not (whole and numbers):
+        raise CheckpointError(f"{path}:{number}", "is not a line that training writes", "Restore the file.")
+    found: dict[str, Any] = record
+    return found
+
+
+def _in_epochs(steps: NDArray[np.int64], ends: dict[int, int]) -> NDArray[np.float64]:
+    """Place steps between the ends of epochs; after the last one, as long as it was."""
+    if not ends:
+        return np.full(len(steps), np.nan)
+    epochs = [0, *sorted(ends)]
+    at = [0, *(ends[epoch] for epoch in epochs[1:])]
+    length = (at[-1] - at[-2]) / (epochs[-1] - epochs[-2])
+    inside = np.interp(steps, at, epochs)
+    return np.where(steps > at[-1], epochs[-1] + (steps - at[-1]) / max(length, 1.0), inside)

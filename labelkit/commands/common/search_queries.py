@@ -1,0 +1,199 @@
+"""What ``retrieve`` looks up: rows of the store, rows of another store, or images that are embedded first.
+
+Only images need the model, and only they load torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.embeddings import check_features, zero_rows
+from labelkit.commands.common.images.read import one_image
+from labelkit.commands.common.onnx_session import may_be_quick, quick_embeddings
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import MAX_PIXELS
+from labelkit.data.files import is_folder, is_there
+from labelkit.data.registry import load_dataset
+from labelkit.errors import ConfigError, DatasetError, Mismatch
+from labelkit.files import open_regular
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_ZERO = "its embedding is all zero, so that nothing is near it"
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Embedded queries.
+
+    Attributes:
+        names: (q,) as shown.
+        embeddings: (q, d) float32.
+        sha256: (q, 32) uint8, of the image files; ``None``: not known, of rows imported without images.
+        labels: (q,) class names, ``None`` where unknown.
+        rows: (q,) int64, rows of the store that is searched, -1 for others.
+        skipped: (name, reason) of what could not be looked up.
+        images: what they are images of, if they are image files.
+        image_rows: (q,) int64, rows of ``images``.
+    """
+
+    names: tuple[str, ...]
+    embeddings: NDArray[np.float32]
+    sha256: NDArray[np.uint8] | None
+    labels: tuple[str | None, ...]
+    rows: NDArray[np.int64]
+    skipped: tuple[tuple[str, str], ...]
+    images: ImageDataset | None
+    image_rows: NDArray[np.int64]
+
+
+def is_store(path: Path) -> bool:
+    """Whether a query is a store, by its name or its first bytes."""
+    if path.suffix == ".h5":
+        return True
+    try:
+        if not path.is_file():
+            return False
+        with open_regular(path) as file:
+            return file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
+    except OSError:
+        return False
+
+
+def query_images(query: Path, **listing: Any) -> ImageDataset:
+    """List the query images: one file, or all images of a folder.
+
+    Args:
+        query: file or folder.
+        listing: options of ``load_dataset``.
+
+    Raises:
+        DatasetError: it does not exist, is no image, or the folder holds none.
+    """
+    if is_folder(query):
+        return load_dataset(str(query), data_root=query, **listing)
+    if not is_there(query):
+        raise DatasetError(str(query), "does not exist", "Give an image file, a folder of images, or a store.")
+    return one_image(query, listing.get("max_pixels", MAX_PIXELS))
+
+
+def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
+    """Queries that are rows of the store itself.
+
+    Raises:
+        ConfigError: there is no such row, or one is all zero where directions are compared.
+    """
+    beyond = [row for row in rows if row >= store.n]
+    if beyond:
+        problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
+        raise ConfigError("--query-rows", problem, "Choose among these.")
+    return _from_store(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
+
+
+def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
+    """Queries that are the rows of a store of the same model.
+
+    Raises:
+        StoreError: it cannot be used.
+        Mismatch: another model, or the same one used differently, made it.
+        ConfigError: all of its rows are zero where directions are compared.
+    """
+    store = open_store(query)
+    differing = store.differences(index)
+    if differing:
+        raise Mismatch(
+            str(query),
+            f"was not embedded as {index.path} was: {', '.join(differing)} differ",
+            f"The store was embedded with {index.model.name} from {index.model.source}; embed the queries with that.",
+        )
+    return _from_store(store, np.arange(store.n, dtype=np.int64), index, str(query))
+
+
+def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
+    features = check_features(store, rows)
+    usable = ~zero_rows(features) if index.metric == "cosine" else np.ones(len(rows), dtype=np.bool_)
+    skipped = tuple((store.sample_ids[row], _ZERO) for row in rows[~usable])
+    if not usable.any():
+        raise ConfigError(where, f"{store.sample_ids[rows[0]]}: {_ZERO}", "Choose other rows.")
+    for name, reason in skipped:
+        current_progress().warning(f"{name}: {reason}; left out")
+    rows, features = rows[usable], features[usable]
+    own = store.content_digest == index.content_digest
+    return Queries(
+        names=tuple(store.sample_ids[row] for row in rows),
+        embeddings=features,
+        sha256=store.sha256[rows] if store.has_images else None,
+        labels=tuple(row_label(index if own else store, int(row)) for row in rows),
+        rows=rows if own else np.full(len(rows), -1, dtype=np.int64),
+        skipped=skipped,
+        images=None,
+        image_rows=rows,
+    )
+
+
+def row_label(store: EmbeddingStore, row: int) -> str | None:
+    """Name of the class of a row; ``None`` without one."""
+    if store.labels is None or store.labels[row] < 0:
+        return None
+    return store.class_names[int(store.labels[row])]
+
+
+def embedded_images(
+    images: ImageDataset, store: EmbeddingStore, *, checkpoint: Path | None, device: str, where: str
+) -> Queries:
+    """Queries that are images, embedded as the store was.
+
+    Args:
+        images: to be looked up.
+        store: whose model embeds them.
+        checkpoint: where the model is; default: where it was last seen.
+        device: where it runs.
+        where: how messages call the images.
+
+    Raises:
+        CheckpointError: the model of the store is not here.
+        Mismatch: another one was given.
+        DatasetError: no image can be looked up.
+        ResourceError: no such device.
+    """
+    quick = may_be_quick(len(images), checkpoint, device)
+    found = quick_embeddings(images, store.model) if quick else None
+    if found is None:
+        from labelkit.commands.common.networks import recorded_network
+        from labelkit.commands.common.onnx_export import keep_for_next_time  # torch loads here
+        from labelkit.commands.common.query_embeddings import embed_queries
+
+        model = recorded_network(store.model, checkpoint)
+        found = embed_queries(images, model, device)
+        if quick:
+            keep_for_next_time(model.network.to("cpu"), store.model)
+    embedded, rows, bad = found
+    if store.metric == "cosine":
+        zero = zero_rows(embedded)
+        bad += [(int(row), _ZERO) for row in rows[zero]]
+        embedded, rows = embedded[~zero], rows[~zero]
+    skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)
+    if len(rows) == 0:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
+        raise DatasetError(where, f"gives no image to look up ({reasons})", "Give a JPEG or PNG file.")
+    for name, reason in skipped:
+        current_progress().warning(f"{name}: {reason}; left out")
+    digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]
+    labels = [int(images.labels[row]) for row in rows]
+    return Queries(
+        names=tuple(images.sample_ids[row] for row in rows),
+        embeddings=embedded,
+        sha256=np.stack(digests),
+        labels=tuple(images.class_names[label] if label >= 0 else None for label in labels),
+        rows=np.full(len(rows), -1, dtype=np.int64),
+        skipped=skipped,
+        images=images,
+        image_rows=rows,
+    )

@@ -1,0 +1,260 @@
+"""Groups keep the ids of an earlier run: matched over the images that are in both stores, by their SHA-256."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.group_changes import match_groups
+from labelkit.errors import StoreError
+from labelkit.options.retired import PreviousOption
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, read_result
+
+NO_PARAMETERS = (
+    "index",
+    "result",
+    "overwrite",
+    "labels",
+    "label_column",
+    "own_labels",
+    "previous",
+    "previous_result",
+    "keep_overlap",
+    "max_memory",
+)
+"""Fields of a config that its result tells in another way, or not at all."""
+
+_GROUPINGS = ("group_ids", "pseudo_labels", "cluster_ids")
+_NUMBERED = re.compile(r"new-(\d+)")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A result that groups rows.
+
+    Attributes:
+        store: whose rows.
+        result: the result.
+        ids: (n,) int64, -1 = none.
+        num_ids: ids that were ever used are below it.
+        names: by id; None if the result has none.
+        is_class: (num_ids,) whether the name is that of a class with labels.
+    """
+
+    store: EmbeddingStore
+    result: Result
+    ids: NDArray[np.int64]
+    num_ids: int
+    names: list[str] | None
+    is_class: NDArray[np.bool_]
+
+    def name(self, group: int) -> str:
+        """Return the name of a group, or its id."""
+        return str(group) if self.names is None else self.names[group]
+
+
+@dataclass(frozen=True)
+class LastingIds:
+    """The ids that the groups of a run get.
+
+    Attributes:
+        ids: (k,) int64 id of each group.
+        num_ids: ids ever used are below it.
+        earlier: what the groups are matched with; None: nothing, and ids are places.
+        shared: images in both stores that have a group in both.
+        kept: ids that continue an earlier group.
+    """
+
+    ids: NDArray[np.int64]
+    num_ids: int
+    earlier: Groups | None
+    shared: int
+    kept: list[int]
+
+    @property
+    def retired(self) -> NDArray[np.bool_]:
+        """(num_ids,) ids of earlier runs that no group has now."""
+        gone = np.ones(self.num_ids, dtype=bool)
+        gone[self.ids] = False
+        return gone
+
+    def place(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return one entry per id of one per group, (num_ids, ...); NaN, or -1 of integers, for retired ids."""
+        fill = np.nan if values.dtype.kind == "f" else -1
+        placed = np.full((self.num_ids, *values.shape[1:]), fill, dtype=values.dtype)
+        placed[self.ids] = values
+        return placed
+
+    def names(self, class_of_group: NDArray[np.int64], class_names: Sequence[str]) -> list[str]:
+        """Return a name per id: its class, the name it had, or a ``new-N`` that was never used."""
+        before = [] if self.earlier is None or self.earlier.names is None else self.earlier.names
+        names = [*before, *[""] * (self.num_ids - len(before))]
+        numbers = [int(found.group(1)) for name in before if (found := _NUMBERED.fullmatch(name))]
+        fresh = max(numbers, default=0)
+        for group, label in sorted(zip(self.ids.tolist(), class_of_group.tolist(), strict=True)):
+            if label >= 0:
+                names[group] = class_names[label]
+            elif group >= len(before) or (self.earlier is not None and self.earlier.is_class[group]):
+                fresh += 1
+                names[group] = f"new-{fresh}"
+        return [name or f"retired-{group}" for group, name in enumerate(names)]
+
+    def new_classes(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(num_ids,) whether a group is of no class with labels; of retired ids as it was."""
+        new = np.ones(self.num_ids, dtype=bool)
+        if self.earlier is not None:
+            new[: self.earlier.num_ids] = ~self.earlier.is_class
+        new[self.ids] = class_of_group < 0
+        return new
+
+    def arrays(self) -> dict[str, NDArray[np.uint8]]:
+        """What the result says besides; nothing without an earlier run."""
+        return {} if self.earlier is None else {"retired": self.retired.astype(np.uint8)}
+
+    def params(self) -> dict[str, object]:
+        """Where the ids are from, for the parameters of the result; nothing without an earlier run."""
+        if self.earlier is None:
+            return {}
+        source = {"result": self.earlier.result.name, "content_digest": self.earlier.result.content_digest}
+        return {"previous": {**source, "shared_images": self.shared}}
+
+    def to_json(self) -> dict[str, object]:
+        """What is told to the user; nothing without an earlier run."""
+        if self.earlier is None:
+            return {}
+        new = sorted(set(self.ids.tolist()) - set(self.kept))
+        told = {"shared_images": self.shared, "kept": self.kept, "new": new}
+        return {"previous": {**told, "retired": np.flatnonzero(self.retired).tolist()}}
+
+
+def read_earlier(config: PreviousOption, default_result: str) -> Groups | None:
+    """Read the groups that ``--previous`` names, by default the result named like the one to be made; None without it.
+
+    Raises:
+        StoreError: store or result cannot be used.
+    """
+    if config.previous is None:
+        return None
+    return read_groups(open_store(config.previous), config.previous_result or default_result)
+
+
+def lasting_ids(
+    earlier: Groups | None,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    group_ids: NDArray[np.int64],
+    num_groups: int,
+    *,
+    keep_overlap: float,
+    classes: Sequence[str | None] | None = None,
+) -> LastingIds:
+    """Give groups the ids that they had in an earlier run; new ones get ids that were never used.
+
+    Groups of the same class with labels match; the others as :func:`match_groups` says, over the images that have a
+    group in both.
+
+    Args:
+        earlier: groups of that run; None: ids stay as they are.
+        store: of these groups.
+        rows: (m,) rows that were grouped.
+        group_ids: (m,) int64 in ``[0, k)``.
+        num_groups: k.
+        keep_overlap: ``min_overlap`` of :func:`match_groups`.
+        classes: (k,) class with labels of each group, None for the others.
+
+    Raises:
+        StoreError: no image is in both.
+    """
+    if earlier is None:
+        return LastingIds(np.arange(num_groups, dtype=np.int64), num_groups, None, 0, [])
+    ids = np.full(store.n, -1, dtype=np.int64)
+    ids[rows] = group_ids
+    before, after = shared_rows(earlier.store, store)
+    both = (earlier.ids[before] >= 0) & (ids[after] >= 0)
+    before, after = before[both], after[both]
+    if not len(before):
+        raise StoreError(
+            str(earlier.result.path),
+            f"groups none of the images of {store.path} (compared by the SHA-256 of their files; without files, by id)",
+            "Name a store of mostly the same images, or leave out --previous.",
+        )
+    counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)
+    np.add.at(counts, (earlier.ids[before], ids[after]), 1)
+    named: Sequence[str | None] = classes or [None] * num_groups
+    place = {earlier.name(group): group for group in np.flatnonzero(earlier.is_class).tolist()}
+    fixed = [(place[name], group) for group, name in enumerate(named) if name is not None and name in place]
+    for group, name in enumerate(named):
+        if name is not None:
+            # a class with labels never continues another one
+            counts[[other for other in place.values() if other != place.get(name)], group] = 0
+    matched = match_groups(counts, min_overlap=keep_overlap, fixed=fixed)
+    fresh = matched < 0
+    lasting = matched.copy()
+    lasting[fresh] = earlier.num_ids + np.arange(int(fresh.sum()))
+    kept = sorted(matched[~fresh].tolist())
+    current_progress().message(
+        f"{len(kept)} of {num_groups} groups keep the id of {earlier.result.name} in {earlier.store.path}, by "
+        f"{len(before)} images that are in both"
+    )
+    return LastingIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
+
+
+def read_groups(store: EmbeddingStore, name: str) -> Groups:
+    """Read a result that groups the rows of a store.
+
+    Raises:
+        StoreError: there is none of this name, or it does not group rows.
+    """
+    result = read_result(store, name)
+    ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in _GROUPINGS if key in result.arrays), None)
+    if ids is None or not (ids >= 0).any():
+        raise StoreError(
+            str(result.path), f"holds {result.kind} ({result.stage}), which groups no rows", "Name another result."
+        )
+    told = result.arrays.get("names")
+    lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]
+    num_ids = max([int(ids.max()) + 1, *lengths])
+    is_class = np.zeros(num_ids, dtype=bool)
+    if told is not None and "new_classes" in result.arrays:
+        is_class[: len(told)] = ~np.asarray(result.arrays["new_classes"], dtype=bool)
+    return Groups(store, result, ids, num_ids, None if told is None else list(told), is_class)
+
+
+def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of two stores that are the same image, pair by pair, by the SHA-256 of the files.
+
+    Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on. Rows
+    of a store that knows no files, as imported ones, are paired by their ids.
+    """
+    by_file = before.has_images and after.has_images
+    places: dict[str | bytes, list[int]] = defaultdict(list)
+    for row, key in enumerate(_keys(before, by_file)):
+        places[key].append(row)
+    used: dict[str | bytes, int] = defaultdict(int)
+    pairs: list[tuple[int, int]] = []
+    for row, key in enumerate(_keys(after, by_file)):
+        number = used[key]
+        if number < len(places.get(key, ())):
+            pairs.append((places[key][number], row))
+            used[key] += 1
+    found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def held_rows(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
+    """Say which rows of a store are images that another holds, or copies of these, (n,); see ``shared_rows``."""
+    by_file = before.has_images and after.has_images
+    there = set(_keys(before, by_file))
+    return np.array([key in there for key in _keys(after, by_file)], dtype=bool)
+
+
+def _keys(store: EmbeddingStore, by_file: bool) -> Sequence[str | bytes]:
+    return [digest.tobytes() for digest in np.asarray(store.sha256)] if by_file else store.sample_ids

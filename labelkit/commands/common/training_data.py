@@ -1,0 +1,555 @@
+"""From data options to images and the labels that may be used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.embeddings_as_images import RowData
+from labelkit.commands.common.holdout import drawn_holdout, has_own_splits, with_holdout
+from labelkit.commands.common.labels import listing_with_labels
+from labelkit.data.batch import DataInfo
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.joined import join_datasets
+from labelkit.data.label_split import LabelSplit
+from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
+from labelkit.data.subsets import (
+    choose_classes,
+    classes_called,
+    first_per_class,
+    long_tail_split,
+    words_of_file,
+)
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.options.base import flag
+from labelkit.options.data import DataConfig
+from labelkit.options.embeddings import RowOptions
+from labelkit.options.shared import LabelsOption
+from labelkit.options.training import RunConfig
+from labelkit.progress import current_progress
+
+_HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The images of one command and which of their labels may be used.
+
+    Attributes:
+        dataset: the chosen images; row i of everything below is image i of it.
+        split: the labels that may be used.
+        labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
+        listing: all images of the data set, with their splits; ``None`` if it was not kept.
+        held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
+        replaces_splits: they are test, and the others train, whatever splits the set has.
+        num_objects: rows of images of one object, which come first, the others being scenes; ``None`` = all.
+        objects_digest: identity of the listing of these images; empty if it is that of ``dataset``.
+        rows: the store, if its rows are trained on and no images.
+    """
+
+    dataset: ImageDataset
+    split: LabelSplit
+    labels: NDArray[np.int64]
+    listing: ImageDataset | None = None
+    held_out: tuple[str, ...] = ()
+    replaces_splits: bool = False
+    num_objects: int | None = None
+    objects_digest: str = ""
+    rows: RowData | None = None
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of images and classes."""
+        return {
+            "images": len(self.labels),
+            "labeled": int((self.labels >= 0).sum()),
+            "unlabeled": int((self.labels < 0).sum()),
+            "old_classes": len(self.split.old_classes),
+            "new_classes": len(self.split.new_classes),
+        }
+
+    def describe(self) -> str:
+        """The same in words."""
+        counts = self.counts()
+        return (
+            f"{counts['images']:,} images, {counts['labeled']:,} labeled; "
+            f"{counts['old_classes']} old and {counts['new_classes']} new classes known"
+        )
+
+    def info(self, image_size: int) -> DataInfo:
+        """What a method may know; the truth of unlabeled images is not in it."""
+        known_in_all = len(self.split.class_order)
+        open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
+        return DataInfo(
+            num_samples=len(self.labels),
+            labels=self.labels,
+            class_names=self.dataset.class_names,
+            class_order=tuple(self.split.class_order),
+            num_old_classes=len(self.split.old_classes),
+            num_known_classes=None if open_ended or known_in_all == 0 else known_in_all,
+            in_channels=self.dataset.in_channels,
+            image_size=image_size,
+            chiral=self.dataset.chiral,
+            photographic=self.dataset.photographic,
+            num_objects=self.num_objects,
+            row_dim=None if self.rows is None else self.rows.store.dim,
+            num_row_views=0 if self.rows is None or self.rows.views is None else self.rows.views.shape[1],
+            row_center=None if self.rows is None else self.rows.of_listing(self.dataset).mean(axis=0),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What is saved with a run: the split by sample id, and the listing it belongs to."""
+        return {
+            "dataset": self.dataset.name,
+            "dataset_digest": self.dataset.digest(),
+            "class_names": list(self.dataset.class_names),
+            "split": self.split.to_json(self.dataset.sample_ids),
+            "labels": self.dataset.labels[self.split.labeled].tolist(),
+            "held_out": list(self.held_out),
+            "replaces_splits": self.replaces_splits,
+            **({} if self.rows is None else {"rows": self.rows.record()}),
+        }
+
+
+def rows_of(config: DataConfig) -> RowData | None:
+    """Open the store whose rows are trained on; ``None``: images are.
+
+    Raises:
+        StoreError: it cannot be used.
+        ConfigError: views that it does not keep, or changes of rows in place of which views stand.
+    """
+    if not isinstance(config, RowOptions) or config.index is None:
+        return None
+    stored = RowData.of(config.index, views=config.row_views)
+    if stored.views is not None and (changed := config.changes_asked()):
+        problem = f"has no meaning where views stand for rows, and {config.index} keeps views"
+        raise ConfigError(flag(changed), problem, "Pass --row-views off, or leave it out.")
+    return stored
+
+
+def list_dataset(config: DataConfig) -> ImageDataset:
+    """List what ``--dataset`` names; its labels are those of ``--label-column``, unless that is one of ``--labels``.
+
+    Raises:
+        DatasetError: it cannot be listed.
+    """
+    column = config.label_column if isinstance(config, LabelsOption) and config.labels is None else None
+    return load_dataset(
+        config.dataset,
+        data_root=config.data_root,
+        download=config.download,
+        any_classes=config.knows_classes,
+        label_column=column,
+        **config.listing(),
+    )
+
+
+def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
+    """List the data set and apply ``--holdout`` or ``--holdout-classes``; the listing, and the names set apart.
+
+    Raises:
+        DatasetError: it cannot be listed.
+        ConfigError: a column is named and no file.
+        ConfigError: ``--holdout`` for a set whose own splits are not pooled, or of so few images that none would be
+            held out; classes that the set has not, or all of them.
+    """
+    if stored is not None:
+        if isinstance(config, LabelsOption) and config.labels is None and config.label_column is not None:
+            raise ConfigError("--label-column", "names a column, and a store has none", "Give --labels FILE too.")
+        dataset = stored.listing()
+    else:
+        dataset = list_dataset(config)
+    dataset = _with_labels_option(config, dataset)
+    if config.holdout_classes is not None:
+        with _asked_by("--holdout-classes"):
+            chosen = choose_classes(config.holdout_classes, dataset.class_names)
+        rows = np.flatnonzero(np.isin(dataset.labels, chosen))
+        held_out = tuple(dataset.sample_ids[row] for row in rows)
+        return with_holdout(dataset, held_out), held_out
+    if config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
+        return dataset, ()
+    held_out = drawn_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
+    return with_holdout(dataset, held_out), held_out
+
+
+def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
+    """Apply ``--labels`` of the commands that have it.
+
+    Raises:
+        ConfigError: labels are to be drawn besides.
+        DatasetError: the file cannot be used.
+    """
+    if not isinstance(config, LabelsOption) or config.labels is None:
+        return dataset
+    if config.label_split not in ("auto", "given", "none"):
+        problem = f"draws labels, and {config.labels} gives them"
+        raise ConfigError(f"--label-split {config.label_split}", problem, "Leave one of both out.")
+    own: Literal["drop", "hide", "keep"] = "keep"
+    if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
+        own = "hide"
+    elif config.label_split == "auto" and _is_own_folder(config):
+        own = "drop"
+        if dataset.given.any():
+            current_progress().message(
+                f"labels from {config.labels}; names of folders are no classes (--label-split given takes both)"
+            )
+    return listing_with_labels(dataset, config.labels, config.label_column, own=own)
+
+
+def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
+    """Rows of a split: a name, ``all``, or ``auto`` = train if there is one.
+
+    Raises:
+        ConfigError: no such split.
+    """
+    if split == "all" or (split == "auto" and "train" not in dataset.split_names):
+        return np.arange(len(dataset.sample_ids), dtype=np.int64)
+    with _asked_by("--split"):
+        rows = dataset.in_split("train" if split == "auto" else split)
+    if split == "auto" and len(rows) < len(dataset):
+        counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
+        left = ", ".join(f"{count:,} in {name}" for name, count in counts.items())
+        current_progress().message(
+            f"--split auto takes train, {len(rows):,} of {len(dataset):,} images, and leaves out {left} "
+            "(--split all takes all)"
+        )
+    return rows
+
+
+def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
+    """Apply ``--split`` and ``--max-per-class``.
+
+    Raises:
+        ConfigError: no such split.
+    """
+    chosen = dataset.select(choose_split_rows(dataset, config.split))
+    if config.max_per_class is None:
+        return chosen
+    return chosen.select(first_per_class(chosen.labels, chosen.splits, config.max_per_class))
+
+
+def warn_of_lost(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
+    """Say which images lose their content when they are decoded, by row, once for each reason."""
+    for reason, count in Counter(lost.values()).items():
+        first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
+        current_progress().warning(
+            f"{count:,} of {len(dataset):,} images show next to nothing, first {first}: {reason}"
+        )
+
+
+def prepare_data(config: DataConfig) -> PreparedData:
+    """Read the listing, choose images and labels.
+
+    Raises:
+        DatasetError, ConfigError: data or options that cannot be used.
+    """
+    scenes = config.scenes()
+    if scenes is None:
+        return _prepare_one(config)
+    if not config.has_objects:
+        return replace(_prepare_one(scenes), num_objects=0)
+    return _with_scenes(_prepare_one(config), choose_images(scenes, read_listing(scenes)[0]))
+
+
+def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
+    """Images of one object with their labels, then scenes, of which no label is used."""
+    nothing = np.zeros(len(scenes), dtype=np.bool_)
+    return replace(
+        objects,
+        dataset=join_datasets(objects.dataset, scenes),
+        split=replace(objects.split, labeled=np.concatenate((objects.split.labeled, nothing))),
+        labels=np.concatenate((objects.labels, np.full(len(scenes), -1, dtype=np.int64))),
+        num_objects=len(objects.dataset),
+        objects_digest=objects.dataset.digest(),
+    )
+
+
+def _prepare_one(config: DataConfig) -> PreparedData:
+    stored = rows_of(config)
+    return prepare_listing(config, *read_listing(config, stored), stored)
+
+
+def prepare_listing(
+    config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: RowData | None = None
+) -> PreparedData:
+    """Choose images and labels of a listing whose splits are settled.
+
+    Args:
+        config: the options.
+        listing: all images, with their splits.
+        held_out: names of those that ``--holdout`` or ``--holdout-classes`` set apart.
+        stored: the store, if its rows are trained on.
+
+    Raises:
+        DatasetError, ConfigError: options that cannot be used.
+    """
+    dataset = choose_images(config, listing)
+    if len(dataset.sample_ids) == 0:
+        raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
+    if config.imbalance_factor is not None:
+        with _asked_by(f"--imbalance-factor {config.imbalance_factor:g}"):
+            kept = long_tail_split(
+                dataset.labels,
+                dataset.given,
+                len(dataset.class_names),
+                imbalance_factor=config.imbalance_factor,
+                seed=config.split_seed,
+                class_names=dataset.class_names,
+            )
+        dataset = dataset.select(kept)
+    split = choose_labels(config, dataset)
+    if config.label_split == "auto" and not _has_labels_option(config) and _is_own_folder(config):
+        if split.labeled.any():
+            names = len(np.unique(dataset.labels[split.labeled]))
+            current_progress().message(f"labels from folder names: {names} classes (--label-split none uses no label)")
+    if split.kind == "class-halves":
+        kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
+        dataset = dataset.select(kept)
+        split = LabelSplit(
+            split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
+        )
+    labels = split.training_labels(dataset.labels)
+    replaces_splits = config.holdout_classes is not None or config.pool_splits
+    return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
+
+
+def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
+    """Images of the split that judges, cut like the others by ``--max-per-class``; ``None`` if none has a label.
+
+    Raises:
+        ConfigError: no such split, one that is trained on, or one without labels.
+    """
+    listing, wanted = prepared.listing, config.judging_split
+    if listing is None or wanted is None:
+        return None
+    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    if wanted == "auto":
+        if {"query", "gallery"} <= set(listing.split_names) and trained not in ("auto", "all", "query", "gallery"):
+            sides = [listing.split_names.index(name) for name in ("query", "gallery")]
+            return listing.select(np.flatnonzero(np.isin(listing.splits, sides)))
+        found = [name for name in _HELD_OUT_SPLITS if name in listing.split_names]
+        if trained in ("auto", "all") or not found or found[0] == trained:
+            return None
+        wanted = found[0]
+    elif trained in ("auto", "all", wanted):
+        raise ConfigError("--eval-split", f"{wanted} is trained on", "Choose another, or pass --split or --holdout.")
+    with _asked_by("--eval-split"):
+        rows = listing.in_split(wanted)
+    images = listing.select(rows)
+    if config.max_per_class is not None:
+        images = images.select(first_per_class(images.labels, images.splits, config.max_per_class))
+    if not (images.labels >= 0).any():
+        if config.judging_split == "auto":
+            return None
+        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another, or none.")
+    return images
+
+
+def deciding_images(config: RunConfig, prepared: PreparedData, option: str, split: str) -> ImageDataset:
+    """Images of a split whose labels may decide in a run, so that they neither are trained on nor judge.
+
+    Args:
+        config: of the run.
+        prepared: what it trains on.
+        option: that names the split.
+        split: its name.
+
+    Raises:
+        ConfigError: no such split, one that is trained on or that judges, or one without labels.
+    """
+    listing = prepared.listing
+    judging = eval_images(config, prepared)
+    assert listing is not None
+    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    if trained in ("auto", "all", split):
+        raise ConfigError(option, f"{split} is trained on", "Choose another, or pass --split.")
+    with _asked_by(option):
+        images = listing.select(listing.in_split(split))
+    if judging is not None and not set(images.sample_ids).isdisjoint(judging.sample_ids):
+        raise ConfigError(option, f"{split} is what --eval-split judges by", "Choose another for one of both.")
+    if not (images.labels >= 0).any():
+        raise ConfigError(option, f"no image of {split} has a label", "Choose another.")
+    return images
+
+
+def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
+    """Apply ``--label-split``.
+
+    Raises:
+        ConfigError: options that do not go together, or ask for more labels than there are.
+        DatasetError: there are no labels to choose from.
+    """
+    labels, given, num_classes = dataset.labels, dataset.given, len(dataset.class_names)
+    if "train" in dataset.split_names:
+        # labels of test images are for testing, also when train and test are embedded together
+        in_training = np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
+        outside = int((given & ~in_training).sum())
+        if outside and _has_labels_option(config):
+            current_progress().message(f"{outside:,} labels of images outside of split train are for testing, not used")
+        given = given & in_training
+    kind = _kind_of_split(config, dataset)
+    if kind == "none":
+        return no_labels_split(labels, num_classes)
+    if kind == "given":
+        return given_split(labels, given, num_classes, class_names=dataset.class_names)
+    if num_classes == 0:
+        raise DatasetError(
+            config.dataset,
+            "has no labels to choose from (a flat folder, or a CSV without any)",
+            "Give a folder of class folders or a CSV with some labels.",
+        )
+    if kind == "gcd":
+        return _choose_old_classes(config, dataset, given)
+    if kind == "few-labels":
+        if config.num_labels is None:
+            raise ConfigError("--num-labels", "is needed for --label-split few-labels", "Say how many labels in all.")
+        with _asked_by("--num-labels"):
+            return few_labels_split(
+                labels,
+                given,
+                num_classes,
+                total=config.num_labels,
+                seed=config.split_seed if config.label_seed is None else config.label_seed,
+                class_names=dataset.class_names,
+            )
+    with _asked_by("--label-split class-halves"):
+        return class_halves_split(labels, given, num_classes, class_names=dataset.class_names)
+
+
+def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
+    """Resolve ``auto``, and refuse options of another kind."""
+    kind: str = config.label_split
+    if _has_labels_option(config):
+        kind = "given"
+    elif kind == "auto":
+        kind = _automatic_split(config, dataset)
+    used = {
+        "num_old_classes": (config.num_old_classes, "gcd"),
+        "old_classes": (config.old_classes, "gcd"),
+        "num_labels": (config.num_labels, "few-labels"),
+        "label_seed": (config.label_seed, "few-labels"),
+    }
+    for name, (value, owner) in used.items():
+        if value is not None and kind != owner:
+            raise ConfigError(
+                "--" + name.replace("_", "-"), f"has no meaning for --label-split {kind}", f"It goes with {owner}."
+            )
+    return kind
+
+
+def _automatic_split(config: DataConfig, dataset: ImageDataset) -> str:
+    """What ``auto`` means: the rule whose options are given; all labels of one's own data; a draw in named sets."""
+    if config.num_labels is not None:
+        return "few-labels"
+    if not dataset.given.all():
+        return "given"
+    if config.dataset in DATASETS:
+        return config.full_label_split
+    asked = config.num_old_classes is not None or config.old_classes is not None
+    drawn = config.label_ratio != type(config).model_fields["label_ratio"].default
+    return "gcd" if asked or drawn else "given"
+
+
+def _has_labels_option(config: DataConfig) -> bool:
+    return isinstance(config, LabelsOption) and config.labels is not None
+
+
+def _is_own_folder(config: DataConfig) -> bool:
+    return config.dataset not in DATASETS and Path(config.dataset).expanduser().is_dir()
+
+
+def _choose_old_classes(config: DataConfig, dataset: ImageDataset, given: NDArray[np.bool_]) -> LabelSplit:
+    """Give some images of the old classes their labels, the classes being those of the benchmark if there is one."""
+    num_classes = len(dataset.class_names)
+    old_classes, new_classes = _old_and_new_classes(config, dataset)
+    asked = "--old-classes" if config.old_classes is not None else "--label-split gcd"
+    with _asked_by(asked if config.num_old_classes is None else "--num-old-classes"):
+        split = gcd_split(
+            dataset.labels,
+            given,
+            num_classes,
+            old_classes=old_classes,
+            num_old_classes=config.num_old_classes,
+            new_classes=new_classes,
+            label_ratio=config.label_ratio,
+            seed=config.split_seed,
+            draw_order=dataset.draw_order,
+            class_names=dataset.class_names,
+        )
+    if config.old_classes is None and old_classes is None and _is_own_folder(config):
+        # a benchmark has an order that was published; names of folders may stand for anything
+        first, last = (dataset.class_names[split.old_classes[at]] for at in (0, -1))
+        told = f"old are the first {len(split.old_classes)} of {num_classes} classes by name, {first} to {last}"
+        return replace(split, warnings=(*split.warnings, f"{told}: --old-classes chooses others"))
+    return split
+
+
+def _old_and_new_classes(
+    config: DataConfig, dataset: ImageDataset
+) -> tuple[Sequence[int] | None, Sequence[int] | None]:
+    """Old and new classes in training order; ``None`` where the class order decides.
+
+    Raises:
+        ConfigError: words that name no class, or a file that cannot be read.
+        DatasetError: the set is not what its published list is for.
+    """
+    if config.old_classes is not None:
+        return chosen_old_classes(config.old_classes, dataset.class_names), None
+    spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes
+    if spec is None:
+        return None, None
+    benchmark = benchmark_classes(spec.name)
+    if num_old is None:
+        benchmark.check(spec.name, num_classes)
+        return benchmark.old_classes, benchmark.new_classes
+    if num_classes != benchmark.num_classes or num_old > num_classes:
+        return None, None
+    order = benchmark.old_classes + benchmark.new_classes
+    return order[:num_old], order[num_old:]
+
+
+def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the classes that ``--old-classes`` names, increasing.
+
+    Raises:
+        ConfigError: a word that names no class, or a file that cannot be read.
+    """
+    with _asked_by("--old-classes"):
+        return classes_called(words_of_file(words, class_names), class_names)
+
+
+@contextmanager
+def _asked_by(option: str) -> Iterator[None]:
+    """Say which option asks for a split that the data cannot give."""
+    try:
+        yield
+    except DatasetError as error:
+        raise ConfigError(option, error.problem, error.remedy) from error
+
+
+def saved_info(saved: Mapping[str, Any]) -> DataInfo:
+    """What a method must know to be built again, from ``split.json``; which images were labeled no longer matters."""
+    facts = dict(saved["info"])
+    num_labeled = len(saved["split"]["labeled"])
+    labels = np.full(facts["num_samples"], -1, dtype=np.int64)
+    # as many as there were, and some of each class
+    labels[:num_labeled] = np.arange(num_labeled) % max(1, facts["num_old_classes"])
+    return DataInfo(
+        **{key: facts[key] for key in facts if key not in ("class_order", "class_names")},
+        labels=labels,
+        class_names=tuple(facts["class_names"]),
+        class_order=tuple(facts["class_order"]),
+    )
+
+
+def info_record(info: DataInfo) -> dict[str, Any]:
+    """The part of ``DataInfo`` that a run saves."""
+    return {key: value for key, value in asdict(info).items() if key not in ("labels", "row_center")}

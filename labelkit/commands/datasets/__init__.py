@@ -1,0 +1,1 @@
+"""Named data sets: which are there, and what they hold."""

@@ -1,0 +1,221 @@
+"""Show the named data sets: what they are for, where they come from, and what of them is here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from labelkit.commands.common.results import Cell, Table
+from labelkit.commands.datasets.options import DatasetsConfig
+from labelkit.data.named.benchmark_classes import benchmark_classes
+from labelkit.data.named.layouts import DatasetSpec, compare_counts
+from labelkit.data.registry import DATASETS
+from labelkit.errors import ConfigError, DatasetAbsent, DatasetError, DatasetIncomplete
+from labelkit.progress import current_progress
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What was found of one data set.
+
+    Attributes:
+        state: ``whole`` if every count is the published one, ``absent`` if nothing is there.
+        folder: the set's folder, if it lies in one and can be listed.
+        found: images of each split; splits that could not be counted are left out.
+        num_classes: classes found, ``None`` if they could not be counted.
+        fault: what is wrong and what to do; ``None`` for a whole set.
+        num_mask_classes: classes of pixels found, likewise.
+        num_object_classes: classes of objects found, likewise.
+    """
+
+    state: Literal["whole", "incomplete", "absent"]
+    folder: Path | None
+    found: Mapping[str, int]
+    num_classes: int | None
+    fault: DatasetError | None
+    num_mask_classes: int | None = None
+    num_object_classes: int | None = None
+
+
+def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
+    """Count a data set and compare it with what its authors published.
+
+    A set that agrees with its own lists but not with the published figures can be read all the same; it is
+    ``incomplete`` here.
+    """
+    try:
+        dataset = spec.load(data_root)
+    except DatasetAbsent as absent:
+        return Inventory("absent", None, {}, None, absent)
+    except DatasetIncomplete as incomplete:
+        return Inventory("incomplete", None, incomplete.found, incomplete.num_classes, incomplete)
+    except DatasetError as damaged:
+        return Inventory("incomplete", None, {}, None, damaged)
+    found = {name: int((dataset.splits == i).sum()) for i, name in enumerate(dataset.split_names)}
+    num_classes, num_mask_classes = len(dataset.class_names), len(dataset.mask_classes)
+    num_object_classes = len(dataset.object_classes)
+    problems = []
+    if not all(count.agrees(found.get(split, 0)) for split, count in spec.num_images.items()):
+        problems.append(compare_counts(found, spec.num_images))
+    if num_classes != spec.num_classes:
+        problems.append(f"expected {spec.num_classes:,} classes, found {num_classes:,}")
+    if num_mask_classes != spec.num_mask_classes:
+        problems.append(f"expected {spec.num_mask_classes:,} classes of pixels, found {num_mask_classes:,}")
+    if num_object_classes != spec.num_object_classes:
+        problems.append(f"expected {spec.num_object_classes:,} classes of objects, found {num_object_classes:,}")
+    if not problems:
+        return Inventory("whole", dataset.root, found, num_classes, None, num_mask_classes, num_object_classes)
+    fault = DatasetIncomplete(
+        str(dataset.root or spec.name),
+        "; ".join(problems),
+        "Fetch it again if it should be the published set; what is there fits together and can be used as it is.",
+        found=found,
+        num_classes=num_classes,
+    )
+    return Inventory("incomplete", dataset.root, found, num_classes, fault, num_mask_classes, num_object_classes)
+
+
+@dataclass(frozen=True)
+class DatasetsResult:
+    """The state of every data set that was looked at.
+
+    Attributes:
+        data_root: where they were looked for.
+        rows: each set and what was found of it.
+        is_single: one set was asked for and is shown closely.
+    """
+
+    data_root: Path
+    rows: tuple[tuple[DatasetSpec, Inventory], ...]
+    is_single: bool
+
+    @property
+    def fault(self) -> DatasetError | None:
+        """What is wrong with the one set that was asked for, if anything."""
+        return self.rows[0][1].fault if self.is_single else None
+
+    def to_json(self) -> dict[str, object]:
+        """Return everything about every set."""
+        return {"data_root": self.data_root, "datasets": [_record(spec, found) for spec, found in self.rows]}
+
+    def made(self) -> list[Path]:
+        """Return nothing: nothing is made."""
+        return []
+
+    def tables(self) -> list[Table]:
+        """Return one table about one set, or what there is, where it comes from and what is wrong."""
+        if self.is_single:
+            return [_closely(*self.rows[0])]
+        columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
+        here = [_state_row(spec, found) for spec, found in self.rows]
+        sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in self.rows]
+        faults: list[tuple[Cell, ...]] = [
+            (spec.name, found.fault.where, found.fault.problem, found.fault.remedy)
+            for spec, found in self.rows
+            if found.state == "incomplete" and found.fault is not None
+        ]
+        tables = [
+            Table(f"data sets in {self.data_root}", columns, here),
+            Table(f"where they come from and how they lie in {self.data_root}", _SOURCE_COLUMNS, sources),
+        ]
+        if faults:
+            tables.append(Table("not whole", ("name", "where", "problem", "what to do"), faults))
+        return tables
+
+
+_SOURCE_COLUMNS = ("name", "source", "license", "layout")
+
+
+def survey_datasets(config: DatasetsConfig) -> DatasetsResult:
+    """Count the named data sets, or one of them, without decoding an image.
+
+    Raises:
+        ConfigError: no data set of this name.
+    """
+    if config.dataset is not None and config.dataset not in DATASETS:
+        raise ConfigError("--dataset", f"no named data set {config.dataset!r}", f"Named sets: {', '.join(DATASETS)}.")
+    specs = list(DATASETS.values()) if config.dataset is None else [DATASETS[config.dataset]]
+    rows = []
+    with current_progress().task("count", total=len(specs)) as task:
+        for spec in specs:
+            rows.append((spec, take_inventory(spec, config.data_root)))
+            task.advance()
+    return DatasetsResult(config.data_root, tuple(rows), is_single=config.dataset is not None)
+
+
+def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
+    classes = benchmark_classes(spec.name) if spec.num_classes else None
+    fault = inventory.fault
+    return {
+        "name": spec.name,
+        "state": inventory.state,
+        "summary": spec.summary,
+        "purpose": spec.purpose,
+        "source": spec.source_url,
+        "license": spec.license,
+        "layout": spec.layout,
+        "folder": inventory.folder,
+        "images": {
+            split: {
+                "expected": count.low if count.high is None else [count.low, count.high],
+                "found": inventory.found.get(split),
+            }
+            for split, count in spec.num_images.items()
+        },
+        "classes": {"expected": spec.num_classes, "found": inventory.num_classes},
+        "mask_classes": {"expected": spec.num_mask_classes, "found": inventory.num_mask_classes},
+        "object_classes": {"expected": spec.num_object_classes, "found": inventory.num_object_classes},
+        "old_classes": None if classes is None else len(classes.old_classes),
+        "new_classes": None if classes is None else len(classes.new_classes),
+        "class_list_source": None if classes is None else classes.source,
+        "fault": None if fault is None else {"where": fault.where, "problem": fault.problem, "remedy": fault.remedy},
+    }
+
+
+def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
+    images = " + ".join(f"{inventory.found.get(split, 0):,} {split}" for split in spec.num_images)
+    return (
+        spec.name,
+        inventory.state,
+        images if inventory.found else None,
+        " + ".join(f"{count} {split}" for split, count in spec.num_images.items()),
+        _of(inventory.num_classes, spec.num_classes),
+        _of(inventory.num_mask_classes, spec.num_mask_classes),
+        _of(inventory.num_object_classes, spec.num_object_classes),
+        spec.purpose,
+    )
+
+
+def _of(found: int | None, expected: int) -> Cell:
+    if found in (None, expected):
+        return expected or None
+    return f"{found:,} of {expected:,}"
+
+
+def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
+    rows: list[tuple[Cell, Cell, Cell]] = [
+        ("state", None, inventory.state),
+        *(
+            (f"{split} images", str(count), _count_text(inventory.found.get(split)))
+            for split, count in spec.num_images.items()
+        ),
+        ("classes", f"{spec.num_classes:,}", _count_text(inventory.num_classes)),
+        ("classes of pixels", f"{spec.num_mask_classes:,}", _count_text(inventory.num_mask_classes)),
+        ("classes of objects", f"{spec.num_object_classes:,}", _count_text(inventory.num_object_classes)),
+        ("folder", spec.layout, inventory.folder),
+        ("what it is", None, spec.summary),
+        ("for", None, spec.purpose),
+        ("source", None, spec.source_url),
+        ("license", None, spec.license),
+    ]
+    if spec.num_classes:
+        classes = benchmark_classes(spec.name)
+        halves = f"{len(classes.old_classes)} and {len(classes.new_classes)}"
+        rows.append(("old and new classes", halves, classes.source))
+    return Table(spec.name, ("what", "expected", "found"), rows)
+
+
+def _count_text(count: int | None) -> str | None:
+    return None if count is None else f"{count:,}"

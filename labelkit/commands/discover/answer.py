@@ -1,0 +1,424 @@
+"""Answer for every unlabeled image: known class, new group, or unsure, with a calibrated confidence.
+
+Classes with labels are told apart by a classifier, other images go to groups, and both flow between near images
+(``classify``). The confidence is calibrated on labels that the answers were made without (``calibrate``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.answer_rule import AnswerRule
+from labelkit.algorithms.calibration import named_probability, risk_coverage
+from labelkit.algorithms.confidences import Confidences, confidences, in_order, joined
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowJudge, recipes
+from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.commands.common.embeddings import check_finite
+from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.outputs import check_output
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
+from labelkit.commands.discover.calibrate import Calibration, calibrate, given_evidence, hidden_evidence
+from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_first, read_grouping
+from labelkit.commands.discover.options import DiscoverAnswerConfig
+from labelkit.errors import DatasetError, StoreError
+from labelkit.formatting import percent
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import check_new_result, free_name, write_result
+
+COLUMNS = (
+    *("path", "label_or_group", "kind", "confidence", "margin", "runner_up"),
+    *("best_class", "best_confidence", "group", "new_chance"),
+)
+"""Of the table: the answer, what comes next, the best of the classes with labels, and the group the image is in."""
+
+_FEW_LABELS = 10
+_NO_PARAMETERS = ("calibration_labels", "labels")
+
+_MOST_NEW = 0.95
+"""Share of the images that groups alone can say to be of new classes."""
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What rows are called, and what that rests on.
+
+    Attributes:
+        found: names and confidences of the rows, which are n.
+        expected: (n,) float64 in [0, 1], chances to be right that add up to how many are.
+        calibration: on labels that were hidden or given.
+        calibration_rows: (n,) bool, rows whose given label it used.
+        new_share: of the unlabeled rows, those taken to be of new classes.
+        rule: that answers for other images; its shares are of the rows answered together.
+    """
+
+    found: Confidences
+    expected: NDArray[np.float64]
+    calibration: Calibration
+    calibration_rows: NDArray[np.bool_]
+    new_share: float
+    rule: AnswerRule
+
+
+def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
+    """Answer for every unlabeled row of a grouping, and write result and table.
+
+    Raises:
+        StoreError: the store or the grouping cannot be used.
+        DatasetError: no labels to calibrate with.
+        ConfigError: files that would be overwritten.
+    """
+    store = open_store(config.index)
+    name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
+    table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
+    check_output(config, table_path, "csv", "--csv", "--result")
+    check_new_result(store, name, overwrite=config.overwrite, kind="answers")
+    grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
+    read = read_grouping(store, config)
+    grouping, given, rows = read.grouping, read.given, read.rows
+    unlabeled = given.labels < 0
+    if not unlabeled.any():
+        raise StoreError(
+            str(store.path),
+            "every row that is grouped has a label: nothing is left to answer",
+            "Embed images without labels too.",
+        )
+    answers = _answer_all(config, store, read)
+    found = answers.found
+    sure = found.confidence >= config.min_confidence
+    decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
+    decisions[~unlabeled] = GIVEN
+    # of labels that were given to calibrate on, those that the network was trained with are left out
+    saw = "no" if config.calibration_labels is not None else network_saw_labels(store, rows, given.labels)
+    _say(answers, saw, found.confidence[unlabeled], decisions[unlabeled])
+    counts = {DECISIONS[kind]: int((decisions == kind).sum()) for kind in (KNOWN, NEW, UNSURE)}
+    summary = _summary(config, answers, saw)
+    expected = None if saw == "yes" else float(answers.expected[unlabeled].mean())
+    metrics = {"counts": counts, "expected_right": expected, "calibration": summary}
+    arrays = _arrays(store, read, answers, decisions)
+    if expected is None:
+        del arrays["expected"]
+    arrays |= labeled_array(store, rows, given)
+    options = config.to_yaml_dict(operational=False).items()
+    path = write_result(
+        store,
+        name,
+        kind="answers",
+        arrays={**arrays, "metrics": jsonable(metrics)},  # type: ignore[dict-item]  # an object, as metrics may be
+        params={
+            **{key: value for key, value in options if key not in _NO_PARAMETERS},
+            **({"labels": given.source} if given.source else {}),
+            "grouping": grouping.name,
+            "temperature": answers.calibration.cautious.known,
+            "temperature_new": answers.calibration.cautious.new,
+        },
+        stage="discover answer",
+        overwrite=config.overwrite,
+    )
+    commit_bytes(table_path, _csv_text(store, read, found, decisions))
+    cells = _group_cells(grouping, found, decisions, unlabeled)
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": name,
+        "path": path,
+        "csv": table_path,
+        "grouping": {"result": grouping.name, "stage": grouping.stage, "groups": len(grouping.names)},
+        "rows": int(unlabeled.sum()),
+        "min_confidence": config.min_confidence,
+        "counts": counts,
+        "expected_right": expected,
+        "calibration": summary,
+        "groups": [{"name": c[0], "kind": c[1], "images": c[2], "sure": c[3], "mean_confidence": c[4]} for c in cells],
+    }
+    return SimpleResult(values, (path, table_path, *grouped), _tables(counts, expected, cells, answers.calibration))
+
+
+def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows) -> _Answers:
+    """Name all rows: some together, and the others, block by block, by what these say.
+
+    Raises:
+        DatasetError: no labels to calibrate with.
+        StoreError: rows that are not finite.
+    """
+    places = read.places
+    given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
+    answers = _answer(config, store, read.grouping, given)
+    others = np.setdiff1d(np.arange(len(read.rows)), places)
+    if not len(others):
+        return answers
+    progress = current_progress()
+    progress.message(f"{len(places):,} of {len(read.rows):,} rows answered together, the others by these")
+    used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
+    if used < known:
+        progress.warning(f"{used:,} of {known:,} labels are learned from")
+    rule, parts, expected = answers.rule, [answers.found], [answers.expected]
+    source = StoredRows(store.embeddings, read.rows[others], in_blocks=True)
+    assert rule.temperatures is not None
+    with progress.task("rows answered by the others", total=len(others)) as task:
+        for block in blocks(len(others), store.dim + 8 * len(rule.class_of_group)):
+            embeddings = source[block]
+            check_finite(store, read.rows[others[block]], embeddings)
+            shares = rule.shares_of(embeddings, read.grouping.features)
+            parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
+            expected.append(confidences(shares, rule.class_of_group, answers.calibration.likeliest).confidence)
+            task.advance(len(embeddings))
+    order = np.argsort(np.concatenate([places, others]))
+    calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
+    return replace(
+        answers,
+        found=in_order(joined(parts), order),
+        expected=np.concatenate(expected)[order],
+        calibration_rows=calibrated[order],
+    )
+
+
+def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels) -> _Answers:
+    """Name the rows of a grouping together, and calibrate on labels that this is done without.
+
+    Raises:
+        DatasetError: no labels to calibrate with.
+    """
+    labels, unlabeled = given.labels, given.labels < 0
+    if unlabeled.all() and config.calibration_labels is None:
+        raise DatasetError(
+            given.where,
+            "has no labels that may be used, and a confidence cannot be calibrated without any",
+            "Embed a data set with labels, pass some with --labels, or give some with --calibration-labels FILE.",
+        )
+    judge = RowJudge(grouping.features, labels)
+    class_of_group = grouping.class_of_group
+    recipe = recipes(labels)[0]
+    shares = judge.shares(labels, grouping.group_ids, class_of_group, recipe)
+    new_share = _new_share(grouping, shares, unlabeled)
+    calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
+    if config.calibration_labels is None:
+        hidden = hidden_evidence(
+            judge,
+            labels,
+            grouping.group_ids,
+            class_of_group,
+            new_share,
+            min_size=grouping.min_size,
+            seed=config.seed,
+        )
+        if hidden is None:
+            raise DatasetError(
+                str(store.path),
+                "no class has two labels, so that none can be hidden and looked for",
+                "Label more images, or give labels of other images with --calibration-labels FILE.",
+            )
+        evidence, recipe = hidden
+        shares = judge.shares(labels, grouping.group_ids, class_of_group, recipe)
+    else:
+        fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
+        calibration_rows = fresh >= 0
+        evidence = given_evidence(shares, class_of_group, fresh)
+    calibration = calibrate(evidence)
+    found = confidences(shares, class_of_group, calibration.cautious)
+    expected = confidences(shares, class_of_group, calibration.likeliest).confidence
+    rule = judge.rule(labels, grouping.group_ids, class_of_group, shares, recipe)
+    rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=calibration.cautious)
+    return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
+
+
+def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
+    """Share of the unlabeled rows taken to be of new classes.
+
+    That of the rows named by a new group, or what the new groups would have if all were equally large, if that is more:
+    which images are called known by mistake is not known, but that there are some shows in the groups.
+    """
+    is_new = grouping.class_of_group < 0
+    in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
+    named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
+    share = float(is_new[in_use].mean())
+    return max(named, min(_MOST_NEW, share * len(unlabeled) / int(unlabeled.sum())))
+
+
+def _given_labels(
+    path: Path,
+    store: EmbeddingStore,
+    grouping: Grouping,
+    unlabeled: NDArray[np.bool_],
+    class_names: Sequence[str],
+) -> NDArray[np.int64]:
+    """Labels of a file or result for the rows of a grouping, -1 = none; classes not known yet get further numbers.
+
+    Raises:
+        DatasetError: images the store does not have, or none that it has no label for.
+    """
+    given = labels_to_use(path, store, grouping.rows, own_labels=False)
+    number = {text: label for label, text in enumerate(class_names)}
+    numbers = np.array([number.setdefault(text, len(number)) for text in given.class_names], dtype=np.int64)
+    fresh = given.labeled & unlabeled & ~store.trained_rows()[grouping.rows]
+    labels = np.full(len(grouping.rows), -1, dtype=np.int64)
+    labels[fresh] = numbers[given.labels[fresh]]
+    trained = int((given.labeled & ~fresh).sum())
+    if trained:
+        current_progress().warning(f"{path}: {trained} images left out, since training could use their label")
+    if not fresh.any():
+        raise DatasetError(str(path), "training could use the label of every image", "Label other images.")
+    return labels
+
+
+def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]) -> None:
+    """Warn of what the numbers cannot show."""
+    progress = current_progress()
+    if saw == "yes":
+        progress.warning(
+            "the network was trained with the labels that are hidden here, so that their images look easier than "
+            "others: confidences are likely too high, and how many answers are right cannot be expected. Label a few "
+            "other images and pass --calibration-labels FILE"
+        )
+    num_labels = answers.calibration.evidence.num_labels
+    if num_labels < _FEW_LABELS:
+        progress.warning(f"calibrated on {num_labels} labels only: take the confidences as rough")
+    if (decisions == UNSURE).all():
+        progress.warning(
+            f"every image is unsure; the largest confidence is {confidence.max():.2f}: lower --min-confidence"
+        )
+
+
+def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
+    calibration, evidence = answers.calibration, answers.calibration.evidence
+    hidden = config.calibration_labels is None
+    stated = np.where(
+        evidence.named_new,
+        *(
+            named_probability(evidence.scores, evidence.named, temperature).confidence
+            for temperature in (calibration.cautious.new, calibration.cautious.known)
+        ),
+    )
+    return {
+        "method": "temperature scaling",
+        "source": "labels hidden in turn from classifier, groups and spreading"
+        if hidden
+        else "labels given for images without one",
+        "network_saw_labels": saw,
+        "labels": evidence.num_labels,
+        "rows": len(evidence.named),
+        "rows_of_new_classes": int(evidence.of_new.sum()),
+        "new_share": answers.new_share,
+        "accuracy_known": evidence.accuracy(new=False),
+        "accuracy_new": evidence.accuracy(new=True),
+        "temperature": calibration.cautious.known,
+        "temperature_new": calibration.cautious.new,
+        "classifier": CLASSIFIER,
+        "classifier_share": answers.rule.classifier_share,
+        "flow": answers.rule.alpha,
+        "before": calibration.before.to_dict(),
+        "after": calibration.after.to_dict(),
+        "aurc": risk_coverage(stated, evidence.correct).aurc,
+    }
+
+
+def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, decisions: NDArray[np.int64]) -> bytes:
+    """The table for people; an unsure image keeps its best guess."""
+    names = [*read.grouping.names, ""]  # -1: none
+    lines = [
+        [
+            store.sample_ids[int(read.rows[place])],
+            names[int(found.named[place])],
+            DECISIONS[int(decisions[place])],
+            f"{found.confidence[place]:.4f}",
+            f"{found.margin[place]:.4f}",
+            names[int(found.runner_up[place])],
+            names[int(found.best_class[place])],
+            f"{found.best_confidence[place]:.4f}",
+            names[int(read.group_ids[place])],
+            f"{found.new_chance[place]:.4f}",
+        ]
+        for place in np.flatnonzero(decisions != GIVEN)
+    ]
+    return csv_bytes(COLUMNS, lines)
+
+
+def _arrays(
+    store: EmbeddingStore, read: GroupedRows, answers: _Answers, decisions: NDArray[np.int64]
+) -> dict[str, NDArray[np.generic] | list[str]]:
+    """Columns of the result; a row with a label belongs to the group of its class, with certainty."""
+    rows, grouping = read.rows, read.grouping
+
+    def full(values: NDArray[Any], fill: float, dtype: type[np.generic]) -> NDArray[np.generic]:
+        column = np.full(store.n, fill, dtype=dtype)
+        column[rows] = values
+        return column
+
+    found, rule = answers.found, answers.rule
+    group_ids, best = found.named.copy(), found.best_class.copy()
+    if len(grouping.rows) < len(rows):
+        rule = replace(rule, rows=grouping.rows)
+    else:
+        shares = np.zeros((store.n, rule.shares.shape[1]), dtype=np.float32)
+        shares[rows] = rule.shares
+        rule = replace(rule, shares=shares)
+    for group, label in enumerate(grouping.class_of_group):
+        if label >= 0:
+            own = read.given.labels == label
+            group_ids[own] = best[own] = group
+    is_given = decisions == GIVEN
+    return {
+        "pseudo_labels": full(np.where(decisions == UNSURE, -1, group_ids), -1, np.int64),
+        "group_ids": full(group_ids, -1, np.int64),
+        "confidence": full(np.where(is_given, 1, found.confidence), 0, np.float32),
+        "expected": full(np.where(is_given, 1, answers.expected), 0, np.float32),
+        "best_class": full(best, -1, np.int64),
+        "best_confidence": full(np.where(is_given, 1, found.best_confidence), 0, np.float32),
+        "new_chance": full(np.where(is_given, 0, found.new_chance), 0, np.float32),
+        "grouped_ids": full(read.group_ids, -1, np.int64),
+        "uncalibrated_confidence": full(np.where(is_given, 1, found.uncalibrated), 0, np.float32),
+        "margin": full(np.where(is_given, 1, found.margin), 0, np.float32),
+        "decisions": full(decisions, LEFT_OUT, np.uint8),
+        "decision_names": list(DECISIONS),
+        "calibration_rows": full(answers.calibration_rows, 0, np.uint8),
+        "names": grouping.names,
+        "new_classes": (grouping.class_of_group < 0).astype(np.uint8),
+        **rule.arrays(),
+    }
+
+
+def _group_cells(
+    grouping: Grouping, found: Confidences, decisions: NDArray[np.int64], unlabeled: NDArray[np.bool_]
+) -> list[list[Cell]]:
+    cells: list[list[Cell]] = []
+    for group, name in enumerate(grouping.names):
+        mine = unlabeled & (found.named == group)
+        kind = "new" if grouping.class_of_group[group] < 0 else "known"
+        mean = float(found.confidence[mine].mean()) if mine.any() else float("nan")
+        cells.append([name, kind, int(mine.sum()), int((decisions[mine] != UNSURE).sum()), mean])
+    return cells
+
+
+def _tables(
+    counts: dict[str, int], expected: float | None, cells: list[list[Cell]], calibration: Calibration
+) -> tuple[Table, ...]:
+    evidence = calibration.evidence
+    checked: list[Cell] = [
+        evidence.num_labels,
+        percent(evidence.accuracy(new=False)),
+        percent(evidence.accuracy(new=True)),
+        calibration.cautious.known,
+        calibration.before.ece,
+        calibration.after.ece,
+    ]
+    return (
+        Table("groups of the unlabeled images", ["group", "kind", "images", "sure", "mean confidence"], cells),
+        Table(
+            "calibration",
+            ["labels", "known right %", "new right %", "temperature", "ECE before", "ECE after"],
+            [checked],
+        ),
+        Table(
+            "answers",
+            [*counts, *(() if expected is None else ("expected right %",))],
+            [[*counts.values(), *(() if expected is None else (percent(expected),))]],
+        ),
+    )

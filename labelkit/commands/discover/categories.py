@@ -1,0 +1,233 @@
+"""Discover classes in a store: how many there are, and which image belongs to which."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.group_tree import group_tree
+from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.stable_ids import Groups, lasting_ids, read_earlier
+from labelkit.commands.discover.class_number import judge_class_number
+from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import StoreError
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import check_new_result, write_result
+
+_PARAMETERS = ("criterion", "seed", "split", "min_size")
+
+
+@dataclass(frozen=True)
+class _Classes:
+    """Classes of some rows.
+
+    Attributes:
+        ids: (n,) int64, number of the class of each row.
+        labels: (k,) int64, label of each class, -1 = a new one.
+        centroids: (k, d), if there are any.
+        confidence: (n,) float32, if there is one.
+    """
+
+    ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    centroids: NDArray[np.floating] | None = None
+    confidence: NDArray[np.float32] | None = None
+
+
+def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
+    """Choose the number of classes, unless it is given, then cut a tree of the rows, of length 1, into so many.
+
+    Raises:
+        StoreError: the store cannot be used.
+        DatasetError: it has no labels that may be used, and the criterion needs some.
+        ConfigError: bounds that leave no choice, more classes than rows, or nowhere to draw.
+    """
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    labels = given.labels
+    params = {name: getattr(config, name) for name in _PARAMETERS}
+    # what makes the groups, for who makes them again
+    params |= {"grouping": "tree"} | ({} if config.num_classes is None else {"num_classes": config.num_classes})
+    _check_name(config, store, params)
+    earlier = read_earlier(config, config.result or "categories")
+    # a tree goes through the rows a few times, k-means until it ends
+    features = stored_rows(store, rows, unit=True, in_blocks=config.criterion != "published")
+    started = time.monotonic()
+    with current_progress().task("a tree of groups", total=None):
+        tree = group_tree(features, labels, generator=keyed_generator(config.seed, "cluster"))
+    judgement = judge_class_number(config, given.where, features, labels, tree)
+    for note in judgement.notes:
+        current_progress().message(note)
+    if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
+        current_progress().warning(
+            "the network was trained with labels of these classes, which it tells apart better than others: there are "
+            "likely more classes than the numbers say"
+        )
+    ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
+    seconds = time.monotonic() - started
+    if count < judgement.choice.best:
+        current_progress().message(
+            f"{count} classes instead of {judgement.choice.best}: there are no more with --min-size "
+            f"{config.min_size} or more images"
+        )
+    of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
+    evidence = judgement.to_json()
+    result = _write(
+        store,
+        config,
+        rows,
+        _Classes(ids, of_class, _means(features, ids, count)),
+        given,
+        earlier,
+        params={
+            **params,
+            "min_classes": judgement.searched[0],
+            "max_classes": judgement.searched[1],
+            **({"labels": given.source} if given.source else {}),
+            **evidence,
+        },
+        extra={**evidence, "seconds": round(seconds, 2)},
+        table=judgement.table(),
+    )
+    if config.plot is None:
+        return result
+    from labelkit.commands.common.images.plots import write_class_number_plot  # matplotlib takes a second to load
+
+    plot = write_class_number_plot(config.plot, judgement.choice)
+    return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
+
+
+def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """(k, d) mean row of each group; none is empty."""
+    sums = np.zeros((count, features.shape[1]))
+    for where, part in parts_of(features):
+        np.add.at(sums, ids[where], part.astype(np.float64))
+    return np.asarray(sums / np.bincount(ids, minlength=count)[:, None])
+
+
+def _check_name(
+    config: DiscoverCategoriesConfig | DiscoverHeadConfig, store: EmbeddingStore, params: dict[str, object]
+) -> None:
+    """Find out before the work that the result cannot get its name."""
+    kind = config.command[1]
+    check_new_result(
+        store,
+        config.result or kind,
+        overwrite=config.overwrite,
+        kind="classes",
+        stage=f"discover {kind}",
+        params=params,
+    )
+
+
+def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
+    """Assign every row to the class of its largest stored logit.
+
+    Raises:
+        StoreError: the store has no logits.
+    """
+    store = open_store(config.index)
+    if "logits" not in store.extras:
+        raise StoreError(
+            f"{store.path}:/logits",
+            "is not there: the model had no classifier, its classes are not those of the labels here, or embed ran "
+            "with --no-logits",
+            "Embed what a method with a classifier was trained on, by its checkpoint, or use `labelkit discover "
+            "categories`.",
+        )
+    _check_name(config, store, {"temperature": config.temperature})
+    logits = store.extras["logits"]
+    outputs = logits.shape[1]
+    # embed writes the columns of the old classes first, in class order; the others are anonymous
+    old = np.flatnonzero(store.old_classes) if store.old_classes is not None else np.zeros(0, dtype=np.int64)
+    class_of_output = np.full(outputs, -1, dtype=np.int64)
+    class_of_output[: len(old)] = old
+    cluster_ids, confidence = np.empty(store.n, dtype=np.int64), np.empty(store.n, dtype=np.float32)
+    for where, part in parts_of(StoredRows(logits, in_blocks=True)):
+        cluster_ids[where] = part.argmax(axis=1)
+        shifted = part - part.max(axis=1, keepdims=True)
+        confidence[where] = 1 / np.exp(shifted / config.temperature).sum(axis=1)
+    return _write(
+        store,
+        config,
+        np.arange(store.n),
+        _Classes(cluster_ids, class_of_output, confidence=confidence),
+        labels_to_use(None, store, np.arange(store.n, dtype=np.int64)),
+        read_earlier(config, config.result or "head"),
+        params={"num_classes": outputs, "temperature": config.temperature},
+        extra={"num_classes": outputs},
+        table=None,
+    )
+
+
+def _write(
+    store: EmbeddingStore,
+    config: DiscoverCategoriesConfig | DiscoverHeadConfig,
+    rows: NDArray[np.int64],
+    found: _Classes,
+    given: GivenLabels,
+    earlier: Groups | None,
+    *,
+    params: dict[str, object],
+    extra: dict[str, object],
+    table: Table | None,
+) -> SimpleResult:
+    """Give classes the ids of an earlier run, write them beside the store, and say what they are."""
+    classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
+    overlap = config.keep_overlap
+    lasting = lasting_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)
+    pseudo_labels = np.full(store.n, -1, dtype=np.int64)
+    pseudo_labels[rows] = lasting.ids[found.ids]
+    names, is_new = lasting.names(found.labels, given.class_names), lasting.new_classes(found.labels)
+    arrays: dict[str, NDArray[np.generic] | list[str]] = {
+        "pseudo_labels": pseudo_labels,
+        "names": names,
+        "new_classes": is_new.astype(np.uint8),
+        **lasting.arrays(),
+        **labeled_array(store, rows, given),
+    }
+    if found.centroids is not None:
+        arrays["centroids"] = lasting.place(found.centroids.astype(np.float32))
+    if found.confidence is not None:
+        arrays["confidence"] = found.confidence
+    kind = config.command[1]
+    name = config.result or kind
+    path = write_result(
+        store,
+        name,
+        kind="classes",
+        arrays=arrays,
+        params={**params, **lasting.params()},
+        stage=f"discover {kind}",
+        overwrite=config.overwrite,
+    )
+    sizes = np.bincount(pseudo_labels[rows], minlength=len(names))
+    with_label = np.bincount(pseudo_labels[rows][given.labeled], minlength=len(names))
+    cells: list[list[Cell]] = [
+        [j, names[j], "new" if is_new[j] else "old", int(sizes[j]), int(with_label[j])]
+        for j in np.flatnonzero(~lasting.retired).tolist()
+    ]
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": name,
+        "path": path,
+        **extra,
+        **lasting.to_json(),
+        "classes": [
+            {"id": row[0], "name": row[1], "new": row[2] == "new", "images": row[3], "labeled": row[4]} for row in cells
+        ],
+    }
+    columns = ["id", "name", "kind", "images", "labeled"]
+    tables = [] if table is None else [table]
+    tables.append(Table("classes", columns, cells))
+    return SimpleResult(values, (path,), tuple(tables))

@@ -1,0 +1,265 @@
+"""Judge how many classes the rows of a store fall into: given, by a test and a tree of groups, or as published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.class_number import ClassNumberChoice, by_density, by_separation, class_numbers
+from labelkit.algorithms.group_tree import GroupTree
+from labelkit.algorithms.over_clustering import estimate_num_classes
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.algorithms.unlabeled_classes import label_coverage
+from labelkit.commands.common.contradiction import contradiction
+from labelkit.commands.common.results import Cell, Table
+from labelkit.commands.discover.options import DiscoverCategoriesConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.progress import current_progress
+
+#: Rows of which all pairs are compared, to test and to count dense groups.
+_MOST_ROWS = 3000
+# Labeled rows used of each class with labels, even where few rows are drawn.
+_LABELS_KEPT = 10
+# The range is widened up to here where its end fits best.
+_MOST_TRIED = 1000
+_NUM_INITS = 10
+#: Level of the test whether every class has a label.
+RISK = 0.05
+#: Up to here it is open if what is missed lies as far from all classes as these from each other. There are others then
+#: if they seem to be half as many as those with labels: of fewer, to invent some costs more than to miss some.
+UNCLEAR_RISK = 0.35
+SEPARATE = 0.95
+UNCLEAR_MANY = 1.5
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The number of classes with its evidence.
+
+    Attributes:
+        choice: number, interval, and curve.
+        searched: smallest and largest number that was to be tried.
+        notes: what limits the evidence, for people.
+        is_lower_bound: the choice is the largest number that was tried: there are at least so many.
+        is_upper_bound: it is the fewest that ``--min-classes`` allowed: at most so many.
+        chance_all_labeled: p-value of "every class has a label", if it was tested.
+    """
+
+    choice: ClassNumberChoice
+    searched: tuple[int, int]
+    notes: tuple[str, ...] = ()
+    is_lower_bound: bool = False
+    is_upper_bound: bool = False
+    chance_all_labeled: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return number, interval, curve, and how they came about."""
+        choice = self.choice
+        return {
+            "num_classes": choice.best,
+            "is_lower_bound": self.is_lower_bound,
+            "is_upper_bound": self.is_upper_bound,
+            "interval": [choice.low, choice.high],
+            "searched": list(self.searched),
+            "curve": [[number, score] for number, score in zip(choice.numbers, choice.scores, strict=True)],
+            "notes": list(self.notes),
+            "chance_all_classes_labeled": self.chance_all_labeled,
+        }
+
+    def table(self) -> Table | None:
+        """Return number and interval; ``None`` if the number was given or follows from the labels."""
+        choice = self.choice
+        if len(choice.numbers) == 1:
+            return None
+        bound = "at least " if self.is_lower_bound else "at most " if self.is_upper_bound else ""
+        cells: list[Cell] = [f"{bound}{choice.best}", choice.low, None if self.is_lower_bound else choice.high]
+        return Table("how many classes?", ["classes", "likely from", "to"], [cells])
+
+
+def judge_class_number(
+    config: DiscoverCategoriesConfig,
+    where: str,
+    features: StoredRows,
+    labels: NDArray[np.int64],
+    tree: GroupTree,
+) -> Judgement:
+    """Choose the number of classes.
+
+    Args:
+        config: criterion and bounds.
+        where: file that the labels are from, for messages.
+        features: (n, d) as they are to be clustered.
+        labels: (n,) classes that may be used, -1 where there is none.
+        tree: of these.
+
+    Raises:
+        DatasetError: no labels for a criterion that needs them, or rows that tell nothing.
+        ConfigError: bounds that leave no choice.
+    """
+    num_old = len(tree.labels)
+    if config.num_classes is not None:
+        return _given(config, config.num_classes, tree)
+    if config.new_classes not in ("auto", "some"):
+        number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
+        if number < 1:
+            raise DatasetError(where, "has no labels that may be used, and --new-classes none", "Give labels.")
+        return _given(config, number, tree)
+    if config.criterion == "published":
+        return _published(config, where, features[:], labels, tree.most)
+    if num_old == 1 and (labels >= 0).all():
+        problem = f"all {len(labels)} rows have a label of the same class, so that there is nothing to discover"
+        raise DatasetError(str(config.index), problem, "Add images without a label, or pass --no-own-labels.")
+    return _estimated(config, features, labels, tree)
+
+
+def _given(config: DiscoverCategoriesConfig, number: int, tree: GroupTree) -> Judgement:
+    """Take a number that is known."""
+    least = len(tree.labels)
+    option = "--num-classes" if config.num_classes is not None else "--new-classes"
+    if number < least:
+        raise ConfigError("--num-classes", f"{number} is fewer than the {least} classes with labels", "Raise it.")
+    if number > tree.most:
+        problem = f"{number} classes, but a tree of the {len(tree.leaves):,} rows is made of {tree.most:,} small groups"
+        raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
+    choice = ClassNumberChoice(number, number, number, (number,), (1.0,))
+    return Judgement(choice, (number, number), ("the number of classes was given",))
+
+
+def _estimated(
+    config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: GroupTree
+) -> Judgement:
+    """Test whether there are classes without a label; if so, take as many as are as separate as those with one."""
+    num_old = len(tree.labels)
+    used = _rows_to_use(config, labels, tree.labels)
+    rows = np.asarray(features[used])
+    if (labels >= 0).all():
+        return replace(_given(config, num_old, tree), notes=())
+    if (rows == rows[0]).all():
+        problem = f"the {len(labels)} rows are all equal, so that nothing tells classes apart"
+        raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
+    wrong = contradiction(lambda places: features[places], labels, config.seed)
+    notes = [wrong] if wrong is not None else []
+    chance = None
+    if config.new_classes == "auto" and config.min_classes is None and num_old > 1:
+        with current_progress().task("are all classes labeled?", total=None):
+            coverage = label_coverage(
+                rows, labels[used], generator=keyed_generator(config.seed, "classes without a label")
+            )
+        chance = coverage.chance
+        if chance > (UNCLEAR_RISK if coverage.separation >= SEPARATE else RISK):
+            return _no_others(config, tree, chance, notes)
+        notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
+    low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
+    numbers = class_numbers(low, high)
+    with current_progress().task("number of classes", total=None):
+        choice = by_separation(tree, numbers) if num_old > 1 else by_density(rows, numbers)
+    if num_old < 2:
+        notes.append("labels in two classes or more would narrow the interval")
+    if chance is not None and chance > RISK and choice.best < UNCLEAR_MANY * num_old:
+        return _no_others(config, tree, chance, notes[1:])
+    judgement = Judgement(
+        choice,
+        (low, high),
+        is_lower_bound=choice.best == high and low < high,
+        is_upper_bound=choice.best == low and low > max(2, num_old) and low < high,
+        chance_all_labeled=chance,
+    )
+    return replace(judgement, notes=(*notes, *_note_of_end(judgement)))
+
+
+def _no_others(config: DiscoverCategoriesConfig, tree: GroupTree, chance: float, notes: Sequence[str]) -> Judgement:
+    """Take the classes with labels for all."""
+    number = len(tree.labels)
+    said = (
+        f"these {number} classes seem to be all: as many images lie apart from the labels in {100 * chance:.0f} of 100 "
+        "draws where all classes have some. If there are others: --new-classes some, or their number"
+    )
+    return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
+
+
+def _note_of_end(judgement: Judgement) -> list[str]:
+    """Say that the choice is no answer but a bound, and what to do."""
+    best = judgement.choice.best
+    if judgement.is_upper_bound:
+        return [f"at most {best} classes: the fewest that --min-classes allowed fit best; lower it"]
+    if judgement.is_lower_bound:
+        return [f"at least {best} classes: the most that were tried fit best; raise --max-classes, or label more"]
+    return []
+
+
+def _rows_to_use(
+    config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Draw so many rows that all pairs of them can be compared, with some labeled ones of each class."""
+    if len(labels) <= _MOST_ROWS:
+        return np.arange(len(labels), dtype=np.int64)
+    kept = max(1, min(_LABELS_KEPT, _MOST_ROWS // max(1, 2 * len(classes))))
+    order = keyed_generator(config.seed, "class number").permutation(len(labels))
+    first = [order[labels[order] == label][:kept] for label in classes]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[np.concatenate([*first, np.empty(0, dtype=np.int64)])] = True
+    others = order[~chosen[order]]
+    chosen[others[: max(0, _MOST_ROWS - int(chosen.sum()))]] = True
+    return np.flatnonzero(chosen)
+
+
+def _bounds(
+    config: DiscoverCategoriesConfig, num_old: int, most: int, num_rows: int, share: int = 3
+) -> tuple[int, int]:
+    """Return the smallest and the largest number to try; by itself the largest is one in ``share`` rows."""
+    least = max(2, num_old)
+    for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
+        if number is not None and number < num_old:
+            raise ConfigError(name, f"{number} is fewer than the {num_old} classes with labels", "Raise it.")
+    if least > most:
+        problem = f"{num_rows} rows are too few to tell {least} classes or more"
+        raise DatasetError(str(config.index), problem, "Embed more images.")
+    low = max(config.min_classes or 0, least)
+    high = config.max_classes or min(most, max(low, min(_MOST_TRIED, num_rows // share)))
+    if not low <= high <= most:
+        at_fault = "--min-classes" if low > most else "--max-classes"
+        problem = f"cannot search from {low} to {high} classes among {num_rows} rows"
+        raise ConfigError(at_fault, problem, f"Choose it between {least if low > most else low} and {most}.")
+    return low, high
+
+
+def _published(
+    config: DiscoverCategoriesConfig, where: str, features: NDArray[np.float32], labels: NDArray[np.int64], most: int
+) -> Judgement:
+    """Run GCD's search, over more numbers while the most that were tried fit best."""
+    labeled = labels >= 0
+    if not labeled.any():
+        problem = "has no labels that may be used, and --criterion published needs some"
+        raise DatasetError(where, problem, "Embed a data set with labels, or leave --criterion out.")
+    num_old, count = len(np.unique(labels[labeled])), int(labeled.sum())
+    low, high = _bounds(config, num_old, most, len(labels), share=10)
+    notes: list[str] = []
+    while True:
+        with current_progress().task("number of classes", total=None) as task:
+            found = estimate_num_classes(
+                features,
+                labels,
+                labeled,
+                k_min=low,
+                k_max=high,
+                seed=config.seed,
+                num_inits=_NUM_INITS,
+                progress=lambda number, score: task.advance(1, classes=number, score=round(score, 4)),
+            )
+        further = min(2 * high, most, _MOST_TRIED)
+        if config.max_classes is not None or found.best < high or further <= high:
+            break
+        notes.append(f"{high} classes, the most that were tried, fitted best; so up to {further} were tried")
+        high = further
+    numbers, scores = zip(*sorted(found.curve), strict=True)
+    top = max(scores)
+    # as if one label more were right and one more wrong: a share of 1 among few has an error too
+    moved = (top * count + 1) / (count + 2)
+    near = [number for number, score in found.curve if score >= top - np.sqrt(moved * (1 - moved) / (count + 2))]
+    choice = ClassNumberChoice(found.best, min(near), max(near), numbers, scores)
+    judgement = Judgement(choice, (low, high), is_lower_bound=found.best == numbers[-1] and low < high)
+    return replace(judgement, notes=(*notes, *_note_of_end(judgement)))

@@ -1,0 +1,402 @@
+"""Grow a few labels: give the images of a store that are surest, or most telling, the label of their class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.embeddings import check_features, split_rows
+from labelkit.commands.common.labels import GivenLabels, labels_to_use
+from labelkit.commands.common.outputs import check_output
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.commands.discover.tables import FoundImage, found_table_text
+from labelkit.data.splits import few_labels_split
+from labelkit.errors import DatasetError, Mismatch
+from labelkit.formatting import percent
+from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, CriticalReport
+from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
+from labelkit.methods.few_labels.searches import search_confident, search_critical
+from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import check_new_result, write_result
+
+FoundT = TypeVar("FoundT", bound=Discovery)
+
+RESULT_KIND = "discovered"
+
+SOURCES = ("unlabeled", "given", "discovered")
+"""What ``sources`` of the result holds, by number."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a discovery works on."""
+
+    store: EmbeddingStore
+    rows: NDArray[np.int64]
+    given: GivenLabels
+    count: Count
+    table_path: Path
+    name: str
+
+
+def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
+    """Label the images nearest to the mean of a class.
+
+    Raises:
+        StoreError: a store cannot be used, or the stores are not of the same images.
+        DatasetError: labels that cannot be used: none, of one class only, none of some class.
+        ConfigError: files that would be overwritten.
+    """
+    task = _prepare(config, "snowball")
+    stores = [task.store, *(_same_images(path, task.store) for path in config.fuse_with)]
+    features = [check_features(store, task.rows) for store in stores]
+
+    def find() -> Discovery:
+        return search_confident(
+            config,
+            features,
+            task.given.labels,
+            task.count,
+            config.rounds,
+            select=config.select,
+            seed=config.seed,
+            num_classes=len(task.given.class_names),
+            class_names=task.given.class_names,
+        )
+
+    found = _run(find)
+    score = "mean rank" if config.fusion == "rank" else "distance"
+    params = {"fused": [store.content_digest for store in stores[1:]]}
+    return _finish(config, task, found, found.distance, score, params, {})
+
+
+def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
+    """Label images near the means of the classes whose labeled neighbors are of several classes.
+
+    Raises:
+        StoreError: the store cannot be used.
+        DatasetError: labels that cannot be used: none, of one class only, none of some class.
+        ConfigError: files that would be overwritten.
+    """
+    task = _prepare(config, "lmcs")
+    features = check_features(task.store, task.rows)
+    labeled_classes = len(np.unique(task.given.labels[task.given.labels >= 0]))
+    beta = 1 / labeled_classes if config.beta == "auto" else config.beta
+
+    def find() -> CriticalDiscovery:
+        return search_critical(
+            config,
+            features,
+            task.given.labels,
+            task.count,
+            config.rounds,
+            num_classes=len(task.given.class_names),
+            class_names=task.given.class_names,
+        )
+
+    found = _run(find)
+    by_distance = config.criterion == "min_distance"
+    arrays: dict[str, NDArray[Any]] = {"discovered_entropy": found.entropy, "discovered_soft": found.soft}
+    return _finish(
+        config,
+        task,
+        found,
+        found.distance if by_distance else found.entropy,
+        "distance" if by_distance else "entropy",
+        {"beta": beta, "disagreement": jsonable(found.disagreement)},
+        arrays,
+    )
+
+
+def _prepare(config: DiscoverFewConfig, default_name: str) -> _Task:
+    """Read everything that can be refused."""
+    store = open_store(config.index)
+    name = config.result or default_name
+    table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
+    check_output(config, table_path, "csv", "--csv", "--result")
+    check_new_result(
+        store,
+        name,
+        overwrite=config.overwrite,
+        kind=RESULT_KIND,
+        stage=" ".join(config.command),
+        params=_params(config),
+    )
+    rows = split_rows(store, config.split)
+    given = _given_labels(config, store, rows)
+    _check_classes(config, given)
+    sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
+    count: Count = config.count
+    if config.per_class is not None:
+        count = [config.per_class if size else 0 for size in sizes.tolist()]
+    return _Task(store, rows, given, count, table_path, name)
+
+
+def _params(config: DiscoverFewConfig) -> dict[str, object]:
+    return dict(config.to_yaml_dict(operational=False))
+
+
+def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
+    """Refuse labels that no discovery can work with.
+
+    Raises:
+        DatasetError: of one class only, or none of some class.
+    """
+    where = given.where
+    sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
+    there, missing = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
+    if len(there) == 1:
+        raise DatasetError(
+            where,
+            f"all {int(sizes.sum())} labels that may be used are of one class, {given.class_names[there[0]]!r}",
+            "Label images of at least two classes: there is nothing to tell apart.",
+        )
+    if len(missing) and config.missing_class == "error":
+        names = ", ".join(repr(given.class_names[label]) for label in missing[:5])
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise DatasetError(
+            where,
+            f"{len(missing)} of {len(sizes)} classes have no label that may be used: {names}{more}",
+            "Label an image of each (--labels FILE), or pass --missing-class skip: no image is then called that.",
+        )
+    if (
+        len(there)
+        and sizes[there].min() < sizes[there].max()
+        and config.per_class is None
+        and config.balance != "global"
+    ):
+        current_progress().message(
+            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; what is found is shared out "
+            "like them (--per-class gives each the same)"
+        )
+
+
+def _label_source(config: DiscoverFewConfig, given: GivenLabels) -> str:
+    if config.num_labels is not None:
+        return "drawn"
+    return next(iter(given.source), "store")
+
+
+def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
+    """Open a further store of the same images.
+
+    Raises:
+        Mismatch: its images are others.
+    """
+    store = open_store(path)
+    mine, theirs = set(first.sample_ids), set(store.sample_ids)
+    if mine != theirs:
+        only = [(name, first.path) for name in sorted(mine - theirs)[:1]]
+        only += [(name, store.path) for name in sorted(theirs - mine)[:1]]
+        examples = ", ".join(f"{name} only in {holder}" for name, holder in only)
+        raise Mismatch(
+            str(store.path),
+            f"holds other images than {first.path}: {len(mine & theirs)} of {first.n} and {store.n} are in both "
+            f"({examples})",
+            "Embed the same data set and split with both networks.",
+        )
+    return store  # rows of a store are sorted by name, so that row i is the same image in both
+
+
+def _run(find: Callable[[], FoundT]) -> FoundT:
+    with current_progress().task("looking for images", total=None):
+        found = find()
+    for warning in found.warnings:
+        current_progress().warning(warning)
+    return found
+
+
+def _finish(
+    config: DiscoverFewConfig,
+    task: _Task,
+    found: Discovery,
+    scores: NDArray[np.float64],
+    score_name: str,
+    params: Mapping[str, object],
+    arrays: Mapping[str, NDArray[Any]],
+) -> SimpleResult:
+    """Write result and table, and report."""
+    given = task.given
+    if found.exhausted:
+        wanted = sum(report.quota for report in found.per_class if report.quota is not None)
+        asked = f" of {wanted}" if config.balance == "balanced" else ""
+        current_progress().warning(
+            f"fewer images than asked for: found {len(found.indices)}{asked}, no more candidates"
+        )
+    path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
+    errors = None
+    truth = given.truth[found.indices]
+    if (truth >= 0).any():
+        errors = discovery_errors(
+            found.labels, truth, found.round, found.rank, num_given=int((given.labels >= 0).sum())
+        )
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": task.name,
+        "path": path,
+        "csv": task.table_path,
+        "rows": len(task.rows),
+        "labels": int((given.labels >= 0).sum()),
+        "discovered": len(found.indices),
+        "exhausted": found.exhausted,
+        "score": score_name,
+        "warnings": list(found.warnings),
+        "per_class": [{"class": given.class_names[report.label], **asdict(report)} for report in found.per_class],
+        "truth": None if errors is None else _errors_json(errors, given.class_names),
+    }
+    return SimpleResult(values, (path, task.table_path), tuple(_tables(task, found, errors)))
+
+
+def _write(
+    config: DiscoverFewConfig,
+    task: _Task,
+    found: Discovery,
+    scores: NDArray[np.float64],
+    params: Mapping[str, object],
+    arrays: Mapping[str, NDArray[Any]],
+) -> Path:
+    """Write the result and the table; return where the result is."""
+    store, given, rows = task.store, task.given, task.rows
+    pseudo_labels, sources = np.full(store.n, -1, dtype=np.int64), np.zeros(store.n, dtype=np.uint8)
+    pseudo_labels[rows] = found.grown(given.labels)
+    sources[rows[given.labels >= 0]] = SOURCES.index("given")
+    sources[rows[found.indices]] = SOURCES.index("discovered")
+    path = write_result(
+        store,
+        task.name,
+        kind=RESULT_KIND,
+        arrays={
+            "pseudo_labels": pseudo_labels,
+            "names": list(given.class_names),
+            "sources": sources,
+            "source_names": list(SOURCES),
+            "discovered_rows": rows[found.indices],
+            "discovered_labels": found.labels,
+            "discovered_scores": scores,
+            "discovered_distance": found.distance,
+            "discovered_round": found.round,
+            "discovered_rank": found.rank,
+            **arrays,
+        },
+        params={
+            **_params(config),
+            "given": int((given.labels >= 0).sum()),
+            "label_source": _label_source(config, given),
+            **({"labels": given.source} if given.source else {}),
+            "exhausted": found.exhausted,
+            "per_class_report": [jsonable(asdict(report)) for report in found.per_class],
+            **params,
+        },
+        stage=" ".join(config.command),
+        overwrite=config.overwrite,
+    )
+    columns = zip(rows[found.indices], found.labels, scores, found.rank, found.round, strict=True)
+    table = [
+        FoundImage(store.sample_ids[int(row)], given.class_names[label], float(score), int(rank), int(number))
+        for row, label, score, rank, number in columns
+    ]
+    commit_bytes(task.table_path, found_table_text(table))
+    return path
+
+
+def _errors_json(errors: DiscoveryErrors, class_names: tuple[str, ...]) -> dict[str, object]:
+    return {
+        **errors.to_dict(),
+        "per_round": [
+            {"round": share.number, "found": share.found, "wrong": share.wrong, "error": share.error}
+            for share in errors.per_round
+        ],
+        "per_class": [
+            {"class": class_names[share.number], "found": share.found, "wrong": share.wrong, "error": share.error}
+            for share in errors.per_class
+        ],
+    }
+
+
+def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> list[Table]:
+    given, names = task.given, task.given.class_names
+    sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(names))
+    wrong_of = {} if errors is None else {share.number: share for share in errors.per_class}
+    critical = isinstance(found, CriticalDiscovery)
+    columns = ["class", "labels", "candidates", *(["confined", "ambiguous"] if critical else [])]
+    columns += ["wanted", "found", "distance", *(["wrong", "error %"] if errors else [])]
+    cells: list[list[Cell]] = []
+    for label in np.flatnonzero(sizes).tolist():
+        reports = [report for report in found.per_class if report.label == label]
+        near, far = np.array([report.nearest for report in reports]), np.array([report.farthest for report in reports])
+        taken = sum(report.taken for report in reports)
+        row: list[Cell] = [names[label], int(sizes[label]), reports[0].candidates]
+        if critical:
+            told = [report for report in reports if isinstance(report, CriticalReport)]
+            row += [sum(report.confined for report in told), sum(report.disagreeing for report in told)]
+        quotas = [report.quota for report in reports if report.quota is not None]
+        row += [sum(quotas) if quotas else None, taken]
+        row.append(f"{np.nanmin(near):.3g} - {np.nanmax(far):.3g}" if taken else None)
+        if errors is not None:
+            share = wrong_of.get(label)
+            row += [None, None] if share is None else [share.wrong, percent(share.error)]
+        cells.append(row)
+    tables = [Table("classes", columns, cells)]
+    held = int(sizes.sum())
+    rounds: list[list[Cell]] = []
+    wrong_in = {} if errors is None else {share.number: share for share in errors.per_round}
+    for number in range(1, max((report.round for report in found.per_class), default=0) + 1):
+        size = int((found.round == number).sum())
+        held += size
+        line: list[Cell] = [number, size, held]
+        if errors is not None:
+            share = wrong_in.get(number)
+            line += [None, None] if share is None else [share.wrong, percent(share.error)]
+        rounds.append(line)
+    tables.append(Table("rounds", ["round", "found", "labels then", *(["wrong", "error %"] if errors else [])], rounds))
+    if errors is not None and errors.precision_of_first:
+        first = errors.precision_of_first
+        tables.append(
+            Table(
+                "right, in % of the first by rank",
+                [str(number) for number in first],
+                [[percent(share) for share in first.values()]],
+            )
+        )
+    return tables
+
+
+def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> GivenLabels:
+    """Return the labels of some rows, at least one, or a draw of those of the store.
+
+    Raises:
+        DatasetError: there are none, a file names images that are not there, or too many are to be drawn.
+    """
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    if config.num_labels is not None:
+        truth, class_names = given.truth, given.class_names
+        if not (truth >= 0).any():
+            raise DatasetError(
+                str(store.path), "has no labels to draw from", "Embed a data set with labels, or pass --labels FILE."
+            )
+        split = few_labels_split(
+            truth,
+            truth >= 0,
+            len(class_names),
+            total=config.num_labels,
+            seed=config.label_seed,
+            class_names=class_names,
+        )
+        return GivenLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
+    if not given.labeled.any():
+        raise DatasetError(
+            given.where,
+            "has no labels that may be used, and this needs some of every class",
+            "Label a few images in a file path,label and pass --labels FILE"
+            + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
+        )
+    return given

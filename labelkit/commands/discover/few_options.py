@@ -1,0 +1,160 @@
+"""Options of growing a few labels (``discover snowball``, ``discover lmcs``) and of ``show discovered``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.methods.few_labels.search_options import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
+from labelkit.options.index import IndexConfig
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import (
+    STORE,
+    AddedLabelsOption,
+    OverwriteOption,
+    SheetOption,
+    SplitOption,
+    StoredImagesOptions,
+    TableOption,
+)
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_LABELS: JsonDict = {"panel": "Labels"}
+_NUMBER: JsonDict = {"panel": "How many"}
+_RULE: JsonDict = {"panel": "Discovery"}
+_IMAGES: JsonDict = {"panel": "Images"}
+
+
+class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
+    """What the discoveries that grow a few labels share."""
+
+    num_labels: int | None = Field(
+        None,
+        ge=1,
+        description="To measure how well it works: use this number of the store's labels, the same in each class, "
+        "and hide the others.",
+        json_schema_extra=_LABELS,
+    )
+    label_seed: int = Field(0, ge=0, description="Seed of the draw of --num-labels.", json_schema_extra=_LABELS)
+    count: int | Literal["double"] = Field(
+        "double",
+        description="Images to find in each round. double: the number of images that have a label by then.",
+        json_schema_extra=_NUMBER,
+    )
+    per_class: int | None = Field(
+        None,
+        ge=1,
+        description="Images to find of each class in each round, instead of --count.",
+        json_schema_extra=_NUMBER,
+    )
+    rounds: int = Field(
+        1, ge=1, description="Rounds. Each counts images found before as labeled.", json_schema_extra=_NUMBER
+    )
+
+    @model_validator(mode="after")
+    def _one_choice_of_labels_and_number(self) -> DiscoverFewConfig:
+        if self.labels is not None and self.num_labels is not None:
+            raise ValueError("give labels by --labels FILE or --num-labels N, not both")
+        if self.count != "double" and self.count < 0:
+            raise ValueError(f"count must be >= 0, or double (value {self.count})")
+        if self.per_class is not None and self.count != "double":
+            raise ValueError("give --count or --per-class, not both")
+        if self.per_class is not None and self.balance == "global":
+            raise ValueError("--per-class goes with --balance balanced")
+        return self
+
+
+class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
+    """``labelkit discover snowball``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
+
+    fuse_with: tuple[Path, ...] = Field(
+        (),
+        description="Further stores of the same images, comma-separated: features of other networks, which --fusion "
+        "joins.",
+        json_schema_extra=_STORE,
+    )
+    select: Literal["min", "far", "random", "max"] = Field(
+        "min",
+        description="Which of the images nearest to a class to take. min: the nearest; far: the farthest of a "
+        "confident set; random; max: the farthest.",
+        json_schema_extra=_RULE,
+    )
+    seed: int = Field(0, ge=0, description="Seed of --select random.", json_schema_extra=_RULE)
+
+    @model_validator(mode="after")
+    def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
+        if self.fuse_with and self.fusion == "none":
+            raise ValueError("--fuse-with needs --fusion: distance, cascade or rank")
+        if not self.fuse_with and (self.fusion != "none" or self.fusion_scale):
+            raise ValueError("--fusion and --fusion-scale need further stores: --fuse-with B.h5,C.h5")
+        return self
+
+
+class DiscoverLMCSConfig(CriticalSearchOptions, DiscoverFewConfig):
+    """``labelkit discover lmcs``."""
+
+    command: ClassVar[tuple[str, ...]] = ("discover", "lmcs")
+
+
+class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
+    """``labelkit show discovered``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "discovered")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_points": 5000,
+    }
+
+    index: Path | None = Field(
+        None, description="Store whose rows were discovered; --map needs it.", json_schema_extra=STORE
+    )
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result of discover snowball or discover lmcs; default: the one that is there.",
+        json_schema_extra=_STORE,
+    )
+    table: Path | None = Field(
+        None,
+        description="Instead of --result: a CSV with columns path,label,score,rank,round, as discover writes it, or "
+        "discovered.csv of a training run.",
+        json_schema_extra=_STORE,
+    )
+    generation: int | None = Field(
+        None,
+        ge=0,
+        description="Generation to show, of a table that has several. Default: the last.",
+        json_schema_extra=_STORE,
+    )
+    out: Path | None = Field(
+        None,
+        description="Contact sheet to write, PNG: a block per class, best rank first.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
+    )
+    map: Path | None = Field(
+        None,
+        description="2-D map to write, PNG: labeled, discovered and other images after each round.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
+    )
+    num_images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
+    classes: tuple[str, ...] | None = Field(
+        None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES
+    )
+    projection: Literal["pca", "tsne"] = Field(
+        "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_OUTPUT
+    )
+    seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_OUTPUT)
+
+    @model_validator(mode="after")
+    def _options_fit_each_other(self) -> ShowDiscoveredConfig:
+        if self.result is not None and self.table is not None:
+            raise ValueError("give --result (beside the store) or --table (a CSV), not both")
+        if self.generation is not None and self.table is None:
+            raise ValueError("--generation goes with --table")
+        return self

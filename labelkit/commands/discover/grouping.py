@@ -1,0 +1,227 @@
+"""The grouping that answers rest on: a result that is there, or one made for them first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.embeddings import check_features, unit_rows
+from labelkit.commands.common.labels import GivenLabels, class_names_of, labels_to_use
+from labelkit.commands.common.stored_predictions import classes_of_groups
+from labelkit.commands.discover.categories import discover_categories
+from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import Mismatch, StoreError
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import Result, list_results, read_result
+
+#: Rows answered together, drawn at random; the rest is answered by what these say of near rows.
+MOST_TOGETHER = 50_000
+_PREFERRED = ("head", "categories", "ss-kmeans")
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Groups of some rows of a store, the known ones named by a class.
+
+    Attributes:
+        name: of the result.
+        stage: the command that made it.
+        rows: (n,) int64, rows of the store.
+        features: (n, d) float32, as they were clustered.
+        group_ids: (n,) int64 in ``[0, k)``, as the result has them.
+        class_of_group: (k,) int64, class of the store, -1 = new.
+        names: of the groups.
+        min_size: rows of a group without a label.
+        unit_rows: whether features are embeddings scaled to length 1.
+    """
+
+    name: str
+    stage: str
+    rows: NDArray[np.int64]
+    features: NDArray[np.float32]
+    group_ids: NDArray[np.int64]
+    class_of_group: NDArray[np.int64]
+    names: list[str]
+    min_size: int = 1
+    unit_rows: bool = True
+
+
+@dataclass(frozen=True)
+class GroupedRows:
+    """Rows that a result groups, and those of them that are answered together.
+
+    Attributes:
+        grouping: these alone.
+        places: (m,) int64, where they are among all.
+        rows: (n,) int64, all rows, of the store.
+        group_ids: (n,) int64, group of each.
+        given: labels of all that may be used.
+    """
+
+    grouping: Grouping
+    places: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    group_ids: NDArray[np.int64]
+    given: GivenLabels
+
+
+def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
+    """Group the rows of the store by a tree, as ``labelkit discover categories --num-classes`` does.
+
+    Returns:
+        The file of the result, named by ``config.grouping``.
+
+    Raises:
+        StoreError: the store has no labels that may be used, or such a result already.
+        ConfigError: more clusters than rows, or fewer than classes.
+    """
+    made = discover_categories(
+        DiscoverCategoriesConfig(
+            index=config.index,
+            num_classes=num_clusters,
+            result=config.grouping,
+            labels=config.labels,
+            label_column=config.label_column,
+            own_labels=config.own_labels,
+            seed=config.seed,
+            overwrite=config.overwrite,
+        )
+    )
+    return tuple(made.made())
+
+
+def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
+    """Read the result that groups the rows, and the labels of these rows: by default those it was made with.
+
+    Raises:
+        StoreError: there is none, or it names no classes.
+        Mismatch: it belongs to another version of the store.
+    """
+    result, ids = _grouped(store, config)
+    rows = np.flatnonzero(ids >= 0)
+    if not len(rows):
+        raise StoreError(result.where, "groups no row", "Make it again on this store.")
+    given, class_of_group = _labels(store, config, result, rows, ids[rows])
+    labels = given.labels
+    params = result.params
+    group_ids = ids[rows]
+    calibrating = np.zeros(len(rows), dtype=bool)
+    if config.calibration_labels is not None and len(rows) > MOST_TOGETHER:
+        calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
+    places = rows_together(labels, calibrating, MOST_TOGETHER, config.seed)
+    features, unit = check_features(store, rows[places]), params.get("normalize") is not False
+    least = params.get("min_size")
+    grouping = Grouping(
+        name=result.name,
+        stage=result.stage,
+        rows=rows[places],
+        features=unit_rows(features) if unit else features,
+        group_ids=group_ids[places],
+        class_of_group=class_of_group,
+        names=list(result.arrays["names"]),
+        min_size=least if isinstance(least, int) and least > 0 else 1,
+        unit_rows=unit,
+    )
+    return GroupedRows(grouping, places, rows, group_ids, given)
+
+
+def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Result, NDArray[np.int64]]:
+    """Read the result that groups the rows, and the group of each row, (n,), -1 = none.
+
+    Raises:
+        StoreError: there is none, or it names no classes.
+        Mismatch: it belongs to another version of the store.
+    """
+    there = list_results(store)
+    name = config.grouping or next((name for name in _PREFERRED if name in there), None)
+    if config.num_clusters is not None:
+        name = config.grouping or "categories"
+    if name is None:
+        remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without a number."
+        if "logits" in store.extras:
+            remedy = "Run `labelkit discover head` on it first, or pass --num-clusters."
+        raise StoreError(str(store.path), "has no result that groups its rows into known classes and new ones", remedy)
+    result = read_result(store, name, allow_stale=True)
+    if result.stale:
+        problem = f"made from other content than {store.path} has now"
+        raise Mismatch(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
+    if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
+        raise StoreError(
+            result.where,
+            "does not group the rows into known classes and new ones",
+            "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
+        )
+    if config.grouping is None:
+        current_progress().message(f"groups of the result {name!r} ({result.stage})")
+    return result, np.asarray(ids, dtype=np.int64)
+
+
+def _labels(
+    store: EmbeddingStore,
+    config: DiscoverAnswerConfig,
+    result: Result,
+    rows: NDArray[np.int64],
+    group_ids: NDArray[np.int64],
+) -> tuple[GivenLabels, NDArray[np.int64]]:
+    """Labels that may be used, by default those the result was made with; and the class of each group, -1 = new.
+
+    Raises:
+        StoreError: a class with labels has no group.
+    """
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    class_names = given.class_names
+    class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
+    class_of_group = classes_of_groups(store, result, class_names)
+    labels = given.labels
+    source = given.source
+    if config.labels is None and config.own_labels and "labeled" in result.arrays:
+        # a row with a label is in the group of its class
+        used = np.asarray(result.arrays["labeled"], dtype=bool)[rows]
+        labels = np.where(used, class_of_group[group_ids], -1)
+        source = dict(result.params.get("labels") or {})
+    absent = [class_names[label] for label in np.setdiff1d(labels[labels >= 0], class_of_group)]
+    if absent and (labels < 0).any():
+        more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
+        raise StoreError(
+            result.where,
+            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, of which there are labels: "
+            "it was made without them",
+            f"Make it again with these labels: `labelkit {result.stage} ... --overwrite`.",
+        )
+    return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
+
+
+def rows_together(labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int) -> NDArray[np.int64]:
+    """Choose rows that stand for all, (m,) places in order.
+
+    At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
+    have one to calibrate with. What is left is drawn from all.
+
+    Args:
+        labels: (n,) class, -1 = none.
+        calibrating: (n,) whether a row's confidence is compared with a label of its own.
+        most: rows.
+        seed: of the draw.
+    """
+    if len(labels) <= most:
+        return np.arange(len(labels))
+    order = keyed_generator(seed, "answer-rows").permutation(len(labels))
+    known, fresh = order[labels[order] >= 0], order[calibrating[order]]
+    turns = np.empty(len(known), dtype=np.int64)
+    for label in np.unique(labels[known]):
+        own = labels[known] == label
+        turns[own] = np.arange(own.sum())
+    known = known[np.argsort(turns, kind="stable")]
+    taken = np.zeros(len(labels), dtype=bool)
+    taken[known[: max(most // 2, most - int((labels < 0).sum()))]] = True
+    taken[fresh[: most // 4]] = True
+    free = order[(labels[order] < 0) & ~taken[order]]
+    taken[free[: most - int(taken.sum())]] = True
+    return np.flatnonzero(taken)

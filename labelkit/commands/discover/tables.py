@@ -1,0 +1,99 @@
+"""Tables of discovered images, as ``discover`` and training runs write them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.files import open_regular
+from labelkit.store.csv_table import csv_bytes
+
+TABLE_COLUMNS = ("path", "label", "score", "rank", "round")
+_GENERATION = "generation"
+_ITERATION = "iteration"  # what training runs call a round
+
+
+@dataclass(frozen=True)
+class FoundImage:
+    """An image that was given a label.
+
+    Attributes:
+        sample_id: its path below the data root.
+        label: name of the class.
+        score: what it was selected by.
+        rank: from 1, best first.
+        round: from 1.
+    """
+
+    sample_id: str
+    label: str
+    score: float
+    rank: int
+    round: int
+
+
+def found_table_text(found: Sequence[FoundImage]) -> bytes:
+    """Return the table as CSV, best rank first."""
+    best_first = sorted(found, key=lambda image: image.rank)
+    lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
+    return csv_bytes(TABLE_COLUMNS, lines)
+
+
+def read_found_table(path: Path, generation: int | None = None) -> list[FoundImage]:
+    """Read a table with at least the columns ``path,label,score,rank,round``, by round and best rank first.
+
+    Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation.
+
+    Args:
+        path: the CSV file.
+        generation: of a table with a column of that name, the one to read; by default the last.
+
+    Raises:
+        DatasetError: unreadable, a column is missing, or a number is none.
+        ConfigError: there is no such generation.
+    """
+    where = str(path)
+    try:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True)
+            columns = list(reader.fieldnames or [])
+            rows = list(reader)
+    except OSError as error:
+        raise DatasetError(where, f"cannot be read: {error.strerror}", "Check its name and permissions.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DatasetError(where, f"is no table: {error}", "Give a CSV file in UTF-8.") from error
+    number_column = _ITERATION if _ITERATION in columns and "round" not in columns else "round"
+    missing = [column for column in (*TABLE_COLUMNS[:-1], number_column) if column not in columns]
+    if missing:
+        raise DatasetError(
+            where,
+            f"has no column {missing[0]!r}, found {', '.join(columns) or 'nothing'}",
+            f"Give a table with the columns {', '.join(TABLE_COLUMNS)} (or {_ITERATION}).",
+        )
+    found: list[tuple[int, FoundImage]] = []
+    for line, row in enumerate(rows, start=2):
+        try:
+            image = FoundImage(
+                row["path"], row["label"], float(row["score"]), int(row["rank"]), int(row[number_column])
+            )
+            if not math.isfinite(image.score):
+                raise ValueError(f"score {image.score}")
+            found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
+        except (TypeError, ValueError) as error:
+            raise DatasetError(
+                where, f"line {line} is not a row of such a table: {error}", "Write the table again."
+            ) from error
+    if not found:
+        raise DatasetError(where, "holds no image", "Give a table with at least one.")
+    known = sorted({number for number, _ in found})
+    if generation is not None and (_GENERATION not in columns or generation not in known):
+        told = ", ".join(map(str, known)) if _GENERATION in columns else "no column of that name"
+        raise ConfigError("--generation", f"{path} has no generation {generation} (it has: {told})", "Choose one.")
+    wanted = known[-1] if generation is None else generation
+    chosen = (image for number, image in found if number == wanted)
+    return sorted(chosen, key=lambda image: (image.round, image.rank))

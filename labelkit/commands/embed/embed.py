@@ -1,0 +1,419 @@
+"""Embed every image of a data set; a store appears once, complete."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit import __version__
+from labelkit.commands.common.embed_images import Computing, choose_computing, color_channels, onnx_network
+from labelkit.commands.common.initialize import describe_weights
+from labelkit.commands.common.locations import remember_images, remember_model
+from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
+from labelkit.commands.common.onnx_session import OnnxNetwork
+from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, patch_summary, plan_patches
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.training_data import list_dataset, warn_of_lost
+from labelkit.commands.embed.dry_run import describe_plan
+from labelkit.commands.embed.listing import as_asked, of_run
+from labelkit.commands.embed.reuse import plan_reuse
+from labelkit.commands.embed.stored_embeddings import embed_rows
+from labelkit.commands.embed.views import ViewDraws, embed_views
+from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, LimitedSource
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.views.spec import Normalize
+from labelkit.data.workers import Reader, count_workers
+from labelkit.errors import DatasetError, DivergenceError
+from labelkit.models.inference import InferenceNetwork
+from labelkit.options.embed import EmbedConfig
+from labelkit.progress import Task, current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.patch_writing import PatchRun
+from labelkit.store.patches import open_patches, patches_folder
+from labelkit.store.plans import EmbeddingPlan, continue_plan
+from labelkit.store.reuse import copy_rows
+from labelkit.store.schema import VIEWS
+from labelkit.store.shard_writing import Sharding
+from labelkit.store.writing import EmbeddingRun
+from labelkit.training.devices import Runtime
+
+
+def embed_images(config: EmbedConfig) -> SimpleResult:
+    """Embed a data set with the network of a run, a backbone, or the pixels themselves.
+
+    A killed run goes on where it stopped when the same command is given again; rows are the same bytes either way.
+
+    Raises:
+        DatasetError: no images, or too many that cannot be read.
+        CheckpointError: the run or the weights cannot be used.
+        OutputExistsError: the output is there and holds something else.
+    """
+    if config.index is not None:
+        return embed_rows(config)
+    order: NDArray[np.int64] | None = None
+    if config.checkpoint is None:
+        dataset, labeled, old_classes = as_asked(config)
+        model = embedding_network(config, dataset.in_channels)
+    else:
+        model = embedding_network(config, 3)
+        assert model.run_split is not None
+        dataset = list_dataset(config)
+        dataset, labeled, old_classes, order = of_run(config, model.run_split, model.network.num_outputs, dataset)
+    dataset, labeled = _some_images(config, dataset, labeled)
+    precision = "float32" if config.precision == "auto" else config.precision
+    runtime = Runtime(device=config.device, precision=precision, threads=config.threads)
+    describe_weights(model.network)
+    model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
+    shape = patch_shape(model.network, model.view) if config.dense else None
+    network = model.network.to(runtime.device)
+    with_logits = config.logits and order is not None and model.network.num_outputs > 0
+    computing = choose_computing(config, runtime, model, dataset, with_logits=with_logits)
+    draws = ViewDraws.of(config, dataset, model.view)
+    plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
+    reused = tuple(open_store(path) for path in config.reuse or ())
+    if reused:
+        plan = plan_reuse(config.out, plan, reused, dataset)
+    if config.dry_run:
+        return describe_plan(config, runtime, computing, model, dataset, plan, shape, draws)
+    progress = current_progress()
+    for note in dataset.notes:
+        progress.message(note)
+    started = time.monotonic()
+    # an unfinished run keeps the listing it began with; what was added since is for the next store
+    plan = continue_plan(config.out, plan)
+    dataset = _listed_as(dataset, plan)
+    patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
+    if patch_plan is not None:
+        PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
+    run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
+    patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
+    quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
+    channels = color_channels(network.input_spec.channels)
+    reader = Reader(dataset.source, channels, _workers(config, dataset, model, draws, plan.batch_size))
+    work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws, reader)
+    with run.working():
+        embedded_now = _embed_pending(work)
+    store = _published(work)
+    warn_of_lost(dataset, work.lost)
+    for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
+        progress.warning(warning)
+    if model.location is not None:
+        remember_model(store.model.weights_fingerprint, model.location)
+    remember_images(store.content_digest, config.dataset, config.data_root)
+    return _summary(work, store, embedded_now, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """All that it takes to embed a part.
+
+    Attributes:
+        run: makes the store.
+        patches: makes patches; ``None``: none are wanted.
+        dataset, model, network, runtime, config: what is embedded how; the network is on its device.
+        quick: the network by ONNX Runtime; ``None``: torch computes it.
+        order: columns of the classifier; ``None``: its output is left out.
+        reused: stores that rows are copied from.
+        draws: views that are embedded besides; ``None``: none.
+        reader: decodes images.
+        lost: how it came that pixels keep next to nothing of an image, by row.
+    """
+
+    run: EmbeddingRun
+    patches: PatchRun | None
+    dataset: ImageDataset
+    model: EmbeddingNetwork
+    network: InferenceNetwork
+    quick: OnnxNetwork | None
+    runtime: Runtime
+    config: EmbedConfig
+    order: NDArray[np.int64] | None
+    reused: tuple[EmbeddingStore, ...]
+    draws: ViewDraws | None
+    reader: Reader
+    lost: dict[int, str] = field(default_factory=dict)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Return (b, d) of (b, c, size, size)."""
+        if self.quick is not None:
+            return torch.from_numpy(self.quick.embed(images.contiguous().numpy()))
+        return self.network.embed(images)
+
+
+def _workers(
+    config: EmbedConfig, dataset: ImageDataset, model: EmbeddingNetwork, draws: ViewDraws | None, batch_size: int
+) -> int:
+    """How many processes decode; images in memory need none."""
+    pixels = model.view.size**2 + (0 if draws is None else draws.count * draws.spec.size**2)
+    images = 0 if isinstance(dataset.source, ArraySource) else len(dataset)
+    batch_bytes = batch_size * model.network.input_spec.channels * pixels
+    return count_workers(config.num_workers, images, batch_bytes, current_progress().message)
+
+
+def _embed_pending(work: _Work) -> int:
+    """Make the parts of store and patches that are not there yet; return how many images that were."""
+    rows_missing = set(work.run.pending_parts())
+    patches_missing = set() if work.patches is None else set(work.patches.pending_parts())
+    parts = sorted(rows_missing | patches_missing)
+    ranges = {k: work.run.part_range(k) for k in parts}
+    embedded = 0
+    if parts:
+        total = sum(end - start for start, end in ranges.values())
+        with current_progress().task("embed", total=total) as task:
+            for k in parts:
+                embedded += _embed_part(work, k, k in rows_missing, k in patches_missing, task)
+    return embedded
+
+
+def _published(work: _Work) -> EmbeddingStore:
+    """Put the parts together, of the store first; return it."""
+    run, patches = work.run, work.patches
+    sharding = Sharding.of(work.config.shards, work.config.shard_rows)
+    if not run.already_done:
+        run.publish(work.config.bad_limit, sharding)
+    if patches is not None:
+        patches.publish(open_store(work.config.out))
+    store = open_store(work.config.out)
+    if run.already_done and store.shard_borders != (() if sharding is None else sharding.borders(store.n)):
+        held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
+        current_progress().warning(f"{store.path} was there already and stays {held}; `labelkit pack` splits it anew")
+    if patches is not None and patches.already_done:
+        # only a set that is whole counts as done
+        open_patches(store).verify()
+    return store
+
+
+def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+    """What is said in the end."""
+    out, patches = work.config.out, work.patches
+    labeled_rows = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
+    already_done = work.run.already_done and (patches is None or patches.already_done)
+    values: dict[str, object] = {
+        "index": out,
+        "rows": store.n,
+        "dim": store.dim,
+        "shards": store.num_shards,
+        "labeled": labeled_rows,
+        "reused": work.run.plan.num_reused,
+        **({"views": store.view_recipe} if store.view_recipe else {}),
+        "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],
+        "model": {
+            "name": store.model.name,
+            "source": store.model.source,
+            "fingerprint": store.model.weights_fingerprint,
+        },
+        "content_digest": store.content_digest,
+        "already_done": already_done,
+        "seconds": round(seconds, 2),
+        "images_per_second": round(embedded_now / seconds, 1) if embedded_now else None,
+    }
+    tables = [
+        Table(
+            "",
+            ["store", "rows", "dim", "labeled", "skipped", "model", "seconds"],
+            [[out, store.n, store.dim, labeled_rows, len(store.skipped), store.model.name, round(seconds, 1)]],
+        )
+    ]
+    paths = [out]
+    if work.reused:
+        shown: list[list[Cell]] = [
+            [path, count] for path, count in zip(work.config.reuse or (), _reused_of_each(work), strict=True)
+        ]
+        tables.append(Table("copied, not computed", ["from", "rows"], shown))
+    if patches is not None:
+        found = patch_summary(patches_folder(out), patches.plan, open_patches(store).num_patches)
+        values["patches"] = found
+        paths.append(patches_folder(out))
+        grid, plan = patches.plan.grid, patches.plan
+        cells: list[Cell] = [found["patches"], f"{grid[0]} x {grid[1]}", plan.per_image or "all", plan.dim]  # type: ignore[list-item] # a count
+        row = [*cells, plan.dtype, plan.layer, found["mib"], patches_folder(out)]
+        columns = ["patches", "grid", "per image", "dim", "type", "layer", "MiB", "path"]
+        tables.append(Table("", columns, [row]))  # type: ignore[list-item] # a number, as was said
+    if store.skipped:
+        tables.append(Table("images left out", ["image", "reason"], [list(pair) for pair in store.skipped[:20]]))
+    return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
+
+
+def _reused_of_each(work: _Work) -> list[int]:
+    reused = work.run.plan.reused
+    return [0 if reused is None else int((reused[:, 0] == number).sum()) for number in range(len(work.reused))]
+
+
+def _some_images(
+    config: EmbedConfig, dataset: ImageDataset, labeled: NDArray[np.bool_]
+) -> tuple[ImageDataset, NDArray[np.bool_]]:
+    """Apply ``--max-images``."""
+    if config.max_images is None or config.max_images >= len(dataset):
+        return dataset, labeled
+    rows = np.arange(config.max_images) * len(dataset) // config.max_images
+    return dataset.select(rows), labeled[rows]
+
+
+def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
+    """The data set with the rows of a plan; files that vanished since are found missing when they are read."""
+    ids = tuple(plan.sample_ids)
+    if dataset.sample_ids == ids:
+        return dataset
+    source: ImageSource
+    if dataset.root is None:
+        place = {name: row for row, name in enumerate(dataset.sample_ids)}
+        gone = [name for name in ids if name not in place]
+        if gone:
+            problem = f"{len(gone)} images are gone since this run began, first: {gone[0]!r}"
+            raise DatasetError(dataset.name, problem, "Restore them, or choose another --out.")
+        source = dataset.source.select(np.array([place[name] for name in ids], dtype=np.int64))
+    else:
+        source = FileSource(dataset.root, ids)
+        if isinstance(dataset.source, LimitedSource):
+            source = replace(dataset.source, source=source)
+    current_progress().message("the images changed since this run began: its first listing is embedded")
+    n = len(ids)
+    return replace(
+        dataset,
+        sample_ids=ids,
+        draw_order=None,
+        masks=None,
+        labels=plan.labels if plan.labels is not None else np.full(n, -1, dtype=np.int64),
+        given=np.zeros(n, dtype=bool),
+        splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
+        source=source,
+    )
+
+
+def _plan(
+    config: EmbedConfig,
+    model: EmbeddingNetwork,
+    computing: Computing,
+    dataset: ImageDataset,
+    labeled: NDArray[np.bool_],
+    old_classes: NDArray[np.bool_],
+    draws: ViewDraws | None,
+    *,
+    with_logits: bool,
+) -> EmbeddingPlan:
+    has_labels = len(dataset.class_names) > 0
+    network = model.network
+    batch_size = computing.batch_size
+    part_rows = -(-config.part_rows // batch_size) * batch_size
+    return EmbeddingPlan(
+        sample_ids=dataset.sample_ids,
+        labels=dataset.labels if has_labels else None,
+        labeled=labeled.astype(np.uint8) if has_labels else None,
+        class_names=dataset.class_names,
+        old_classes=old_classes.astype(np.uint8) if has_labels else None,
+        splits=dataset.splits if dataset.split_names else None,
+        split_names=dataset.split_names,
+        model=model.identity(computing.numerics),
+        dim=network.embed_dim,
+        dtype=config.dtype,
+        extras={"logits": network.num_outputs} if with_logits else {},
+        views=None if draws is None else draws.record(),
+        batch_size=batch_size,
+        part_rows=part_rows,
+        normalized=False,
+        metric="cosine",
+        created_by=f"labelkit {__version__}",
+    )
+
+
+def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
+    """Make a part: embed its images, but copy rows that other stores have; return how many were embedded.
+
+    The images that are left are batched anew within the part, so that its bytes follow from the plan alone.
+    """
+    run = work.run
+    start, end = run.part_range(k)
+    collector: PatchCollector | None = None
+    if with_patches:
+        assert work.patches is not None
+        collector = PatchCollector(work.patches, k, work.model.view)
+    rows = np.arange(start, end, dtype=np.int64)
+    copied = rows[:0]
+    if run.plan.reused is not None:
+        is_copied = run.plan.reused[start:end, 0] >= 0
+        rows, copied = rows[~is_copied], rows[is_copied]
+        task.advance(len(copied))
+    columns, skipped = _embed_rows(work, rows, collector, task)
+    if not with_rows:
+        return len(rows)
+    if len(copied):
+        assert run.plan.reused is not None
+        further = [*run.plan.widths, *([VIEWS] if run.plan.num_views else [])]
+        others = copy_rows(work.reused, run.plan.reused[copied], further)
+        broken = {row for row, _ in skipped}
+        kept = [row for row in rows.tolist() if row not in broken]
+        order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
+        columns = {name: np.concatenate([others[name], columns[name]])[order] for name in columns}
+    given = {name: columns.pop(name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
+    run.write_part(k, **given, extras=columns, skipped=skipped)
+    return len(rows)
+
+
+def _embed_rows(
+    work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
+) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
+    """Embed some rows of a part; return columns of those that can be read, and the others with reasons."""
+    runtime, config, network, order = work.runtime, work.config, work.network, work.order
+    spec, plan = network.input_spec, work.run.plan
+    found: dict[str, list[NDArray[Any]]] = {
+        "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
+        "sha256": [np.zeros((0, 32), dtype=np.uint8)],
+        "file_sizes": [np.zeros(0, dtype=np.uint64)],
+        "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
+        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.widths.items()},
+    }
+    if work.draws is not None:
+        found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
+    skipped: list[tuple[int, str]] = []
+    loader = EvalLoader(
+        work.dataset,
+        work.model.view,
+        rows=rows,
+        batch_size=plan.batch_size,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=color_channels(spec.channels),
+        device=runtime.device,
+        reader=work.reader,
+        identify=True,
+        fast_decode=config.fast_decode,
+        **({} if work.draws is None else work.draws.loading(plan.sample_ids)),
+    )
+    for batch in loader if len(rows) else ():
+        with torch.inference_mode(), runtime.autocast():
+            if collector is None:
+                features, maps = work.embed(batch.images), None
+            else:
+                features, maps = network.embed_with_patches(batch.images)
+            outputs = network.classify(features) if plan.extras else None
+        broken = {row for row, _ in batch.bad}
+        skipped.extend(batch.bad)
+        work.lost.update(batch.lost)
+        keep = np.array([i for i, row in enumerate(batch.rows) if int(row) not in broken], dtype=np.int64)
+        embedded = features.float().cpu().numpy()[keep]
+        if work.draws is not None:
+            with runtime.autocast():
+                found[VIEWS].append(embed_views(batch, keep, work.embed))
+        if not np.isfinite(embedded).all() or (work.draws is not None and not np.isfinite(found[VIEWS][-1]).all()):
+            raise DivergenceError(
+                f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
+                "the network gives NaN or infinite embeddings",
+                "Use --precision float32, or another checkpoint.",
+            )
+        found["embeddings"].append(embedded)
+        if outputs is not None:
+            assert order is not None
+            found["logits"].append(outputs.float().cpu().numpy()[keep][:, order])
+        for name in ("sha256", "file_sizes", "image_sizes"):
+            column = getattr(batch, name)
+            assert column is not None
+            found[name].append(column[keep])
+        if collector is not None and maps is not None:
+            collector.add(batch, keep, maps, config.dataset)
+        task.advance(len(batch.rows))
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped

@@ -1,0 +1,176 @@
+"""What is embedded, with which labels: as the options say, or as the run did that is embedded with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.holdout import has_own_splits, with_holdout
+from labelkit.commands.common.labels import numbered
+from labelkit.commands.common.training_data import PreparedData, choose_images, prepare_data, prepare_listing
+from labelkit.data.datasets import ImageDataset
+from labelkit.errors import ConfigError
+from labelkit.options.base import flag
+from labelkit.options.embed import EmbedConfig
+from labelkit.progress import current_progress
+
+#: What says which labels may be used.
+_CHOOSING: Final = ("label_split", "num_old_classes", "old_classes", "label_ratio", "num_labels")
+#: What changes a draw of labels.
+_DRAWING: Final = ("label_seed", "imbalance_factor", "split_seed")
+#: What sets images apart, which is done before training.
+_HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
+
+
+def as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Images, labeled rows and old classes as ``--label-split`` says."""
+    return _chosen(prepare_data(config))
+
+
+def _chosen(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+    split = prepared.split
+    for warning in split.warnings:
+        current_progress().warning(warning)
+    old = np.zeros(len(prepared.dataset.class_names), dtype=bool)
+    old[list(split.old_classes)] = split.labeled.any()
+    return prepared.dataset, split.labeled, old
+
+
+def of_run(
+    config: EmbedConfig, run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset
+) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
+    """Images, labeled rows, old classes, and the order of the classifier's columns (``None``: leave them out).
+
+    Of the data set that the run was trained on, known by the images it had labels for, the store calls usable what
+    training used. If that was none, labels may be chosen as ``--label-split`` says; images that the run held out stay
+    so. Another data set gets its labels as ``--label-split`` says.
+
+    Args:
+        config: the options.
+        run_split: ``split.json`` of the run.
+        num_outputs: columns of its classifier.
+        dataset: the whole listing.
+    """
+    is_own = is_of_run(run_split, dataset)
+    if is_own and config.labels is not None:
+        current_progress().message(f"labels of {config.labels}, not those that {config.checkpoint} was trained with")
+        dataset, labeled, old = as_asked(config)
+    elif is_own:
+        is_drawn = not run_split["split"]["labeled"] and _is_any_set(config, _CHOOSING)
+        _refuse(config, _HOLDING if is_drawn else (*_CHOOSING, *_DRAWING, *_HOLDING))
+        own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
+        if run_split.get("held_out") and not own_splits:
+            dataset = with_holdout(dataset, run_split["held_out"])
+        dataset = with_run_labels(run_split, dataset)
+        if is_drawn:
+            dataset, labeled, old = _chosen(prepare_listing(config, dataset))
+        else:
+            dataset = choose_images(config, dataset)
+            labeled, old = used_labels(run_split, dataset)
+    else:
+        current_progress().message(
+            f"{config.dataset} is not what the run was trained on ({run_split['dataset']}): "
+            "labels as --label-split says"
+        )
+        dataset, labeled, old = as_asked(config)
+    order = class_columns(run_split, num_outputs, dataset, old, wanted=config.logits)
+    return dataset, labeled, old, order
+
+
+def is_of_run(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
+    """Return whether a data set is what a run was trained on, known by the images it had labels for."""
+    used = set(run_split["split"]["labeled"])
+    present = len(used.intersection(dataset.sample_ids))
+    # labels of --labels may be of classes that the data set does not know; an earlier version did not keep them
+    return ("labels" in run_split or set(_trained_names(run_split)) <= set(dataset.class_names)) and (
+        # a few may have been removed since; other images can share a name or two
+        2 * present > len(used) or (not used and dataset.name == run_split["dataset"])
+    )
+
+
+def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
+    """Return the run's own data set with the labels that it used: ``--labels`` may have given others than it has.
+
+    Where these are of classes that the data set does not know, its own are of another kind, and are left out.
+    """
+    if not run_split.get("labels"):
+        return dataset
+    names = run_split["class_names"]
+    used = dict(zip(run_split["split"]["labeled"], (names[label] for label in run_split["labels"]), strict=True))
+    texts = {row: used[name] for row, name in enumerate(dataset.sample_ids) if name in used}
+    known = set(_trained_names(run_split)) <= set(dataset.class_names)
+    labels, class_names = numbered(texts, dataset.class_names if known else (), len(dataset))
+    given = labels >= 0
+    if known:
+        labels, given = np.where(given, labels, dataset.labels), given | dataset.given
+    return replace(dataset, labels=labels, given=given, class_names=class_names)
+
+
+def used_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (n,) whether a run used the label of an image, and (k,) whether it knew the class."""
+    old = np.isin(dataset.class_names, _trained_names(run_split))
+    used = set(run_split["split"]["labeled"])
+    labeled = np.array([sample_id in used for sample_id in dataset.sample_ids], dtype=bool)
+    labeled &= (dataset.labels >= 0) & old[dataset.labels] if len(old) else False
+    return labeled, old
+
+
+def class_columns(
+    run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, wanted: bool
+) -> NDArray[np.int64] | None:
+    """Return the order of a classifier's columns that readers of a store rely on; ``None``: leave its output out.
+
+    Args:
+        run_split: ``split.json`` of the run.
+        num_outputs: columns of the classifier; 0: there is none.
+        dataset: what is embedded.
+        old: (k,) its classes with labels.
+        wanted: say why the output is left out.
+    """
+    if not num_outputs:
+        return None
+    trained_names = _trained_names(run_split)
+    names = [name for name, is_old in zip(dataset.class_names, old, strict=True) if is_old]
+    if set(names) != set(trained_names):
+        if wanted:
+            current_progress().message(
+                "the run's classifier knows other classes than have labels here: its output is not stored"
+            )
+        return None
+    # old classes ascending, then the anonymous columns
+    columns = [trained_names.index(name) for name in names]
+    return np.array([*columns, *range(len(columns), num_outputs)], dtype=np.int64)
+
+
+def _trained_names(run_split: Mapping[str, Any]) -> list[str]:
+    return [run_split["class_names"][label] for label in run_split["split"]["old_classes"]]
+
+
+def _is_any_set(config: EmbedConfig, names: Iterable[str]) -> bool:
+    return any(getattr(config, name) != type(config).model_fields[name].default for name in names)
+
+
+def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
+    """Refuse options that the run leaves no room for.
+
+    Raises:
+        ConfigError: one is set.
+    """
+    for name in names:
+        if not _is_any_set(config, (name,)):
+            continue
+        remedy = "Leave it out."
+        if name not in _HOLDING:
+            remedy += (
+                " After training without labels (--label-split none), --label-split or --old-classes chooses them."
+            )
+        raise ConfigError(
+            flag(name),
+            f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
+            "that run is used",
+            remedy,
+        )

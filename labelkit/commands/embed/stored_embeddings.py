@@ -1,0 +1,188 @@
+"""``embed --index``: put the rows of a store through a head that was trained on such rows; a new store appears."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit import __version__
+from labelkit.commands.common.embeddings_as_images import RowData, recorded_rows, store_listing
+from labelkit.commands.common.locations import find_images, remember_images, remember_model
+from labelkit.commands.common.networks import TrainedRun, headed_fingerprint, load_run, numerics_record, trained_labels
+from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.embed.listing import class_columns, is_of_run, used_labels, with_run_labels
+from labelkit.errors import ConfigError, Mismatch, output_exists
+from labelkit.models.headed import headed_identity
+from labelkit.models.inference import InferenceNetwork
+from labelkit.options.embed import EmbedConfig
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+from labelkit.store.importing import ImportedColumns, ImportedImages, write_imported
+from labelkit.store.plans import plan_digest
+from labelkit.store.shard_writing import Sharding
+from labelkit.training.checkpoint import MODEL
+from labelkit.training.devices import Runtime
+from labelkit.training.run_dir import SPLIT
+
+_ROWS_AT_A_TIME = 4096
+
+
+def embed_rows(config: EmbedConfig) -> SimpleResult:
+    """Embed the rows of a store again, by a run that was trained on rows of the same model.
+
+    Names, splits, and what is known of the images stay. Of the store that the run was trained on, or one with its
+    images, the new store calls usable the labels that training used; another keeps its own.
+
+    Raises:
+        CheckpointError: the run cannot be used.
+        Mismatch: the run was trained on rows of another model.
+        OutputExistsError: the output is there and holds something else.
+    """
+    assert config.index is not None
+    assert config.checkpoint is not None
+    started = time.monotonic()
+    run = load_run(config.checkpoint, config.which)
+    made_by = recorded_rows(run.saved, str(run.folder / SPLIT))
+    if made_by is None:
+        problem = f"{config.checkpoint} was trained on images, and {config.index} holds rows"
+        raise ConfigError("--index", problem, "Train on rows: `labelkit train simgcd --index STORE.h5`.")
+    data = RowData.of(config.index)
+    _check_same_model(config, run, data.store, made_by)
+    runtime = Runtime(device=config.device, threads=config.threads)
+    model = _identity(run, data.store.model, runtime)
+    recipe: dict[str, Any] = {
+        "rows_of": data.store.content_digest, "model": model.to_json(), "dtype": config.dtype, "logits": config.logits,
+    }  # fmt: skip
+    done = _is_done(config, plan_digest(recipe))
+    if not done:
+        _write(config, run, data, model, runtime, recipe)
+    store = open_store(config.out)
+    if store.model.weights_fingerprint:
+        remember_model(store.model.weights_fingerprint, run.checkpoint.folder)
+    images = find_images(data.store.content_digest)
+    if images is not None:
+        remember_images(store.content_digest, *images)
+    return _summary(config, store, time.monotonic() - started, done=done)
+
+
+def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStore, made_by: ModelIdentity) -> None:
+    keys = made_by.differences(store.model)
+    if run.method.network.input_spec.channels != store.dim:
+        keys.append("dim")
+    if keys:
+        raise Mismatch(
+            str(store.path),
+            f"was made by another model than the rows of the run {config.checkpoint}: {', '.join(keys)} differ",
+            f"Embed the images with {made_by.name} from {made_by.source} first.",
+        )
+
+
+def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelIdentity:
+    """What a store records: the model of the rows and the head on it, as if images had gone through both."""
+    head = run.method.headline()
+    return ModelIdentity(
+        **headed_identity({"name": rows.name, "layer": rows.layer, "pooling": rows.pooling}, head),
+        weights_fingerprint=headed_fingerprint(rows, head),
+        weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
+        source=run.source,
+        preprocess=rows.preprocess,
+        numerics=numerics_record(runtime, "float32", _ROWS_AT_A_TIME),
+        trained_labels=trained_labels(run.saved),
+    )
+
+
+def _is_done(config: EmbedConfig, digest: str) -> bool:
+    """Whether the store is there already, made of the same rows by the same run.
+
+    Raises:
+        OutputExistsError: something else is there.
+    """
+    if config.overwrite or not config.out.exists():
+        return False
+    if open_store(config.out).plan_digest == digest:
+        return True
+    raise output_exists(config.out, state="and was made from other rows, another model or other options")
+
+
+def _write(
+    config: EmbedConfig, run: TrainedRun, data: RowData, model: ModelIdentity, runtime: Runtime, recipe: dict[str, Any]
+) -> None:
+    store, network = data.store, run.method.headline().to(runtime.device)
+    dataset = store_listing(store)
+    if is_of_run(run.saved, dataset):
+        dataset = with_run_labels(run.saved, dataset)
+        labeled, old = used_labels(run.saved, dataset)
+    else:
+        labeled = dataset.given
+        old = np.isin(np.arange(len(dataset.class_names)), dataset.labels[labeled])
+    order = class_columns(run.saved, network.num_outputs, dataset, old, wanted=config.logits) if config.logits else None
+    embeddings, logits = _through(network, data.features, runtime.device)
+    write_imported(
+        config.out,
+        embeddings=embeddings,
+        order=np.arange(store.n, dtype=np.int64),
+        sample_ids=store.sample_ids,
+        dtype=config.dtype,
+        model=model,
+        normalized=False,
+        metric="cosine",
+        columns=ImportedColumns(
+            labels=dataset.labels if dataset.class_names else store.labels,
+            class_names=dataset.class_names,
+            labeled=labeled if dataset.class_names else None,
+            splits=store.splits,
+            split_names=store.split_names,
+        ),
+        images=ImportedImages(store.sha256, store.file_sizes, store.image_sizes) if store.has_images else None,
+        created_by=f"labelkit {__version__}",
+        recipe=recipe,
+        extras=None if order is None else {"logits": logits[:, order]},
+        sharding=Sharding.of(config.shards, config.shard_rows),
+        overwrite=config.overwrite,
+    )
+
+
+def _through(
+    network: InferenceNetwork, rows: NDArray[np.float32], device: torch.device
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Return (n, d) embeddings and (n, c) logits."""
+    embedded: list[Tensor] = []
+    outputs: list[Tensor] = []
+    with current_progress().task("embed", total=len(rows)) as task, torch.inference_mode():
+        for start in range(0, len(rows), _ROWS_AT_A_TIME):
+            part = torch.from_numpy(rows[start : start + _ROWS_AT_A_TIME]).to(device)
+            embedded.append(network.embed(part))
+            outputs.append(network.classify(embedded[-1]).cpu())
+            embedded[-1] = embedded[-1].cpu()
+            task.advance(len(part))
+    return torch.cat(embedded).float().numpy(), torch.cat(outputs).float().numpy()
+
+
+def _summary(config: EmbedConfig, store: EmbeddingStore, seconds: float, *, done: bool) -> SimpleResult:
+    labeled = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
+    values: dict[str, object] = {
+        "index": config.out,
+        "rows": store.n,
+        "dim": store.dim,
+        "shards": store.num_shards,
+        "labeled": labeled,
+        "reused": 0,
+        "skipped": [],
+        "model": {
+            "name": store.model.name,
+            "source": store.model.source,
+            "fingerprint": store.model.weights_fingerprint,
+        },
+        "content_digest": store.content_digest,
+        "already_done": done,
+        "seconds": round(seconds, 2),
+        "images_per_second": None if done else round(store.n / seconds, 1),
+    }
+    columns = ["store", "rows", "dim", "labeled", "skipped", "model", "seconds"]
+    table = Table("", columns, [[config.out, store.n, store.dim, labeled, 0, store.model.name, round(seconds, 1)]])
+    return SimpleResult(values, (config.out,), (table,), unchanged=done)

@@ -1,0 +1,354 @@
+"""Score a classifier on images it was not trained on: from its run, or from a store with its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.networks import run_network
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.training_data import eval_images, prepare_data
+from labelkit.commands.evaluate.options import EvaluateClassificationConfig
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.spec import Normalize
+from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError
+from labelkit.formatting import percent, percent_range
+from labelkit.methods.registry import METHODS
+from labelkit.metrics.classification import (
+    confusion_matrix,
+    per_class_accuracy,
+    share_interval,
+    shot_groups,
+    top_k_accuracy,
+)
+from labelkit.options.backbone import BackboneRunConfig
+from labelkit.progress import current_progress
+from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.csv_table import csv_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import check_new_result, write_result
+from labelkit.training.compute_device import images_at_once
+from labelkit.training.devices import Runtime
+from labelkit.training.run_dir import CONFIG, read_run_config
+
+_HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
+_CONFUSIONS_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """Scores of some images, columns in the order of the data set's classes.
+
+    Attributes:
+        source: where they are from.
+        split: of the images.
+        scores: (n, c) float32; -inf where the classifier has no column.
+        labels: (n,) int64 in [0, c).
+        train_counts: (c,) int64, images that the classifier was trained with.
+        class_names: of the c classes.
+    """
+
+    source: str
+    split: str
+    scores: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    train_counts: NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+
+def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
+    """Accuracy over all images, over groups of classes by their training images, and of each class.
+
+    Intervals draw the images again; they hold no other training.
+
+    Raises:
+        ConfigError: nothing to score is given; no such split, or it was trained on.
+        StoreError, CheckpointError: nothing to score, or classes that differ.
+    """
+    store: EmbeddingStore | None = None
+    if config.index is not None:
+        store = open_store(config.index)
+        if config.result is not None:
+            check_new_result(
+                store,
+                config.result,
+                overwrite=config.overwrite,
+                kind="evaluation",
+                stage="evaluate classification",
+                params={"groups": config.groups, "seen_only": config.seen_only},
+            )
+        scored = _from_store(store, config)
+    elif config.checkpoint is not None:
+        scored = _from_run(config, config.checkpoint)
+    else:
+        raise ConfigError("--checkpoint", "is missing", "Give either --checkpoint (a run folder) or --index (a store).")
+    num_classes = len(scored.class_names)
+    scores = _usable_scores(scored, config)
+    predictions = scores.argmax(axis=1)
+    matrix = confusion_matrix(predictions, scored.labels, num_classes)
+    per_class = per_class_accuracy(predictions, scored.labels, num_classes)
+    groups = shot_groups(scored.train_counts, config.groups)
+    entries = _group_scores(scored, scores, groups, per_class, config)
+    values: dict[str, object] = {
+        "source": scored.source,
+        "split": scored.split,
+        "scores": [asdict(entry) for entry in entries],
+        "groups": {name: [scored.class_names[i] for i in classes] for name, classes in groups.items()},
+        "classes_without_training_image": [scored.class_names[i] for i in np.flatnonzero(scored.train_counts == 0)],
+        "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
+        "per_class": [
+            {
+                "class": name,
+                "train_images": int(scored.train_counts[i]),
+                "images": int(matrix[i].sum()),
+                "accuracy": float(per_class[i]),
+            }
+            for i, name in enumerate(scored.class_names)
+        ],
+        "confusions": _confusions(matrix, scored.class_names),
+    }
+    made: list[Path] = []
+    if config.confusion is not None:
+        commit_bytes(config.confusion, _confusion_csv(matrix, scored.class_names))
+        made.append(config.confusion)
+    if config.result is not None:
+        assert store is not None
+        path = write_result(
+            store,
+            config.result,
+            kind="evaluation",
+            arrays={"metrics": canonical_json(jsonable(values | {"source": store.path.name}))},
+            params={"split": scored.split, "groups": config.groups, "seen_only": config.seen_only},
+            stage="evaluate classification",
+            overwrite=config.overwrite,
+        )
+        made.insert(0, path)
+    return SimpleResult(values, tuple(made), _tables(config, scored, entries, values, per_class, matrix))
+
+
+def _usable_scores(scored: _Scored, config: EvaluateClassificationConfig) -> NDArray[np.float32]:
+    """Scores of the classes that may be named, and a warning of classes without a training image."""
+    unseen = np.flatnonzero(scored.train_counts == 0)
+    if len(unseen):
+        names = ", ".join(scored.class_names[i] for i in unseen[:5])
+        current_progress().warning(
+            f"{len(unseen)} classes had no training image ({names}{', ...' if len(unseen) > 5 else ''}); their "
+            + ("prototypes are left out" if config.seen_only else "prototypes can still win (--seen-only forbids it)")
+        )
+    if not config.seen_only:
+        return scored.scores
+    scores = scored.scores.copy()
+    scores[:, unseen] = -np.inf
+    return scores
+
+
+@dataclass(frozen=True)
+class _GroupScore:
+    """Scores of the images of some classes, as ``--json`` gives them; the interval holds 95 % of the draws."""
+
+    classes: str
+    num_classes: int
+    images: int
+    accuracy: float
+    interval: tuple[float, float] | None
+    top5_accuracy: float | None
+    balanced_accuracy: float
+
+    def cells(self) -> list[Cell]:
+        """Return a row of the table, in %."""
+        low_high = None if self.interval is None else percent_range(*self.interval)
+        top5 = None if self.top5_accuracy is None else percent(self.top5_accuracy)
+        rest: list[Cell] = [percent(self.accuracy), low_high, top5, percent(self.balanced_accuracy)]
+        return [self.classes, self.num_classes, self.images, *rest]
+
+
+def _group_scores(
+    scored: _Scored,
+    scores: NDArray[np.float32],
+    groups: Mapping[str, NDArray[np.int64]],
+    per_class: NDArray[np.float64],
+    config: EvaluateClassificationConfig,
+) -> list[_GroupScore]:
+    """Score all images, and those of each group of classes that has some."""
+    labels = scored.labels
+    right = scores.argmax(axis=1) == labels
+    num_classes = len(scored.class_names)
+    found = []
+    for name in ("all", *groups):
+        mask = np.isin(labels, groups[name]) if name in groups else np.ones(len(labels), dtype=bool)
+        classes = groups.get(name, np.flatnonzero(np.bincount(labels, minlength=num_classes)))
+        count, hits = int(mask.sum()), int(right[mask].sum())
+        if not count:
+            continue
+        interval = None
+        if config.bootstrap:
+            generator = keyed_generator(config.seed, f"bootstrap {name}")
+            interval = share_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
+        top5 = top_k_accuracy(scores[mask], labels[mask], 5) if num_classes > 5 else None
+        balanced = float(np.nanmean(per_class[classes]))
+        found.append(_GroupScore(name, len(classes), count, hits / count, interval, top5, balanced))
+    return found
+
+
+def _tables(
+    config: EvaluateClassificationConfig,
+    scored: _Scored,
+    entries: list[_GroupScore],
+    values: dict[str, object],
+    per_class: NDArray[np.float64],
+    matrix: NDArray[np.int64],
+) -> tuple[Table, ...]:
+    tables = [
+        Table(
+            f"accuracy in % on split {scored.split}; balanced: mean over classes",
+            ["classes", "number", "images", "top 1", "95 % interval", "top 5", "balanced"],
+            [entry.cells() for entry in entries],
+        )
+    ]
+    confusions = values["confusions"]
+    assert isinstance(confusions, list)
+    if confusions:
+        shown: list[list[Cell]] = [[entry["true"], entry["named"], entry["images"]] for entry in confusions]
+        tables.append(Table("taken for another class most often", ["true class", "named", "images"], shown))
+    if config.per_class:
+        table: list[list[Cell]] = [
+            [name, int(scored.train_counts[i]), int(matrix[i].sum()), percent(float(per_class[i]))]
+            for i, name in enumerate(scored.class_names)
+        ]
+        tables.append(Table("each class in %", ["class", "training images", "images", "accuracy"], table))
+    return tuple(tables)
+
+
+def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list[dict[str, object]]:
+    """The largest numbers off the diagonal."""
+    wrong = matrix.copy()
+    np.fill_diagonal(wrong, 0)
+    order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS_SHOWN]
+    pairs = [divmod(int(cell), len(wrong)) for cell in order]
+    return [
+        {"true": class_names[i], "named": class_names[j], "images": int(wrong[i, j])} for i, j in pairs if wrong[i, j]
+    ]
+
+
+def _confusion_csv(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> bytes:
+    rows = ([name, *row] for name, row in zip(class_names, matrix.tolist(), strict=True))
+    return csv_bytes(["true class", *class_names], rows)
+
+
+def _in_class_order(outputs: NDArray[np.float32], columns: NDArray[np.int64], num_classes: int) -> NDArray[np.float32]:
+    """Put column i of the output where class ``columns[i]`` belongs; outputs beyond have no class."""
+    scores = np.full((len(outputs), num_classes), -np.inf, dtype=np.float32)
+    count = min(len(columns), outputs.shape[1])
+    scores[:, columns[:count]] = outputs[:, :count]
+    return scores
+
+
+def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Scored:
+    if store.labels is None or not store.class_names:
+        raise StoreError(f"{store.path}:/labels", "there are no labels to compare with", "Embed a set with labels.")
+    if "logits" not in store.extras:
+        raise StoreError(
+            str(store.path),
+            "holds no output of a classifier",
+            "Embed with the --checkpoint of a classifier, and without --no-logits.",
+        )
+    split = config.split
+    if split == "auto":
+        split = next((name for name in _HELD_OUT_SPLITS if name in store.split_names), "")
+    if not split:
+        raise ConfigError(
+            "--split", f"{store.path} has neither a test nor a val split", "Name one; all scores every image."
+        )
+    rows = split_rows(store, split)
+    known = np.asarray(store.labels, dtype=np.int64)
+    rows = rows[known[rows] >= 0]
+    if not len(rows):
+        raise StoreError(f"{store.path}:/labels", f"no row of split {split} has a label", "Choose another --split.")
+    num_classes = len(store.class_names)
+    labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
+    old = np.ones(num_classes, bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
+    # how `labelkit embed` orders them: classes with labels ascending, then the others
+    columns = np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])
+    outputs = np.asarray(store.extras["logits"], dtype=np.float32)[rows]
+    return _Scored(
+        str(store.path),
+        split,
+        _in_class_order(outputs, columns, num_classes),
+        known[rows],
+        np.bincount(known[labeled], minlength=num_classes),
+        store.class_names,
+    )
+
+
+def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored:
+    model = run_network(checkpoint, config.which)
+    if not model.network.num_outputs or model.run_split is None:
+        raise CheckpointError(str(checkpoint), "has no classifier", "Embed it and use `evaluate knn`.")
+    is_run = (checkpoint / CONFIG).is_file()
+    name, options = read_run_config(checkpoint if is_run else checkpoint.parent.parent)
+    run_config = METHODS[name].config.model_validate(options)
+    if not isinstance(run_config, BackboneRunConfig):
+        raise CheckpointError(
+            str(checkpoint),
+            f"{name} discovers categories; its classes have no names to be right about",
+            "Use `evaluate clustering` on a store.",
+        )
+    changes: dict[str, object] = {"eval_split": config.split}
+    if config.data_root is not None:
+        changes["data_root"] = config.data_root
+    run_config = run_config.model_copy(update=changes)
+    prepared = prepare_data(run_config)
+    if list(prepared.dataset.class_names) != list(model.run_split["class_names"]):
+        raise CheckpointMismatch(
+            str(checkpoint),
+            f"has scores for {len(model.run_split['class_names'])} classes, the data now have "
+            f"{len(prepared.dataset.class_names)}, or other names",
+            "Give the data as they were in training.",
+        )
+    images = eval_images(run_config, prepared)
+    if images is None:
+        raise ConfigError(
+            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
+        )
+    runtime = Runtime(device=config.device, threads=config.threads)
+    network, spec = model.network.to(runtime.device), model.network.input_spec
+    bank = ImageBank(images, channels=images.in_channels, base_size=spec.size, device=runtime.device)
+    bank.check(run_config.bad_limit)
+    rows = bank.rows[images.labels[bank.rows] >= 0]
+    loader = EvalLoader(
+        bank,
+        model.view,
+        rows=rows,
+        batch_size=config.batch_size or images_at_once(runtime.device),
+        normalize=Normalize(spec.mean, spec.std),
+        num_workers=run_config.num_workers or 0,
+    )
+    outputs: list[NDArray[np.float32]] = []
+    visited: list[NDArray[np.int64]] = []
+    with torch.inference_mode(), current_progress().task("classify", total=len(rows)) as task:
+        for batch in loader:
+            outputs.append(network.classify(network.embed(batch.images)).float().cpu().numpy())
+            visited.append(batch.rows)
+            task.advance(len(batch.rows))
+    num_classes = len(images.class_names)
+    trained = prepared.dataset.labels[prepared.split.labeled]
+    return _Scored(
+        str(checkpoint),
+        _split_name(images.splits, images.split_names),
+        _in_class_order(np.concatenate(outputs), np.array(prepared.split.class_order), num_classes),
+        images.labels[np.concatenate(visited)],
+        np.bincount(trained, minlength=num_classes),
+        images.class_names,
+    )
+
+
+def _split_name(splits: NDArray[np.int16], split_names: tuple[str, ...]) -> str:
+    return split_names[int(splits[0])] if len(splits) and splits[0] >= 0 else "all"

@@ -1,0 +1,165 @@
+"""What the commands on patch features start from: a network, images with masks, and what is told about both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
+from labelkit.commands.evaluate.dense_options import DenseConfig
+from labelkit.commands.evaluate.segmentation_head import FrozenNetwork
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.registry import load_dataset
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.models.inference import PixelNetwork
+from labelkit.models.weights.files import fingerprint
+from labelkit.training.devices import Runtime
+
+
+class PixelPatchNetwork(PixelNetwork):
+    """The image itself, cut into patches.
+
+    Args:
+        size: height and width in pixels.
+        channels: 1 or 3.
+        patch_size: side of a patch.
+    """
+
+    def __init__(self, size: int, channels: int, patch_size: int) -> None:
+        super().__init__(size, channels)
+        self.patch_size = patch_size
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Return the pixels of every patch, (b, rows, cols, c patch_size**2).
+
+        Raises:
+            ConfigError: the image is no whole number of patches.
+        """
+        height, width = images.shape[-2:]
+        side = self.patch_size
+        if height % side or width % side or min(height, width) < side:
+            raise ConfigError(
+                "--image-size", f"{height} x {width} pixels are no whole number of patches of {side}", "Choose another."
+            )
+        columns = functional.unfold(images, side, stride=side)  # (b, c side side, rows cols)
+        return columns.transpose(1, 2).reshape(len(images), height // side, width // side, -1)
+
+
+_PIXEL_SIZE = 64
+
+
+@dataclass(frozen=True)
+class DenseInput:
+    """A network on its device, and the data set.
+
+    Attributes:
+        frozen: the network.
+        dataset: has masks.
+        record: both, as plain JSON.
+        network: what tables call the network.
+    """
+
+    frozen: FrozenNetwork
+    dataset: ImageDataset
+    record: dict[str, object]
+    network: str
+
+
+def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
+    """Load the network and list the data set.
+
+    Args:
+        config: the options.
+        classes: the masks must hold classes, not objects of films; else the reverse.
+
+    Raises:
+        ConfigError: a file to write is there already, or the network has no patch features.
+        DatasetError: the set is not there, has no masks, or has masks of the other kind.
+        CheckpointError: the network cannot be loaded.
+    """
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
+    if dataset.masks is None:
+        raise DatasetError(
+            config.dataset, "has no masks", "Choose a set that has them (`labelkit datasets`: mask classes)."
+        )
+    if bool(dataset.mask_classes) != classes:
+        kind = "number the objects of films" if classes else "are classes, not objects of films"
+        raise DatasetError(
+            config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` for it."
+        )
+    runtime = Runtime(device=config.device, threads=config.threads)
+    model = _network(config, dataset)
+    spec = model.network.input_spec
+    if spec.channels != dataset.in_channels:
+        raise ConfigError(
+            "--dataset",
+            f"{config.dataset} has {dataset.in_channels} channels, the network takes {spec.channels}",
+            "Choose another network or set.",
+        )
+    size = config.image_size or spec.size
+    frozen = FrozenNetwork(model.network.to(runtime.device).eval(), size, config.batch_size)
+    record: dict[str, object] = {"network": _network_record(model, size), "data": _data_record(dataset)}
+    return DenseInput(frozen, dataset, record, model.source)
+
+
+def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
+    if config.backbone != "pixels":
+        return embedding_network(config, dataset.in_channels)
+    size = config.image_size or _PIXEL_SIZE
+    network = PixelPatchNetwork(size, dataset.in_channels, config.patch_size)
+    return EmbeddingNetwork(
+        network.eval(), ViewSpec(size), source=f"pixels of {config.patch_size} x {config.patch_size}"
+    )
+
+
+def _network_record(model: EmbeddingNetwork, size: int) -> dict[str, object]:
+    return {
+        **model.network.patch_identity,
+        "source": model.source,
+        "weights_fingerprint": fingerprint(model.network),
+        "weights_file_sha256": model.weights_sha256,
+        "image_size": size,
+    }
+
+
+def _data_record(dataset: ImageDataset) -> dict[str, object]:
+    return {"dataset": dataset.name, "digest": dataset.digest(), "mask_classes": list(dataset.mask_classes)}
+
+
+def choose_rows(
+    dataset: ImageDataset, split: str, order: Sequence[str], *, option: str, limit: int | None = None, seed: int = 0
+) -> tuple[str, NDArray[np.int64]]:
+    """Return a split's name and its rows.
+
+    Args:
+        dataset: the set.
+        split: what was asked for; ``auto`` = the first of ``order`` that the set has.
+        order: names, ``all`` among them if all images will do.
+        option: that asked, for messages.
+        limit: rows at most, drawn by the seed.
+        seed: of the draw.
+
+    Raises:
+        ConfigError: there is none of these splits.
+        DatasetError: there is no such split, or it is empty.
+    """
+    if split == "auto":
+        known = [name for name in order if name in dataset.split_names or name == "all"]
+        if not known:
+            raise ConfigError(
+                option,
+                f"{dataset.name} has none of the splits {', '.join(order)}",
+                f"Name one of: {', '.join(dataset.split_names) or 'all'}.",
+            )
+        split = known[0]
+    rows = dataset.in_split(None if split == "all" else split)
+    if limit is not None and len(rows) > limit:
+        rows = np.sort(keyed_generator(seed, f"images of {split}").choice(rows, limit, replace=False))
+    return split, rows

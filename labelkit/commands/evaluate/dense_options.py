@@ -1,0 +1,173 @@
+"""Options of the commands that judge patch features: segmentation, clusters of patches, tracking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.gate import GateConfig
+from labelkit.options.model import ModelConfig
+from labelkit.options.shared import (
+    AbsentClassesOption,
+    DatasetOptions,
+    DeviceOption,
+    EvalSplitOption,
+    ListingOptions,
+    MaxImagesOption,
+    OverwriteOption,
+    PerClassOption,
+    ScoresOutOptions,
+    ThreadsOption,
+)
+
+_DATA: JsonDict = {"panel": "Data"}
+_MODEL: JsonDict = {"panel": "Model"}
+_RUN: JsonDict = {"panel": "Run"}
+_HEAD_LR, _TUNED_LR = 3e-3, 1e-4
+_OUT: JsonDict = {"panel": "Output", "preset": False}
+
+
+class DenseConfig(
+    OverwriteOption,
+    ThreadsOption,
+    DeviceOption,
+    ScoresOutOptions,
+    MaxImagesOption,
+    ListingOptions,
+    DatasetOptions,
+    GateConfig,
+    ModelConfig,
+):
+    """What all of them share: images with masks, a network, and what is written."""
+
+    dataset: str = Field(
+        "scenes",
+        description="A set with masks: a registered name (`labelkit datasets`), or a folder with images/ and masks/, "
+        "or with both in train/ and val/.",
+        json_schema_extra=_DATA,
+    )
+    patch_size: int = Field(
+        8, ge=1, le=256, description="With --backbone pixels: side of a patch in pixels.", json_schema_extra=_MODEL
+    )
+    batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
+    sheet: Path | None = Field(
+        None,
+        description="Also draw predicted masks beside the true ones to this PNG.",
+        json_schema_extra={**_OUT, "makes": "png"},
+    )
+
+
+class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitOption, DenseConfig):
+    """``labelkit evaluate segmentation``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
+
+    split: str = Field(
+        "auto",
+        description="Images that the head is trained on; auto = probe if there is such a split, else train.",
+        json_schema_extra=_DATA,
+    )
+    head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
+        "linear",
+        description="linear: one linear map per patch; fcn: three blocks of convolutions, eight times finer; fpn, "
+        "upernet: heads on maps of four depths, with --tune.",
+    )
+    tune: bool = Field(
+        False,
+        description="Train the backbone with the head, by AdamW with a weight decay of 0.05; else it stays as it is.",
+    )
+    samples: int = Field(
+        20_000, ge=1, description="Training images drawn in all (published: 118,000 COCO-Stuff, 100,000 elsewhere)."
+    )
+    lr: tuple[float, ...] | None = Field(
+        None,
+        description="Learning rate of Adam; of several, comma-separated, the best on held-out images is taken "
+        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, with --tune 1e-4.",
+    )
+    final_lr: float | None = Field(
+        None,
+        ge=0,
+        description="Learning rate at the end, on a cosine; default: linear: no decay, fcn: 1e-4; with --tune 0.",
+    )
+    select_split: str | None = Field(
+        None,
+        description="With several --lr: split to choose on; default: a fifth of the training images, which training "
+        "then leaves out.",
+    )
+    train_size: int | None = Field(
+        None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
+    )
+    augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and mirror images.")
+    seeds: int = Field(3, ge=1, le=100, description="Heads trained, from --seed on; scores are their mean.")
+
+    @field_validator("lr")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and (not value or min(value) <= 0):
+            raise ValueError("must be one learning rate or several, above 0")
+        return value
+
+    @model_validator(mode="after")
+    def _heads_of_depths(self) -> EvaluateSegmentationConfig:
+        if self.head in ("fpn", "upernet") and not self.tune:
+            raise ValueError(f"head {self.head} goes with --tune: it is made to be trained with the network")
+        if self.tune and self.backbone == "pixels":
+            raise ValueError("pixels have nothing to tune; leave out --tune")
+        return self
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Learning rates to try."""
+        return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
+
+
+class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConfig):
+    """``labelkit evaluate patch-clusters``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_patches": 200000,
+        "grid": None,
+    }
+
+    split: str = Field(
+        "auto",
+        description="Images whose patches are clustered and scored; auto = val, else test.",
+        json_schema_extra=_DATA,
+    )
+    num_clusters: int | None = Field(
+        None,
+        ge=2,
+        description="Groups of patches. Default: the number of classes, matched one to one. Of more groups, each "
+        "takes the class that it fits best.",
+    )
+    pca: int = Field(50, ge=1, description="Principal components of the standardized features that are kept.")
+    seeds: int = Field(5, ge=1, le=100, description="Runs of k-means, from --seed on; scores are their mean.")
+    num_inits: int = Field(5, ge=1, description="Starts of each run; the lowest inertia wins.")
+    max_iterations: int = Field(50, ge=1, description="Most iterations of one start.")
+
+
+class EvaluateTrackingConfig(DenseConfig):
+    """``labelkit evaluate tracking``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
+    constants: ClassVar[Mapping[str, object]] = {
+        "per_film": False,
+        "top_k": 5,
+        "context": 7,
+        "shorter_side": 480,
+        "max_films": None,
+    }
+
+    dataset: str = Field(
+        "scene_videos",
+        description="Films with masks of objects: scene_videos or davis_2017.",
+        json_schema_extra=_DATA,
+    )
+    split: str = Field("auto", description="Films that are scored; auto = val, else all.", json_schema_extra=_DATA)
+    radius: int = Field(12, ge=0, description="Farthest source of a patch, in rows and columns of patches; 0: any.")
+    temperature: float = Field(0.1, gt=0, description="A source counts exp(cosine / temperature).")

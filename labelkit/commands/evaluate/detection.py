@@ -1,0 +1,395 @@
+"""Judge a backbone by a detector that is trained on it: boxes and masks of objects, scored as COCO or VOC does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.images.contact_sheet import Picture, outlined, write_contact_sheet
+from labelkit.commands.common.images.masks import mask_colors
+from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.evaluate.dense_input import choose_rows
+from labelkit.commands.evaluate.dense_result import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.detection_options import EvaluateDetectionConfig
+from labelkit.commands.evaluate.detection_training import DetectionPlan, detect, train_detector
+from labelkit.data.coco_tools import SCORES, coco_scores, encode_outline, need_pycocotools
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.object_images import HAVE_BOXES, ExamplePlan, check_sizes, read_example
+from labelkit.data.registry import load_dataset
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.formatting import percent
+from labelkit.models.weights.files import fingerprint
+from labelkit.progress import current_progress
+from labelkit.protocols.detection.average_precision import Boxes, voc_scores
+from labelkit.protocols.detection.detector import DetectorSize
+from labelkit.store.commit import commit_bytes
+from labelkit.training.devices import Runtime
+
+_WARMUP = 500
+# Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
+_LR_DROPS = (0.75, 0.9167)
+_VOC_SCORES = ("ap50_11_point", "ap50")
+Entries = list[dict[str, Any]]
+Scores = tuple[dict[str, float], NDArray[np.float64]]
+_SURE = 0.5
+_LEGEND_WIDTH = 4
+
+
+class BoxPicture(NamedTuple):
+    """One image with both kinds of boxes.
+
+    Attributes:
+        name: below the image.
+        pixels: (h, w, c) uint8.
+        truth: box and class of each object.
+        found: box, class and score of each detection, in any order.
+    """
+
+    name: str
+    pixels: NDArray[np.uint8]
+    truth: Sequence[tuple[Sequence[float], int]]
+    found: Sequence[tuple[Sequence[float], int, float]]
+
+
+def shown_boxes(picture: BoxPicture) -> list[tuple[Sequence[float], int, float]]:
+    """Return the detections that are drawn: those with a score of 0.5 or more; without any, the surest one."""
+    ranked = sorted(picture.found, key=lambda entry: -entry[2])
+    return [entry for entry in ranked if entry[2] >= _SURE] or ranked[:1]
+
+
+def write_box_sheet(path: Path, pictures: Sequence[BoxPicture], names: Sequence[str]) -> Path:
+    """Write a PNG with a row per image: true boxes, found ones; then the colors of the classes that occur.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        pictures: what to draw.
+        names: of the classes.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    colors = mask_colors(len(names) + 1)
+    rows: list[list[Picture]] = []
+    met: set[int] = set()
+    for picture in pictures:
+        shown = shown_boxes(picture)
+        met |= {label for _, label in picture.truth} | {label for _, label, _ in shown}
+        true, found = (
+            outlined(picture.pixels, [(box, _color(colors[label + 1])) for box, label in boxes])
+            for boxes in (picture.truth, [(box, label) for box, label, _ in shown])
+        )
+        least = f", {shown[-1][2]:.2f} or more" if shown else ""
+        rows.append(
+            [
+                Picture(true, ("/".join(picture.name.split("/")[-2:]), f"{len(picture.truth)} objects")),
+                Picture(found, ("found", f"{len(shown)} boxes{least}")),
+            ]
+        )
+    legend = [Picture(np.full((8, 8, 3), colors[label + 1], dtype=np.uint8), (names[label],)) for label in sorted(met)]
+    rows += [legend[start : start + _LEGEND_WIDTH] for start in range(0, len(legend), _LEGEND_WIDTH)]
+    return write_contact_sheet(path, rows)
+
+
+def _color(channels: NDArray[np.uint8]) -> tuple[int, int, int]:
+    red, green, blue = (int(value) for value in channels)
+    return red, green, blue
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows and names of the splits."""
+
+    train: str
+    train_rows: NDArray[np.int64]
+    eval: str
+    eval_rows: NDArray[np.int64]
+
+
+def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
+    """Train detectors on a backbone, with it or on what it gives, and score what they find.
+
+    Raises:
+        ConfigError: no such split, the images scored were trained on, no outlines for masks, or no pycocotools.
+        DatasetError: no boxes, or boxes or images that cannot be used.
+        CheckpointError: the network cannot be loaded.
+        DivergenceError: training of a detector failed.
+    """
+    dataset = _open(config)
+    assert dataset.objects is not None
+    masks = config.detector != "faster-rcnn"
+    if masks and not dataset.objects.has_outlines:
+        raise ConfigError(
+            "--detector", f"{config.dataset} has boxes without outlines, {config.detector} needs both",
+            "Use --detector faster-rcnn.",
+        )  # fmt: skip
+    if masks or dataset.objects.scoring == "coco":
+        need_pycocotools("reading outlines" if masks else "scoring by COCO's rules")
+    rows = _choose(config, dataset)
+    runtime = Runtime(device=config.device, threads=config.threads, precision=config.precision)
+    model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
+    if model.network.input_spec.channels != dataset.in_channels:
+        problem = (
+            f"{config.dataset} has {dataset.in_channels} channels, the network {model.network.input_spec.channels}"
+        )
+        raise ConfigError("--dataset", problem, "Choose another network or set.")
+    network = model.network.to(runtime.device).eval()
+    used = [*rows.train_rows.tolist(), *rows.eval_rows.tolist()]
+    with current_progress().task("check sizes of images", total=len(used)) as task:
+        check_sizes(dataset, used, task.advance)
+    plan = _plan(config, dataset, rows)
+    truth = true_objects(dataset, rows.eval_rows, masks=masks)
+    parts: dict[str, list[Scores]] = {}
+    first: Entries = []
+    for seed in range(config.seed, config.seed + config.seeds):
+        with current_progress().task(f"train {config.detector} (seed {seed})", total=plan.steps) as task:
+            detector = train_detector(network, dataset, rows.train_rows, plan, runtime, seed=seed, advance=task.advance)
+        with current_progress().task("detect", total=len(rows.eval_rows)) as task:
+            found = detect(
+                detector,
+                dataset,
+                rows.eval_rows,
+                runtime,
+                masks=masks,
+                num_workers=config.num_workers or 0,
+                advance=task.advance,
+            )
+        if not parts:
+            first = found
+        for part, scores in score(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
+            parts.setdefault(part, []).append(scores)
+    result = _result(config, dataset, rows, plan, model, parts)
+    if config.sheet is None:
+        return result
+    pictures = _pictures(dataset, rows.eval_rows[: config.num_pictures], first)
+    sheet = write_box_sheet(config.sheet, pictures, dataset.object_classes)
+    return replace(result, paths=(*result.paths, sheet))
+
+
+def _pictures(dataset: ImageDataset, rows: NDArray[np.int64], found: Entries) -> list[BoxPicture]:
+    assert dataset.objects is not None
+    pictures = []
+    for image, row in enumerate(rows):
+        plan = ExamplePlan.of(dataset, int(row))
+        pixels = read_example(dataset.source, dataset.in_channels, plan).image.permute(1, 2, 0).numpy()
+        objects = dataset.objects.read(int(row)).select(dataset.objects.read(int(row)).learnable())
+        truth = list(zip(objects.boxes.tolist(), objects.labels.tolist(), strict=True))
+        own = [(entry["box"].tolist(), entry["label"], entry["score"]) for entry in found if entry["image"] == image]
+        pictures.append(BoxPicture(dataset.sample_ids[row], pixels, truth, own))
+    return pictures
+
+
+def _open(config: EvaluateDetectionConfig) -> ImageDataset:
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
+    if dataset.objects is None:
+        raise DatasetError(config.dataset, "has no boxes", HAVE_BOXES)
+    return dataset
+
+
+def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> _Rows:
+    (train, train_rows), (scored, eval_rows) = (
+        choose_rows(dataset, split, order, option=option, limit=config.max_images, seed=config.seed)
+        for split, order, option in (
+            (config.split, ("train",), "--split"),
+            (config.eval_split, ("val", "test"), "--eval-split"),
+        )
+    )
+    if len(np.intersect1d(train_rows, eval_rows)):
+        raise ConfigError("--eval-split", f"images of {scored} are trained on (--split {train})", "Choose two splits.")
+    assert dataset.objects is not None
+    objects = dataset.objects
+    kept = np.array([row for row in train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
+    if not len(kept):
+        raise DatasetError(config.dataset, f"no image of {train} has a box to learn", "Choose another --split.")
+    if all(objects.read(int(row)).ignored.all() for row in eval_rows):
+        raise DatasetError(config.dataset, f"no image of {scored} has a box to find", "Choose another --eval-split.")
+    return _Rows(train, kept, scored, eval_rows)
+
+
+def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -> DetectionPlan:
+    steps = config.steps or -(-config.epochs * len(rows.train_rows) // config.batch_size)
+    warmup = min(_WARMUP, steps // 10)
+    size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
+    return DetectionPlan(
+        kind=config.detector,
+        num_classes=len(dataset.object_classes),
+        size=size,
+        train_sides=config.train_sizes or (config.shorter_side,),
+        tune=config.tune,
+        steps=steps,
+        batch_size=config.batch_size,
+        lr=config.lr,
+        drops=tuple(round(share * steps) for share in _LR_DROPS),
+        warmup=warmup,
+        weight_decay=config.weight_decay,
+        layer_decay=config.layer_decay,
+        mirror=not dataset.chiral,
+        num_workers=config.num_workers or 0,
+    )
+
+
+def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
+    """Return the true objects of some rows, as `coco_scores` takes them.
+
+    Raises:
+        DatasetError: an outline cannot be read.
+    """
+    assert dataset.objects is not None
+    entries: Entries = []
+    for image, row in enumerate(rows):
+        objects = dataset.objects.read(int(row))
+        plan = ExamplePlan.of(dataset, int(row))
+        height, width = plan.size
+        if masks and not height:  # the annotation does not say it
+            height, width = read_example(dataset.source, dataset.in_channels, plan).image.shape[-2:]
+        for place in range(len(objects)):
+            entry = {
+                "image": image, "label": int(objects.labels[place]), "box": objects.boxes[place],
+                "area": float(objects.areas[place]), "ignored": bool(objects.ignored[place]),
+            }  # fmt: skip
+            if masks:
+                assert objects.outlines is not None
+                try:
+                    entry["mask"] = encode_outline(objects.outlines[place], height, width)
+                except ValueError as error:
+                    raise DatasetError(plan.name, str(error), "Mend its annotation, or take it out.") from error
+            entries.append(entry)
+    return entries
+
+
+def score(dataset: ImageDataset, truth: Entries, found: Entries, num_images: int, *, masks: bool) -> dict[str, Scores]:
+    """Score detections by the rules of the set.
+
+    Args:
+        dataset: says which rules, and the classes.
+        truth: see ``labelkit.data.coco_tools.coco_scores``.
+        found: likewise.
+        num_images: that were looked at.
+        masks: score masks, too.
+
+    Returns:
+        scores, and those of every class, of ``box`` and perhaps ``mask``.
+    """
+    assert dataset.objects is not None
+    num_classes = len(dataset.object_classes)
+    if dataset.objects.scoring == "voc":
+        return {"box": voc_scores(_by_class(truth, num_classes), _by_class(found, num_classes))}
+    return {
+        part: coco_scores(truth, found, num_images=num_images, num_classes=num_classes, masks=part == "mask")
+        for part in ("box", "mask")[: 1 + masks]
+    }
+
+
+def _by_class(entries: Sequence[Mapping[str, Any]], num_classes: int) -> list[Boxes]:
+    groups: list[Entries] = [[] for _ in range(num_classes)]
+    for entry in entries:
+        groups[entry["label"]].append(dict(entry))
+    return [
+        Boxes(
+            np.array([entry["image"] for entry in group], dtype=np.int64),
+            np.array([entry["box"] for entry in group], dtype=np.float64).reshape(-1, 4),
+            np.array([entry.get("ignored", False) for entry in group], dtype=bool),
+            np.array([entry.get("score", 1.0) for entry in group], dtype=np.float64),
+        )
+        for group in groups
+    ]
+
+
+def _result(
+    config: EvaluateDetectionConfig,
+    dataset: ImageDataset,
+    rows: _Rows,
+    plan: DetectionPlan,
+    model: EmbeddingNetwork,
+    parts: Mapping[str, Sequence[Scores]],
+) -> SimpleResult:
+    assert dataset.objects is not None
+    names = SCORES if dataset.objects.scoring == "coco" else _VOC_SCORES
+    means = {
+        part: {name: mean_and_spread([scores[name] for scores, _ in seeds]) for name in names}
+        for part, seeds in parts.items()
+    }
+    per_class = {part: np.mean([own for _, own in seeds], axis=0) for part, seeds in parts.items()}
+    values: dict[str, object] = {
+        "measured": f"{config.detector} on {dataset.name}/{rows.eval}",
+        **means,
+        "per_class": [
+            {"class": name, **{f"{part}_ap": float(own[i]) for part, own in per_class.items()}}
+            for i, name in enumerate(dataset.object_classes)
+        ],
+        "network": {
+            **model.network.patch_identity,
+            "source": model.source,
+            "weights_fingerprint": fingerprint(model.network),
+            "weights_file_sha256": model.weights_sha256,
+        },
+        "data": {
+            "dataset": dataset.name,
+            "digest": dataset.digest(),
+            "object_classes": list(dataset.object_classes),
+            "scoring": dataset.objects.scoring,
+        },
+        "protocol": _protocol(config, rows, plan),
+    }
+    made: tuple[Path, ...] = ()
+    if config.out is not None:
+        text = json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n"
+        commit_bytes(config.out, text.encode())
+        made = (config.out,)
+    what = "backbone and detector" if config.tune else "detector"
+    title = (
+        f"detection in %: {config.detector} on {model.told_source}, {what} trained on {len(rows.train_rows)} images of "
+    )
+    title += f"{rows.train} for {plan.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
+    title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
+    lines: list[list[Cell]] = [
+        [part, *(percent_and_spread(own[name]) for name in names)] for part, own in means.items()
+    ]
+    tables = [Table(title, ["of", *(_HEADERS[name] for name in names)], lines)]
+    if config.per_class:
+        classes: list[list[Cell]] = [
+            [name, *(percent(float(own[i])) for own in per_class.values())]
+            for i, name in enumerate(dataset.object_classes)
+        ]
+        kind = "AP" if dataset.objects.scoring == "coco" else "AP50"
+        tables.append(Table("every class in %", ["class", *(f"{part} {kind}" for part in per_class)], classes))
+    return SimpleResult(values, made, tuple(tables))
+
+
+_HEADERS = {
+    "ap": "AP", "ap50": "AP50", "ap75": "AP75", "ap_small": "AP small", "ap_medium": "AP medium",
+    "ap_large": "AP large", "ap50_11_point": "AP50, 11 points",
+}  # fmt: skip
+
+
+def _protocol(config: EvaluateDetectionConfig, rows: _Rows, plan: DetectionPlan) -> dict[str, object]:
+    return {
+        "detector": config.detector,
+        "train_split": rows.train,
+        "train_images": len(rows.train_rows),
+        "eval_split": rows.eval,
+        "eval_images": len(rows.eval_rows),
+        "steps": plan.steps,
+        "batch_size": plan.batch_size,
+        "tune": plan.tune,
+        "optimizer": "adamw",
+        "lr": plan.lr,
+        "lr_drop_steps": list(plan.drops),
+        "warmup_steps": plan.warmup,
+        "weight_decay": plan.weight_decay,
+        "layer_decay": plan.layer_decay,
+        "shorter_side": plan.size.shorter_side,
+        "longer_side": plan.size.longer_side,
+        "train_sizes": list(plan.train_sides),
+        "proposals": plan.size.proposals,
+        "samples_per_image": plan.size.samples,
+        "mirror": plan.mirror,
+        "precision": config.precision,
+        "seeds": list(range(config.seed, config.seed + config.seeds)),
+    }

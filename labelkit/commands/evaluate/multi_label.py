@@ -1,0 +1,280 @@
+"""Judge a frozen network by a classifier that says of each class whether an image has it: average precision.
+
+Source: ``facebookresearch/deepcluster:eval_voc_classif.py``, whose protocol SeLa follows.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.commands.common.networks import embedding_network
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.evaluate.crops import crops_of, resized
+from labelkit.commands.evaluate.multi_label_options import EvaluatePresenceConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.eval_loader import EvalBatch, EvalLoader
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.registry import load_dataset
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.formatting import percent
+from labelkit.metrics.average_precision import average_precision, eleven_point_average_precision
+from labelkit.models.backbones.convnets import AlexNet
+from labelkit.models.backbones.vit import UnsupportedBackboneError
+from labelkit.models.inference import BackboneNetwork, InferenceNetwork
+from labelkit.models.seeding import seeded_init
+from labelkit.progress import current_progress
+from labelkit.training.devices import Runtime
+
+# Source: ``facebookresearch/deepcluster:eval_voc_classif.py``, whose protocol SeLa follows.
+
+Part: TypeAlias = Literal["linear", "fully-connected"]
+_BIAS = 0.1
+
+
+class PresenceHead(nn.Module):
+    """A frozen part, and layers that are trained on what it makes of images.
+
+    Args:
+        network: stays as it is; ``fully-connected`` copies its wide layers and draws them anew, with a standard
+            deviation of 0.01 and a bias of 0.1.
+        part: what is trained: one layer on the embedding, or the wide layers of an AlexNet and one on top.
+        num_classes: c.
+        seed: of what is drawn.
+
+    Shape:
+        - images: ``(b, channels, h, w)``.
+        - returns: ``(b, c)`` logits, one for each class by itself.
+
+    Raises:
+        UnsupportedBackboneError: ``fully-connected``, and the network is no AlexNet.
+    """
+
+    def __init__(self, network: InferenceNetwork, part: Part, num_classes: int, *, seed: int) -> None:
+        super().__init__()
+        wide: nn.Module = nn.Identity()
+        frozen: Callable[[Tensor], Tensor] = network.embed
+        if part == "fully-connected":
+            net = network.backbone.net if isinstance(network, BackboneNetwork) else None
+            if not isinstance(net, AlexNet) or not isinstance(network, BackboneNetwork):
+                raise UnsupportedBackboneError(
+                    "evaluate presence",
+                    "the network has no wide layers behind its convolutions",
+                    "Train alexnet_sela or alexnet_small_sela; or pass --train linear.",
+                )
+            wide = nn.Sequential(nn.Flatten(), copy.deepcopy(net.hidden))
+            frozen = network.backbone.forward_features
+        with seeded_init(seed):
+            for layer in wide.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.normal_(layer.weight, std=0.01)
+                    nn.init.constant_(layer.bias, _BIAS)
+            top = nn.Linear(network.embed_dim, num_classes)
+            nn.init.constant_(top.bias, _BIAS)
+        self.layers = nn.Sequential(wide, top)
+        self._frozen = frozen
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to logits; no gradient reaches the frozen part."""
+        with torch.no_grad():
+            inputs = self._frozen(images)
+        logits: Tensor = self.layers(inputs.float())
+        return logits
+
+
+_MOMENTUM = 0.9
+# Shares of the image that a training view shows, which is square, or its mirror image; updates after which the learning
+# rate is halved, again and again.
+_SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
+_RANDOM_CROPS = 10
+_PROTOCOL = (
+    "train", "split", "eval_split", "crops", "steps", "batch_size", "lr", "weight_decay", "clip_grad_norm", "seed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Images of a split.
+
+    Attributes:
+        bank: reads them.
+        presence: (n, c) int8 of the rows of the bank's data set.
+        batches: view, rows, images of a batch, seed and epoch to batches.
+    """
+
+    bank: ImageBank
+    presence: NDArray[np.int8]
+    batches: Callable[[ViewSpec, NDArray[np.int64], int, int | None, int], EvalLoader]
+
+
+def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
+    """Train a classifier of several classes on the frozen network, and score it on other images.
+
+    Raises:
+        DatasetError: the set does not say which classes its images have.
+        ConfigError: no such split.
+        CheckpointError: the network cannot be loaded.
+        UnsupportedBackboneError: it has no wide layers to train.
+        DivergenceError: the loss is not finite.
+    """
+    dataset = load_dataset(config.dataset, data_root=config.data_root)
+    if dataset.presence is None:
+        raise DatasetError(
+            config.dataset, "its images have one class or none", "Choose voc_2007_classes; else `evaluate linear`."
+        )
+    model = embedding_network(config, dataset.in_channels)
+    runtime = Runtime(device=config.device, threads=config.threads)
+    network = model.network.to(runtime.device).eval().requires_grad_(False)
+    names = dataset.presence_classes
+    head = PresenceHead(network, config.train, len(names), seed=config.seed).to(runtime.device)
+    spec = network.input_spec
+    train, test = (
+        _images(config, dataset, split, option, spec.size, Normalize(spec.mean, spec.std), runtime)
+        for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split"))
+    )
+    area = _SCALES
+    hflip = 0.0 if dataset.chiral else 0.5
+    view = ViewSpec(spec.size, area_range=area, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
+    _train(config, head, train, view)
+    scores = _score(config, head, test, view, spec.size, mirror=not dataset.chiral)
+    return _result(config, names, scores, test.presence[test.bank.rows], len(train.bank.rows))
+
+
+def _images(
+    config: EvaluatePresenceConfig,
+    dataset: ImageDataset,
+    split: str,
+    option: str,
+    size: int,
+    normalize: Normalize,
+    runtime: Runtime,
+) -> _Images:
+    if split not in dataset.split_names:
+        raise ConfigError(option, f"{dataset.name} has no split {split!r}", f"It has {', '.join(dataset.split_names)}.")
+    chosen = dataset.select(dataset.in_split(split))
+    bank = ImageBank(chosen, channels=dataset.in_channels, base_size=resized(size), device=runtime.device)
+    bank.check(0.0)
+    assert chosen.presence is not None
+
+    def batches(view: ViewSpec, rows: NDArray[np.int64], count: int, seed: int | None, epoch: int) -> EvalLoader:
+        return EvalLoader(
+            bank, view, rows=rows, batch_size=count, normalize=normalize, num_workers=config.num_workers or 0,
+            seed=seed, epoch=epoch, join_single=seed is not None,
+        )  # fmt: skip
+
+    return _Images(bank, chosen.presence, batches)
+
+
+def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, view: ViewSpec) -> None:
+    """SGD on the cross-entropies of the classes, summed; what does not count has none."""
+    head.layers.train()
+    optimizer = torch.optim.SGD(
+        head.layers.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=config.weight_decay
+    )
+    with current_progress().task("train classifier", total=config.steps) as task:
+        for step, batch in enumerate(itertools.islice(_endless(config, images, view), config.steps)):
+            optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
+            wanted = torch.from_numpy(images.presence[batch.rows]).to(images.bank.device)
+            loss = presence_loss(head(batch.images), wanted)
+            if not torch.isfinite(loss):
+                raise DivergenceError("evaluate presence", f"the loss is not finite in step {step + 1}", "Lower --lr.")
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(head.layers.parameters(), config.clip_grad_norm)
+            optimizer.step()
+            task.advance(1)
+
+
+def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
+    """Return the cross-entropies of the classes of an image, summed: the mean over images.
+
+    Args:
+        logits: (b, c).
+        presence: (b, c) int8: 1 = there, 0 = not there, -1 = counts nothing.
+    """
+    terms = nn.functional.binary_cross_entropy_with_logits(logits, (presence == 1).float(), reduction="none")
+    return terms.masked_fill(presence < 0, 0.0).sum() / len(logits)
+
+
+def _endless(config: EvaluatePresenceConfig, images: _Images, view: ViewSpec) -> Iterator[EvalBatch]:
+    for epoch in itertools.count():
+        order = keyed_generator(config.seed, "presence", epoch).permutation(images.bank.rows)
+        yield from images.batches(view, order, config.batch_size, config.seed, epoch)
+
+
+@torch.no_grad()
+def _score(
+    config: EvaluatePresenceConfig, head: PresenceHead, images: _Images, view: ViewSpec, size: int, *, mirror: bool
+) -> NDArray[np.float64]:
+    """Return (n, c) logits, summed over the views of an image."""
+    head.layers.eval()
+    rows = images.bank.rows
+    slots = np.full(len(images.presence), -1, dtype=np.int64)
+    slots[rows] = np.arange(len(rows))
+    sums = np.zeros((len(rows), images.presence.shape[1]))
+    random = config.crops == "random-ten"
+    whole = ViewSpec(resized(size), resize_ratio=1.0)
+    with current_progress().task("score", total=len(rows) * (_RANDOM_CROPS if random else 1)) as task:
+        for number in range(_RANDOM_CROPS if random else 1):
+            # keys that no training view has: those count from the other end
+            seed, shown = (config.seed, view) if random else (None, whole)
+            for batch in images.batches(shown, rows, config.batch_size, seed, -1 - number if random else 0):
+                crops = (
+                    [batch.images] if random else crops_of(batch.images, size, ten=config.crops == "ten", mirror=mirror)
+                )
+                sums[slots[batch.rows]] += sum(head(crop).double().cpu().numpy() for crop in crops)
+                task.advance(len(batch.rows))
+    return sums
+
+
+def _result(
+    config: EvaluatePresenceConfig,
+    names: tuple[str, ...],
+    scores: NDArray[np.float64],
+    presence: NDArray[np.int8],
+    trained: int,
+) -> SimpleResult:
+    counted = [presence[:, label] >= 0 for label in range(len(names))]
+    pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
+    over_all = [average_precision(*pair) for pair in pairs]
+    at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
+    if np.isnan(over_all).all():
+        raise DatasetError(config.dataset, f"no image of {config.eval_split} has a class", "Choose another split.")
+    mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
+    values: dict[str, object] = {
+        "measured": f"classes in images of {config.dataset}/{config.eval_split}",
+        "train_images": trained,
+        "images": len(scores),
+        "mean_ap": mean_ap,
+        "mean_ap_11": mean_ap_11,
+        "classes": [
+            {
+                "class": name,
+                "with_it": int((presence[:, label] == 1).sum()),
+                "ap": over_all[label],
+                "ap_11": at_eleven[label],
+            }
+            for label, name in enumerate(names)
+        ],
+        "protocol": {name: getattr(config, name) for name in _PROTOCOL},
+    }
+    row: list[Cell] = [config.train, f"{config.dataset}/{config.eval_split}", len(scores)]
+    columns = ["trained", "scored on", "images", "mean AP", "mean AP, 11 points"]
+    tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
+    if config.per_class:
+        rows: list[list[Cell]] = [
+            [name, int((presence[:, label] == 1).sum()), percent(over_all[label]), percent(at_eleven[label])]
+            for label, name in enumerate(names)
+        ]
+        tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
+    return SimpleResult(values, (), tuple(tables))

@@ -1,0 +1,294 @@
+"""Options of ``labelkit evaluate`` for what concerns whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.gate import GateConfig
+from labelkit.options.index import ScoresConfig
+from labelkit.options.memory import MemoryConfig
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import (
+    STORE,
+    Device,
+    HeldOutOptions,
+    LabelsOption,
+    PerClassOption,
+    ResamplesOptions,
+    SplitOption,
+    ThreadsOption,
+)
+
+_RUN: JsonDict = {"panel": "Run"}
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+
+
+class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
+    """``labelkit evaluate answer``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
+    constants: ClassVar[Mapping[str, object]] = {
+        "bins": 10,
+    }
+
+    answer: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result of discover answer to score; default: the newest of answer, answer-2, ...",
+        json_schema_extra=_STORE,
+    )
+    plot: Path | None = Field(
+        None,
+        description="Also draw reliability and risk-coverage to this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
+    )
+
+
+class EvaluateClusteringConfig(
+    PerClassOption,
+    ResamplesOptions,
+    SplitOption,
+    GateConfig,
+    LabelsOption,
+    ScoresConfig,
+):
+    """``labelkit evaluate clustering``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
+
+    results: tuple[str, ...] = Field(
+        (), description="Names of the results to score, comma-separated; default: all that group rows."
+    )
+    rows: Literal["auto", "unlabeled", "all"] = Field(
+        "auto",
+        description="Rows to score. unlabeled: those whose label training could not use (the published protocol). "
+        "auto = unlabeled if training could use some labels, else all.",
+    )
+    protocol: Literal["v2", "v1", "v2b"] = Field(
+        "v2", description="v2: one assignment over all rows; v1: one per group of classes; v2b: v2, mean over classes."
+    )
+    mapping_from: str | None = Field(
+        None,
+        description="Split, or all, on whose rows clusters are matched with classes; other splits are scored with that "
+        "matching (train: stricter than each split by its own). Default: the rows that are scored. --rows holds there "
+        "too.",
+    )
+    allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
+
+    @model_validator(mode="after")
+    def _one_matching(self) -> EvaluateClusteringConfig:
+        if self.mapping_from is not None and self.protocol == "v1":
+            raise ValueError("protocol v1 matches old and new classes apart; mapping_from goes with v2 or v2b")
+        return self
+
+
+class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
+    """``labelkit evaluate knn``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
+    constants: ClassVar[Mapping[str, object]] = {
+        "linear_epochs": 100,
+    }
+
+    k: tuple[int, ...] = Field(
+        (10,),
+        description="Neighbors that vote; several, comma-separated, are tried in turn (published: 10,20,100,200).",
+        json_schema_extra={"short": "-k"},
+    )
+    temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
+    gallery: str = Field("train", description="Split whose labels are known, or all.")
+    queries: str = Field(
+        "test",
+        description="Split whose labels are to be found, or all. A row never votes for itself: the same split as "
+        "--gallery is leave-one-out, and so is a store without splits.",
+    )
+    pca: int | None = Field(
+        None,
+        ge=1,
+        description="Vote on this number of principal components of the gallery's rows, with its mean taken off "
+        "(published for SeLa: 128). Default: on the rows as they are.",
+    )
+    linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
+    seed: int = Field(0, ge=0, description="Seed of the order in which --linear sees the rows.")
+
+    @field_validator("k")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1:
+            raise ValueError("must be numbers of neighbors from 1 on")
+        return value
+
+
+class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig):
+    """``labelkit evaluate linear``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
+
+    gallery: str = Field("train", description="Split that the classifier is trained on.")
+    queries: str = Field("test", description="Split that is scored.")
+    solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
+        "auto",
+        description="lbfgs: logistic regression, solved to its end; sgd, adamw: passes in batches; auto = lbfgs up to "
+        "20,000 rows, else sgd.",
+    )
+    l2: tuple[float, ...] = Field(
+        (1e-3,),
+        description="With lbfgs: penalty on the squared weights; of several, comma-separated, the best on a held-out "
+        "fifth of the gallery is taken.",
+    )
+    rescale: bool = Field(
+        True,
+        description="Center the features and scale them to one mean length; else they are taken as they are, as most "
+        "published protocols have it.",
+    )
+    max_gallery: int | None = Field(
+        None, ge=1, description="Most rows to train on, drawn by --seed. Default: all of --gallery."
+    )
+    lr: float | None = Field(
+        None,
+        gt=0,
+        description="With sgd and adamw: highest learning rate; default: 10 and 0.01, for features of mean length 1.",
+    )
+    epochs: int = Field(100, ge=1, description="With sgd and adamw: passes.")
+    batch_size: int = Field(256, ge=1, description="With sgd and adamw: rows of a step.")
+    seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: trainings, from --seed on.")
+    seed: int = Field(0, ge=0, description="Seed of the order, of --max-gallery, and of the held-out fifth.")
+
+    @field_validator("l2")
+    @classmethod
+    def _penalties(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or min(value) < 0:
+            raise ValueError("must be one penalty or several, 0 or above")
+        return value
+
+    @model_validator(mode="after")
+    def _features_as_they_are(self) -> EvaluateLinearConfig:
+        if self.rescale:
+            return self
+        if self.solver not in ("sgd", "adamw"):
+            raise ValueError(
+                "--no-rescale goes with --solver sgd or adamw: lbfgs has its penalty for rescaled features"
+            )
+        if self.lr is None:
+            raise ValueError("--no-rescale needs --lr: the default is for features of mean length 1")
+        return self
+
+
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig):
+    """``labelkit evaluate retrieval``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
+
+    k: tuple[int, ...] = Field(
+        (1, 2, 4, 8),
+        description="Numbers of neighbors for Recall@K, comma-separated.",
+        json_schema_extra={"short": "-k"},
+    )
+    split: tuple[str, ...] = Field(
+        ("auto",),
+        description="Splits whose rows are searched for each other, comma-separated, or all. auto: query against "
+        "gallery if the store has these two; else test if there is one; else all.",
+    )
+    queries: str | None = Field(
+        None, description="Instead of --split: split whose rows are looked up, or all.", json_schema_extra=_STORE
+    )
+    gallery: str | None = Field(
+        None, description="Split whose rows are found, or all; goes with --queries or --gallery-index."
+    )
+    gallery_index: Path | None = Field(
+        None,
+        description="Store of the same model whose rows are found; default: the store itself.",
+        json_schema_extra=_STORE,
+    )
+    at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
+    nmi_seeds: int = Field(
+        3, ge=0, le=100, description="Seeds of the k-means for NMI, with one group per class; 0: no NMI."
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="Blocks worked on at a time; default: OMP_NUM_THREADS, or the cores.",
+        json_schema_extra=_RUN,
+    )
+    seed: int = Field(0, ge=0, description="First seed of k-means.")
+
+    @model_validator(mode="after")
+    def _one_protocol(self) -> EvaluateRetrievalConfig:
+        if not self.k or min(self.k) < 1:
+            raise ValueError("-k takes numbers of neighbors from 1 on")
+        if not self.split:
+            raise ValueError("--split is empty; leave it out for the default")
+        if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
+            raise ValueError("--split: rows look each other up; it has no meaning beside --queries or --gallery-index")
+        if self.gallery is not None and self.queries is None and self.gallery_index is None:
+            raise ValueError("--gallery goes with --queries or --gallery-index")
+        if self.queries is not None and self.gallery is None and self.gallery_index is None:
+            raise ValueError("--queries needs --gallery, or --gallery-index")
+        return self
+
+
+class EvaluateClassificationConfig(HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig):
+    """``labelkit evaluate classification``."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
+
+    checkpoint: Path | None = Field(
+        None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
+    )
+    data_root: Path | None = Field(
+        None,
+        description="With --checkpoint: folder where named sets live; default: as in training.",
+        json_schema_extra=_STORE,
+    )
+    index: Path | None = Field(
+        None,
+        description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
+        json_schema_extra=STORE,
+    )
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="With --index: also keep the scores as a result of this name; default: not kept.",
+        json_schema_extra=_OUTPUT,
+    )
+    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
+    groups: Literal["auto", "rank", "counts", "none"] = Field(
+        "auto",
+        description="How to tell classes with many, medium and few training images apart. counts: above 100, 20 "
+        "to 100, below 20. rank: the 3, 4 and 3 of 10 or 36, 35 and 29 of 100 most frequent, as "
+        "published for CIFAR. auto: rank for 10 or 100 classes, else counts; none if the largest "
+        "class has less than twice the images of the smallest.",
+    )
+    seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
+    confusion: Path | None = Field(
+        None,
+        description="Also write the confusion matrix to this CSV: a row per true class.",
+        json_schema_extra={**_OUTPUT, "makes": "csv"},
+    )
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="With --checkpoint: images per forward pass; default: 16 on a CPU, 256 on a GPU.",
+        json_schema_extra=_RUN,
+    )
+    device: Device = Field(
+        "auto",
+        description="With --checkpoint: where to compute (auto, cpu, cuda, cuda:1, mps).",
+        json_schema_extra=_RUN,
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> EvaluateClassificationConfig:
+        if self.checkpoint is not None and self.index is not None:
+            raise ValueError("give either --checkpoint (a run folder) or --index (a store)")
+        if self.result is not None and self.checkpoint is not None:
+            raise ValueError("--result goes with --index: it is written beside a store")
+        if self.data_root is not None and self.index is not None:
+            raise ValueError("--data-root goes with --checkpoint: a store holds all that is needed")
+        return self

@@ -1,0 +1,189 @@
+"""Judge patch features without training: groups of k-means against the classes of the pixels.
+
+Source: our CoTAP specification, section 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.clustering import kmeans, nearest_centroids
+from labelkit.algorithms.matching import contingency
+from labelkit.algorithms.projection import principal_directions
+from labelkit.commands.common.images.masks import MaskPicture
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.evaluate.dense_input import DenseInput, choose_rows, open_dense
+from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
+from labelkit.commands.evaluate.dense_result import MaskScores, percent_and_spread, write_asked
+from labelkit.commands.evaluate.segmentation_head import WholeBatch, whole_batches
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.mask_files import IGNORE
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
+from labelkit.progress import current_progress
+
+# Patches that k-means sees, drawn by the seed.
+_MAX_PATCHES = 200_000
+
+
+@dataclass(frozen=True)
+class _Patches:
+    """The principal components of all patches, and what they are of.
+
+    Attributes:
+        maps: (rows, cols, d) of each image, float32.
+        batches: pixels and masks, image by image.
+    """
+
+    maps: list[NDArray[np.float32]]
+    images: list[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]
+
+
+def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult:
+    """Group the patches of a split and score the groups as masks, after matching them with the classes.
+
+    Raises:
+        ConfigError: no such split, fewer groups than classes, or fewer patches than groups.
+        DatasetError: no masks, or masks that cannot be used.
+        CheckpointError: the network cannot be loaded.
+    """
+    given = open_dense(config, classes=True)
+    names = given.dataset.mask_classes
+    num_clusters = config.num_clusters or len(names)
+    if num_clusters < len(names):
+        raise ConfigError(
+            "--num-clusters", f"{num_clusters} groups cannot be {len(names)} classes", "Give as many or more."
+        )
+    split, rows = choose_rows(
+        given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
+    )
+    patches = _reduced(given, rows, config)
+    scores: list[SegmentationScores] = []
+    pictures: list[MaskPicture] = []
+    for seed in range(config.seed, config.seed + config.seeds):
+        groups = _group(patches, num_clusters, config, seed)
+        found, counts = _matched(groups, patches, num_clusters, len(names))
+        if not counts.counts.any():
+            raise DatasetError(given.dataset.name, "all pixels that are scored are ignored (255)", "Look at the masks.")
+        if not scores:
+            pictures = [
+                MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
+                for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
+            ][: config.num_pictures]
+        scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
+    summary = MaskScores.of(scores, names)
+    values: dict[str, object] = {
+        "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
+        **summary.values(),
+        **given.record,
+        "protocol": {
+            "split": split,
+            "images": len(rows),
+            "num_clusters": num_clusters,
+            "matching": "one to one" if num_clusters == len(names) else "many to one",
+            "pca": config.pca,
+            "restarts": config.num_inits,
+            "iterations": config.max_iterations,
+            "absent_as_zero": config.absent_as_zero,
+            "seeds": list(range(config.seed, config.seed + config.seeds)),
+        },
+    }
+    made = write_asked(config, values, pictures, names)
+    row: list[Cell] = [
+        given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
+        percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
+    ]  # fmt: skip
+    columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
+    tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]
+    if config.per_class:
+        tables.append(summary.class_table())
+    return SimpleResult(values, made, tuple(tables))
+
+
+def _reduced(given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig) -> _Patches:
+    """Standardize all features and keep their principal components."""
+    batches: list[WholeBatch] = []
+    with current_progress().task("features", total=len(rows)) as task:
+        for batch in whole_batches(given.frozen, given.dataset, rows):
+            batches.append(batch)
+            task.advance(len(batch.rows))
+    features = np.concatenate([batch.features.cpu().numpy() for batch in batches])
+    flat = features.reshape(-1, features.shape[-1])
+    if len(flat) < (config.num_clusters or len(given.dataset.mask_classes)):
+        raise ConfigError("--num-clusters", f"there are only {len(flat)} patches", "Use more images or a larger size.")
+    mean, spread = flat.mean(axis=0, dtype=np.float64), flat.std(axis=0, dtype=np.float64)
+    standardized = ((flat - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
+    directions, _ = principal_directions(standardized, min(config.pca, standardized.shape[1]))
+    reduced = (standardized @ directions.astype(np.float32)).reshape(*features.shape[:3], -1)
+    images = [
+        (int(row), pixels, mask)
+        for batch in batches
+        for row, pixels, mask in zip(batch.rows, batch.pixels, batch.masks, strict=True)
+    ]
+    return _Patches(list(reduced), images)
+
+
+def _group(
+    patches: _Patches, num_clusters: int, config: EvaluatePatchClustersConfig, seed: int
+) -> list[NDArray[np.int64]]:
+    """Return the group of every patch, image by image."""
+    generator = keyed_generator(seed, "patch clusters")
+    flat = np.concatenate([one.reshape(-1, one.shape[-1]) for one in patches.maps])
+    seen = flat
+    if len(flat) > _MAX_PATCHES:
+        seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
+    if num_clusters > len(seen):
+        raise ConfigError("--num-clusters", f"{num_clusters} groups of {len(seen)} patches", "Ask for fewer.")
+    clustering = kmeans(
+        seen, num_clusters, generator=generator, num_inits=config.num_inits, max_iter=config.max_iterations
+    )
+    groups = []
+    for one in patches.maps:
+        ids = nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids)
+        groups.append(ids.reshape(one.shape[:2]))
+    return groups
+
+
+def _matched(
+    groups: list[NDArray[np.int64]], patches: _Patches, num_clusters: int, num_classes: int
+) -> tuple[list[NDArray[np.uint8]], SegmentationCounts]:
+    """Give each group its class; return the predicted masks and their counts."""
+    truths = [mask for _, _, mask in patches.images]
+    stretched = [_nearest(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
+    together = np.zeros((num_clusters, num_classes), dtype=np.int64)
+    for ids, truth in zip(stretched, truths, strict=True):
+        seen = truth != IGNORE
+        if seen.any():
+            together += contingency(ids[seen], truth[seen], num_clusters=num_clusters, num_classes=num_classes)
+    class_of_group = match_by_iou(together)
+    found = [class_of_group[ids].astype(np.uint8) for ids in stretched]
+    counts = SegmentationCounts(num_classes)
+    for prediction, truth in zip(found, truths, strict=True):
+        counts.add(prediction, truth)
+    return found, counts
+
+
+def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the class of each group from the (k, c) pixels they share, so that the sum of IoU is largest.
+
+    As many groups as classes are matched one to one; of more, each takes the class of its largest IoU. Groups that
+    share nothing with their class become class 0, the background.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    iou = np.nan_to_num(iou_matrix(counts))
+    class_of_group: NDArray[np.int64] = iou.argmax(axis=1)
+    if counts.shape[0] == counts.shape[1]:
+        groups, classes = linear_sum_assignment(iou, maximize=True)
+        class_of_group[groups] = classes
+    class_of_group[iou[np.arange(len(iou)), class_of_group] == 0] = 0
+    return class_of_group
+
+
+def _nearest(ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Give every pixel of (h, w) the number of the patch it lies in."""
+    rows, columns = (np.arange(size) * cells // size for size, cells in zip(shape, ids.shape, strict=True))
+    return np.asarray(ids[np.ix_(rows, columns)])

@@ -1,0 +1,253 @@
+"""Score confident answers against the true classes, on rows that neither training nor calibration had labels of.
+
+A known class is right by its name. New groups have none: they are matched one to one with the classes that no group
+is named by, so that the most samples agree, as the protocols of category discovery do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
+from labelkit.algorithms.matching import as_ids, contingency, match_counts
+from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.labels import class_names_of, with_labels
+from labelkit.commands.common.outputs import check_kept_result
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
+from labelkit.commands.evaluate.options import EvaluateAnswerConfig
+from labelkit.errors import StoreError
+from labelkit.formatting import percent
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, newest_name, read_result, write_result
+
+_SHARES = (0.5, 0.8, 1.0)
+_CURVE_POINTS = 100
+
+
+def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
+    """Reliability before and after calibration, risk-coverage, and what became of old and new classes.
+
+    Raises:
+        StoreError: the store has no truth for the rows answered, or the result is no answer.
+        ConfigError: the picture cannot be written, or there is one.
+    """
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    result = read_result(store, config.answer or newest_name(store, "answer"))
+    check_kept_result(config, store, "evaluation", answer=result.name, split=config.split)
+    if result.kind != "answers":
+        problem = f"is no answer but holds {result.kind} ({result.stage})"
+        raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
+    judged = _judge(store, result, config)
+    values = {"index": config.index, "answer": result.name, **judged.values}
+    made: list[Path] = []
+    if config.result is not None:
+        made.append(
+            write_result(
+                store,
+                config.result,
+                kind="evaluation",
+                arrays={"metrics": jsonable(values | {"index": store.path.name})},  # type: ignore[dict-item]  # an object, as metrics may be
+                params={"answer": result.name, "split": config.split},
+                stage="evaluate answer",
+                overwrite=config.overwrite,
+            )
+        )
+    if config.plot is not None:
+        from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
+
+        if config.plot.suffix == ".h5":
+            raise StoreError(str(config.plot), "is a store, or named like one", "Choose another name for --plot.")
+        curves = {"before calibration": judged.before, "after": judged.after}
+        title = f"{judged.num_rows:,} images held out from calibration"
+        made.append(write_reliability_plot(config.plot, curves, judged.risk, title=title))
+    return SimpleResult(values, tuple(made), tuple(_tables(judged)))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What an answer is worth.
+
+    Attributes:
+        num_rows: rows judged.
+        before, after: reliability without and with calibration.
+        of_kinds: reliability of answers that name a known class, and of those that name a new group.
+        risk: errors by the share that is answered.
+        outcomes: what became of classes with and without labels.
+        values: all of it and more, as ``--json`` gives it.
+    """
+
+    num_rows: int
+    before: Reliability
+    after: Reliability
+    of_kinds: dict[str, Reliability | None]
+    risk: RiskCoverage
+    outcomes: list[dict[str, Cell]]
+    values: dict[str, object]
+
+
+def _judge(store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig) -> _Judged:
+    """Compare an answer with the true classes."""
+    arrays = result.arrays
+    rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
+    class_names = class_names_of(store, result)
+    class_of_group = classes_of_groups(store, result, class_names)
+    groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
+    matched = class_of_answer(labels, groups, class_of_group)
+    correct = matched[groups] == labels
+    confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
+    uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
+    before, after = (reliability(chances, correct) for chances in (uncalibrated, confidence))
+    says_known = ~np.asarray(arrays["new_classes"], dtype=bool)[groups]
+    of_kinds = {
+        name: reliability(confidence[mine], correct[mine]) if mine.any() else None
+        for name, mine in (("known", says_known), ("new", ~says_known))
+    }
+    risk = risk_coverage(confidence, correct)
+    is_old = np.isin(labels, class_of_group[class_of_group >= 0])
+    outcomes = [
+        _outcome("class with labels", is_old, kinds, correct),
+        _outcome("class without labels", ~is_old, kinds, correct),
+    ]
+    points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
+    values: dict[str, object] = {
+        "rows": len(rows),
+        "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
+        "accuracy": _share(correct),
+        "mean_confidence": float(confidence.mean()),
+        **_accuracies_of_kinds(kinds, correct),
+        "before": before.to_dict(),
+        "after": after.to_dict(),
+        **{f"after_{name}": None if found is None else found.to_dict() for name, found in of_kinds.items()},
+        "aurc": risk.aurc,
+        "aurc_uncalibrated": risk_coverage(uncalibrated, correct).aurc,
+        "aurc_best": risk_coverage(correct.astype(np.float64), correct).aurc,
+        "accuracy_at_coverage": {f"{int(100 * value)}": risk.accuracy_at(value) for value in _SHARES},
+        "risk_coverage": [[float(risk.coverage[i]), float(risk.risk[i])] for i in points],
+        "class_of_group": [
+            {"group": name, "class": class_names[label] if label >= 0 else None}
+            for name, label in zip(arrays["names"], matched, strict=True)
+        ],
+        "outcomes": outcomes,
+    }
+    return _Judged(len(rows), before, after, of_kinds, risk, outcomes, values)
+
+
+def _accuracies_of_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
+    """How much is answered, and how much of each kind of answer is right."""
+    answered = kinds != UNSURE
+    return {
+        "answered": int(answered.sum()),
+        "answered_share": _share(answered),
+        "accuracy_answered": _share(correct[answered]),
+        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
+        "accuracy_new_answers": _share(correct[kinds == NEW]),
+        "accuracy_unsure": _share(correct[~answered]),
+    }
+
+
+def _rows_to_judge(
+    store: EmbeddingStore, arrays: Mapping[str, Any], split: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that were answered and not calibrated with, their true class, and what was decided."""
+    decisions = np.asarray(arrays["decisions"], dtype=np.int64)
+    wanted = (decisions < GIVEN) & (np.asarray(arrays["calibration_rows"]) == 0)
+    inside = np.zeros(store.n, dtype=bool)
+    inside[split_rows(store, split)] = True
+    truth = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels)
+    rows = np.flatnonzero(wanted & inside & (truth >= 0))
+    if not len(rows):
+        raise StoreError(
+            f"{store.path}:/labels",
+            "the true class is known of no image that was answered and not calibrated with",
+            "Embed a data set with labels, or check --split.",
+        )
+    return rows, truth[rows], decisions[rows]
+
+
+def _share(values: NDArray[np.bool_]) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _outcome(
+    name: str, chosen: NDArray[np.bool_], kinds: NDArray[np.int64], correct: NDArray[np.bool_]
+) -> dict[str, Cell]:
+    """How many of some rows were named, called new or left open, and how many of these rightly."""
+    line: dict[str, Cell] = {"truth": name, "rows": int(chosen.sum())}
+    for kind in (KNOWN, NEW, UNSURE):
+        mine = chosen & (kinds == kind)
+        line[DECISIONS[kind]] = int(mine.sum())
+        line[f"{DECISIONS[kind]}_right"] = int(correct[mine].sum())
+    return line
+
+
+def _tables(judged: _Judged) -> list[Table]:
+    risk, outcomes = judged.risk, judged.outcomes
+    answered, right = (judged.values[name] for name in ("answered_share", "accuracy_answered"))
+    assert isinstance(answered, float)
+    assert isinstance(right, float)
+    answers: list[Cell] = [judged.num_rows, percent(answered), percent(right)]
+    answers += [*(percent(risk.accuracy_at(value)) for value in _SHARES), risk.aurc]
+    errors: list[Cell] = [judged.before.ece, judged.after.ece]
+    errors += [None if found is None else found.ece for found in judged.of_kinds.values()]
+    filled = [entry for entry in judged.after.to_dict()["bins"] if entry["count"]]
+    return [
+        Table(
+            "answers on images that neither training nor calibration had labels of, in % but ECE and AURC",
+            ["rows", "answered", "right if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
+            [answers],
+        ),
+        Table(
+            "reliability, after calibration",
+            ["confidence from", "to", "images", "mean confidence", "accuracy"],
+            [[bin_["from"], bin_["to"], bin_["count"], bin_["confidence"], bin_["accuracy"]] for bin_ in filled],
+        ),
+        Table(
+            "expected calibration error",
+            ["before", "after", "known classes named", "new groups named"],
+            [errors],
+        ),
+        Table(
+            "what became of them",
+            ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
+            [list(line.values()) for line in outcomes],
+        ),
+    ]
+
+
+def class_of_answer(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
+    """Return the class of each group: its own, or for a new group the one it is matched with.
+
+    Args:
+        labels: (n,) integers >= 0, the truth.
+        group_ids: (n,) integers in ``[0, k)``.
+        class_of_group: (k,) integers, class of a known group, -1 = new.
+
+    Returns:
+        (k,) int64, -1 = a new group without match.
+
+    Raises:
+        ValueError: shapes that do not fit, an id out of range, or a class named twice.
+    """
+    classes, groups = as_ids(labels, "labels"), as_ids(group_ids, "group_ids")
+    named = np.asarray(class_of_group)
+    if named.ndim != 1 or not np.issubdtype(named.dtype, np.integer) or named.min(initial=-1) < -1:
+        raise ValueError(f"class_of_group must be integers >= -1 of shape (k,), got {named.dtype} {named.shape}")
+    known = named[named >= 0]
+    if len(np.unique(known)) < len(known):
+        raise ValueError("class_of_group names a class more than once")
+    num_classes = int(max(classes.max(), named.max())) + 1
+    counts = contingency(groups, classes, num_clusters=len(named), num_classes=num_classes)
+    result = named.astype(np.int64)
+    new_groups = np.flatnonzero(named < 0)
+    free = np.setdiff1d(np.arange(num_classes), known)
+    if len(new_groups) and len(free):
+        matched = match_counts(counts[np.ix_(new_groups, free)]).class_of_cluster
+        result[new_groups[matched >= 0]] = free[matched[matched >= 0]]
+    return result

@@ -1,0 +1,397 @@
+"""Judge a network by linear classifiers after each convolution, or on its embedding, trained on augmented images.
+
+Source: ``yukimasano/self-label:eval_linear_probes.py``, after R. Zhang et al., "Split-Brain Autoencoders" (CVPR 2017):
+maps are pooled to about 9,000 numbers, normalized over the batch without learned scale, and classified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.commands.common.networks import load_run
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.training_data import eval_images, prepare_data
+from labelkit.commands.evaluate.crops import crops_of, resized
+from labelkit.commands.evaluate.probes_options import EvaluateProbesConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.recipes import classification_view
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.errors import CheckpointError, ConfigError, DatasetError
+from labelkit.formatting import percent
+from labelkit.models.backbones.vit import UnsupportedBackboneError
+from labelkit.models.inference import InferenceNetwork
+from labelkit.models.seeding import seeded_init
+from labelkit.options.backbone import BackboneRunConfig
+from labelkit.progress import current_progress
+from labelkit.training.devices import Runtime
+
+_Probe: TypeAlias = "ConvProbe | FeatureProbe"
+
+_MOMENTUM = 0.9
+# Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
+_MAX_VALUES = 9600
+_EMBEDDING = "embedding"
+
+
+def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
+    """Return the ReLU after each convolution, by its name in the network.
+
+    Raises:
+        UnsupportedBackboneError: there is no convolution, or one without a ReLU of its own, as in residual networks.
+    """
+    found: dict[str, nn.ReLU] = {}
+    waiting = ""
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Conv2d):
+            if waiting:
+                raise _not_plain(f"convolution {waiting} has no ReLU before the next one")
+            waiting = name
+        elif isinstance(module, nn.ReLU) and waiting:
+            found[name], waiting = module, ""
+    if waiting or not found:
+        raise _not_plain(f"convolution {waiting} has no ReLU behind it" if waiting else "it has no convolution")
+    return found
+
+
+def _not_plain(problem: str) -> UnsupportedBackboneError:
+    return UnsupportedBackboneError(
+        "evaluate probes",
+        f"the network is not a plain sequence of convolutions: {problem}",
+        "Train alexnet_sela, alexnet_small_sela or smallcnn; or pass --at features.",
+    )
+
+
+@contextmanager
+def collected(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Give a list that each pass of the network fills with the maps of these layers, in the order of the pass."""
+    maps: list[Tensor] = []
+    hooks = [layer.register_forward_hook(lambda module, args, output: maps.append(output)) for layer in layers]
+    try:
+        yield maps
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def pool_of(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
+    """Return kernel (= stride), padding and pooled side: the smallest kernel, then the largest padding, that fit.
+
+    For the AlexNet of 224 pixels and 9,600 numbers these are the published ones: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
+
+    Args:
+        channels: of the maps.
+        side: of the maps.
+        max_values: most numbers that may be left; one of each channel always is.
+    """
+    for kernel in range(1, side + 1):
+        for padding in range(kernel // 2, -1, -1):
+            pooled = (side + 2 * padding - kernel) // kernel + 1
+            if channels * pooled**2 <= max_values:
+                return kernel, padding, pooled
+    return side, 0, 1
+
+
+class FeatureProbe(nn.Sequential):
+    """A linear layer on embeddings as they are.
+
+    Args:
+        dim: d.
+        num_classes: c.
+
+    Shape:
+        - features: ``(b, d, 1, 1)``, as maps of a single place.
+        - returns: ``(b, c)``.
+    """
+
+    def __init__(self, dim: int, num_classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(dim, num_classes))
+        self.num_values = dim
+
+
+class ConvProbe(nn.Sequential):
+    """Pool, normalization without learned scale, and a linear layer on all that is left.
+
+    Args:
+        channels: of the maps.
+        side: of the maps.
+        num_classes: c.
+        max_values: most numbers that the linear layer may see.
+
+    Shape:
+        - maps: ``(b, channels, side, side)``.
+        - returns: ``(b, c)``.
+    """
+
+    def __init__(self, channels: int, side: int, num_classes: int, *, max_values: int) -> None:
+        kernel, padding, pooled = pool_of(channels, side, max_values)
+        linear = nn.Conv2d(channels, num_classes, pooled)  # over the whole map
+        super().__init__(
+            nn.MaxPool2d(kernel, kernel, padding), nn.BatchNorm2d(channels, affine=False), linear, nn.Flatten()
+        )
+        self.num_values = channels * pooled**2
+        nn.init.xavier_uniform_(linear.weight)
+        assert linear.bias is not None
+        nn.init.zeros_(linear.bias)
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Images with a class: what is read, and how it becomes the input of the network."""
+
+    bank: ImageBank
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    normalize: Normalize
+    num_workers: int
+
+    def batches(self, view: ViewSpec, rows: NDArray[np.int64], size: int, seed: int | None, epoch: int) -> EvalLoader:
+        return EvalLoader(
+            self.bank,
+            view,
+            rows=rows,
+            batch_size=size,
+            normalize=self.normalize,
+            num_workers=self.num_workers,
+            seed=seed,
+            epoch=epoch,
+            join_single=seed is not None,
+        )
+
+    def classes(self, rows: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(self.labels[rows]).to(self.bank.device)
+
+
+@dataclass(frozen=True)
+class _Score:
+    """One probe.
+
+    Attributes:
+        layer: name of the ReLU after the convolution, or ``embedding``.
+        channels: of its maps.
+        side: of its maps.
+        values: numbers that are left of them.
+        accuracy: share of the images whose class is the likeliest.
+        top5_accuracy: among the five likeliest; ``None`` for fewer than six classes.
+    """
+
+    layer: str
+    channels: int
+    side: int
+    values: int
+    accuracy: float
+    top5_accuracy: float | None
+
+
+def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
+    """Train a probe after each convolution, all in the same passes, or one on the embedding; score on other images.
+
+    The network stays as it is, with the running statistics of its normalization. True labels of all training images are
+    used: this measures features, it makes none.
+
+    Raises:
+        CheckpointError: no run, or one whose data are not images of one kind.
+        UnsupportedBackboneError: the network is no plain sequence of convolutions.
+        ConfigError: no held-out images with labels.
+    """
+    run = load_run(config.checkpoint, config.which)
+    if not isinstance(run.config, BackboneRunConfig):
+        raise CheckpointError(
+            str(config.checkpoint), "has no held-out images", "Embed it and use `labelkit evaluate linear`."
+        )
+    network = run.method.headline()
+    layers = probed_layers(network) if config.at == "convolutions" else {}
+    changes: dict[str, object] = {"eval_split": config.split}
+    if config.data_root is not None:
+        changes["data_root"] = config.data_root
+    options = run.config.model_copy(update=changes)
+    prepared = prepare_data(options)
+    judged = eval_images(options, prepared)
+    if judged is None:
+        raise ConfigError(
+            "--split", "there is no held-out split with labels", "Train with --holdout, or name a split of the set."
+        )
+    runtime = Runtime(device=config.device, threads=config.threads)
+    network = network.to(runtime.device).eval()
+    train, test = (
+        _images(config, images, network, runtime, options.bad_limit) for images in (prepared.dataset, judged)
+    )
+    size, chiral = network.input_spec.size, prepared.dataset.chiral
+    view = classification_view(size, config.augmentation, chiral=chiral)
+    probes = _build(config, network, layers, len(prepared.dataset.class_names), runtime)
+    _train(config, network, layers, probes, train, view)
+    scores = _score(config, network, layers, probes, test, mirror=not chiral)
+    return _result(config, scores, len(train.rows), len(test.rows))
+
+
+def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, judged: int) -> SimpleResult:
+    best = max(scores, key=lambda score: score.accuracy)
+    values: dict[str, object] = {
+        "checkpoint": config.checkpoint,
+        "train_images": trained,
+        "images": judged,
+        "best_layer": best.layer,
+        "best_accuracy": best.accuracy,
+        "probes": [asdict(score) for score in scores],
+        "protocol": {
+            name: getattr(config, name)
+            for name in (
+                "at",
+                "augmentation",
+                "crops",
+                "epochs",
+                "batch_size",
+                "lr",
+                "lr_drop_epochs",
+                "weight_decay",
+                "seed",
+            )
+        },
+    }
+    rows: list[list[Cell]] = [
+        [
+            number,
+            score.layer,
+            f"{score.channels} x {score.side} x {score.side}",
+            score.values,
+            percent(score.accuracy),
+            None if score.top5_accuracy is None else percent(score.top5_accuracy),
+        ]
+        for number, score in enumerate(scores, 1)
+    ]
+    columns = ["probe", "layer", "maps", "numbers", "top 1", "top 5"]
+    return SimpleResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
+
+
+def _images(
+    config: EvaluateProbesConfig, images: ImageDataset, network: InferenceNetwork, runtime: Runtime, bad_limit: float
+) -> _Images:
+    spec = network.input_spec
+    base = resized(spec.size)
+    bank = ImageBank(images, channels=images.in_channels, base_size=base, device=runtime.device)
+    bank.check(bad_limit)
+    rows = bank.rows[images.labels[bank.rows] >= 0]
+    if len(rows) < 2:
+        raise DatasetError(images.name, f"{len(rows)} images have a label", "Give more.")
+    return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers or 0)
+
+
+@contextmanager
+def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[Callable[[Tensor], list[Tensor]]]:
+    """Give a function: images to the maps of the layers, or to the embedding as maps of one place."""
+    with collected(list(layers.values())) as maps:
+
+        def look(images: Tensor) -> list[Tensor]:
+            maps.clear()
+            with torch.no_grad():
+                features = network.embed(images)
+            return list(maps) if layers else [features.float()[:, :, None, None]]
+
+        yield look
+
+
+def _build(
+    config: EvaluateProbesConfig,
+    network: InferenceNetwork,
+    layers: dict[str, nn.ReLU],
+    num_classes: int,
+    runtime: Runtime,
+) -> list[_Probe]:
+    """A probe for each layer, as large as its maps are, or one for the embedding."""
+    spec = network.input_spec
+    nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
+    probes: list[_Probe] = []
+    with _looking(network, layers) as look, seeded_init(config.seed):
+        for one in look(nothing):
+            channels, side = one.shape[1:3]
+            probes.append(
+                ConvProbe(channels, side, num_classes, max_values=_MAX_VALUES)
+                if layers
+                else FeatureProbe(channels, num_classes)
+            )
+    return [probe.to(runtime.device) for probe in probes]
+
+
+def _train(
+    config: EvaluateProbesConfig,
+    network: InferenceNetwork,
+    layers: dict[str, nn.ReLU],
+    probes: list[_Probe],
+    images: _Images,
+    view: ViewSpec,
+) -> None:
+    """SGD on the sum of all losses; no probe has anything to do with another."""
+    optimizer = torch.optim.SGD(
+        [value for probe in probes for value in probe.parameters()],
+        config.lr,
+        momentum=_MOMENTUM,
+        weight_decay=config.weight_decay,
+    )
+    for probe in probes:
+        probe.train()
+    steps = -(-len(images.rows) // config.batch_size)
+    with (
+        _looking(network, layers) as look,
+        current_progress().task("train probes", total=config.epochs * steps) as task,
+    ):
+        for epoch in range(config.epochs):
+            optimizer.param_groups[0]["lr"] = config.lr * 0.1 ** sum(drop <= epoch for drop in config.lr_drop_epochs)
+            order = keyed_generator(config.seed, "probes", epoch).permutation(images.rows)
+            for batch in images.batches(view, order, config.batch_size, config.seed, epoch):
+                maps, wanted = look(batch.images), images.classes(batch.rows)
+                losses = [
+                    nn.functional.cross_entropy(probe(one), wanted) for probe, one in zip(probes, maps, strict=True)
+                ]
+                optimizer.zero_grad(set_to_none=True)
+                torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                task.advance(1)
+
+
+@torch.no_grad()
+def _score(
+    config: EvaluateProbesConfig,
+    network: InferenceNetwork,
+    layers: dict[str, nn.ReLU],
+    probes: list[_Probe],
+    images: _Images,
+    *,
+    mirror: bool,
+) -> list[_Score]:
+    """Accuracy of each probe, its outputs averaged over the crops of an image."""
+    size = network.input_spec.size
+    view = ViewSpec(resized(size), resize_ratio=1.0)
+    ten = config.crops == "ten"
+    for probe in probes:
+        probe.eval()
+    right = np.zeros((len(probes), 2), dtype=np.int64)
+    shapes: list[tuple[int, int]] = []
+    with _looking(network, layers) as look:
+        for batch in images.batches(
+            view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size), None, 0
+        ):
+            sums: list[Tensor] = []
+            for crop in crops_of(batch.images, size, ten=ten, mirror=mirror):
+                maps = look(crop)
+                shapes = [(one.shape[1], one.shape[2]) for one in maps]
+                found = [probe(one) for probe, one in zip(probes, maps, strict=True)]
+                sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+            wanted = images.classes(batch.rows)[:, None]
+            for number, scores in enumerate(sums):
+                best = scores.topk(min(5, scores.shape[1]), dim=1).indices == wanted
+                right[number] += [int(best[:, 0].sum()), int(best.sum())]
+    top5 = len(images.bank.dataset.class_names) > 5
+    return [
+        _Score(name, *shape, probe.num_values, one / len(images.rows), five / len(images.rows) if top5 else None)
+        for name, shape, probe, (one, five) in zip(layers or (_EMBEDDING,), shapes, probes, right.tolist(), strict=True)
+    ]

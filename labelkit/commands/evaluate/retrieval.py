@@ -1,0 +1,337 @@
+"""Score the rows of a store by how well those of one class find each other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows, zero_rows
+from labelkit.commands.common.labels import with_labels
+from labelkit.commands.common.max_memory import block_bytes, bounded_rows
+from labelkit.commands.common.outputs import check_kept_result
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, Mismatch, StoreError
+from labelkit.formatting import percent
+from labelkit.metrics.clustering import normalized_mutual_information
+from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
+from labelkit.progress import current_progress
+from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import write_result
+
+# Blocks without a bound; larger ones gain nothing.
+_BLOCKS_BYTES = 1 << 30
+_ROLES = ("query", "gallery")
+
+_ClassRow = tuple[str, int, *tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Rows of a store that are looked up or found.
+
+    Attributes:
+        store: whose.
+        what: its splits, as shown.
+        rows: (n,) int64, those with a label.
+        labels: (n,) int64, classes of both sides together.
+        num_unlabeled: rows left out because their class is unknown.
+    """
+
+    store: EmbeddingStore
+    what: str
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    num_unlabeled: int
+
+
+def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
+    """Recall@K, MAP@R and R-precision of a store's rows by cosine, exactly, and NMI of k-means.
+
+    Rows look each other up, each without itself; or those of one split, or store, look up those of another. Ties count
+    as what a random order of the tied rows would give. A query whose class has no other row there is left out.
+
+    All labels of the store are used, also those that training was not given: this measures features, it makes none.
+
+    Raises:
+        StoreError: no labels, no class with two rows, rows without a direction.
+        Mismatch: two stores that were not embedded alike.
+        ConfigError: no such split, k too large, too little memory allowed.
+    """
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    check_kept_result(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
+    names = list(store.class_names)
+    asked, held = _sides(store, names, config)
+    same = asked is held
+    own_rows = _own_rows(asked, held)
+    available = len(held.rows) - int((own_rows >= 0).any())
+    if max(config.k) > available:
+        raise ConfigError("-k", f"{max(config.k)} neighbors among {available} rows", "Ask for fewer.")
+    features = check_features(asked.store, asked.rows)
+    _check_directions(asked, features)
+    found = features
+    if not same:
+        found = check_features(held.store, held.rows)
+        _check_directions(held, found)
+    threads = config.threads or _num_threads()
+    with current_progress().task("ranking", total=len(asked.rows)) as task:
+        scores = score_retrieval(
+            features,
+            asked.labels,
+            gallery=None if same else found,
+            gallery_labels=None if same else held.labels,
+            own_rows=None if same else own_rows,
+            ks=config.k,
+            at_r=config.at_r,
+            max_bytes=block_bytes(config, _BLOCKS_BYTES),
+            num_threads=threads,
+            on_block=task.advance,
+        )
+    if not len(scores.query_rows):
+        raise StoreError(
+            f"{store.path}:/labels", "no row has another one of its class to find", "Choose other rows with --split."
+        )
+    nmi = _nmi(asked, held, features, found, config)
+    return _result(config, asked, held, scores, nmi, names)
+
+
+def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalConfig) -> tuple[_Side, _Side]:
+    """Rows that are looked up and rows that are found; the same object if they are the same rows.
+
+    Args:
+        store: of the queries.
+        names: classes; those of a second store are added.
+        config: which rows.
+    """
+    if config.gallery_index is not None:
+        other = open_store(config.gallery_index)
+        differing = other.differences(store)
+        if differing:
+            raise Mismatch(
+                str(other.path),
+                f"was not embedded as {store.path} was: {', '.join(differing)} differ",
+                "Embed both with the same model.",
+            )
+        names += [name for name in other.class_names if name not in set(names)]
+        asked = _side(store, (config.queries or "all",), names, "--queries")
+        return asked, _side(other, (config.gallery or "all",), names, "--gallery")
+    if config.queries is not None and config.gallery is not None:
+        queries, gallery = (config.queries,), (config.gallery,)
+    elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
+        queries, gallery = _ROLES[:1], _ROLES[1:]
+        current_progress().message("rows of split query look up rows of split gallery; --split test for others")
+    else:
+        splits = config.split
+        if splits == ("auto",):
+            splits = ("test",) if "test" in store.split_names and len(store.rows("test")) else ("all",)
+        side = _side(store, splits, names, "--split")
+        return side, side
+    asked = _side(store, queries, names, "--queries")
+    return (asked, asked) if queries == gallery else (asked, _side(store, gallery, names, "--gallery"))
+
+
+def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _Side:
+    if store.metric != "cosine":
+        raise StoreError(
+            str(store.path), f"its rows are compared by {store.metric}; retrieval is scored by cosine", "Embed again."
+        )
+    what = " + ".join(splits)
+    rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
+    known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0
+    if store.labels is None or not known.any():
+        raise StoreError(f"{store.path}:/labels", f"no row of {what} has a label", "Embed a data set with labels.")
+    number = {name: i for i, name in enumerate(names)}
+    numbers = np.array([number[name] for name in store.class_names], dtype=np.int64)
+    num_unlabeled = int((~known).sum())
+    if num_unlabeled:
+        current_progress().warning(f"{num_unlabeled} rows of {store.path} ({what}) have no label and are left out")
+    rows = rows[known]
+    return _Side(store, what, rows, numbers[np.asarray(store.labels)[rows]], num_unlabeled)
+
+
+def _own_rows(asked: _Side, held: _Side) -> NDArray[np.int64]:
+    """Position among the rows that can be found of each query itself, -1 if it is not there."""
+    if asked.store.content_digest != held.store.content_digest:
+        return np.full(len(asked.rows), -1, dtype=np.int64)
+    place = np.minimum(np.searchsorted(held.rows, asked.rows), len(held.rows) - 1)
+    return np.where(held.rows[place] == asked.rows, place, -1)
+
+
+def _check_directions(side: _Side, features: NDArray[np.float32]) -> None:
+    zero = zero_rows(features)
+    if zero.any():
+        first = side.store.sample_ids[side.rows[np.flatnonzero(zero)[0]]]
+        raise StoreError(
+            f"{side.store.path}:/embeddings",
+            f"{int(zero.sum())} rows are all zero and have no direction to compare (first: {first})",
+            "Leave them out of the data set, or embed with another model.",
+        )
+
+
+def _num_threads() -> int:
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _nmi(
+    asked: _Side,
+    held: _Side,
+    features: NDArray[np.float32],
+    found: NDArray[np.float32],
+    config: EvaluateRetrievalConfig,
+) -> list[float]:
+    """NMI of k-means over all rows of both sides, as many groups as classes, one value per seed."""
+    if not config.nmi_seeds:
+        return []
+    labels = asked.labels
+    rows: NDArray[np.float32] | StoredRows
+    if asked is held:
+        rows = bounded_rows(config, asked.store, asked.rows, unit=True)
+    else:
+        # A row on both sides counts once.
+        fresh = np.ones(len(held.rows), dtype=np.bool_)
+        own = _own_rows(asked, held)
+        fresh[own[own >= 0]] = False
+        rows = np.concatenate([unit_rows(features), unit_rows(found[fresh])])
+        labels = np.concatenate([labels, held.labels[fresh]])
+    values = []
+    with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:
+        for seed in range(config.seed, config.seed + config.nmi_seeds):
+            groups = kmeans(
+                rows,
+                len(np.unique(labels)),
+                generator=keyed_generator(seed, "retrieval nmi"),
+                num_inits=1,
+            )
+            values.append(normalized_mutual_information(labels, groups.cluster_ids))
+            task.advance(1, nmi=values[-1])
+    return values
+
+
+def _result(
+    config: EvaluateRetrievalConfig,
+    asked: _Side,
+    held: _Side,
+    scores: RetrievalScores,
+    nmi: list[float],
+    names: list[str],
+) -> SimpleResult:
+    store = asked.store
+    protocol = "self" if asked is held else "query-gallery"
+    recall = scores.recall_at
+    duplicates = _num_duplicates(asked, held, scores)
+    values: dict[str, object] = {
+        "index": config.index,
+        "protocol": protocol,
+        "queries": {"store": store.path, "splits": asked.what, "rows": len(asked.rows)},
+        "gallery": {"store": held.store.path, "splits": held.what, "rows": len(held.rows)},
+        "n_queries": len(scores.query_rows),
+        "n_lone": scores.num_lone,
+        "n_tied": int(scores.tied.sum()),
+        "n_same_file": duplicates,
+        "n_unlabeled": asked.num_unlabeled + (held.num_unlabeled if asked is not held else 0),
+        "n_classes": len(np.unique(scores.labels)),
+        "recall": {str(k): value for k, value in recall.items()},
+        "map_at_r": scores.map_at_r if config.at_r else None,
+        "r_precision": scores.mean_r_precision if config.at_r else None,
+        "nmi": float(np.mean(nmi)) if nmi else None,
+        "nmi_of_seeds": nmi,
+        "block_rows": scores.block_rows,
+    }
+    class_rows = _per_class(scores, names, config)
+    if config.per_class:
+        values["per_class"] = [
+            {"class": row[0], "queries": row[1], "recall": dict(zip(map(str, config.k), row[2:], strict=False))}
+            | ({"map_at_r": row[-2], "r_precision": row[-1]} if config.at_r else {})
+            for row in class_rows
+        ]
+    made: tuple[Path, ...] = ()
+    if config.result is not None:
+        skip = ("index", "queries", "gallery")
+        kept = {key: value for key, value in values.items() if key not in skip}
+        path = write_result(
+            store,
+            config.result,
+            kind="evaluation",
+            arrays={"metrics": canonical_json(jsonable({"index": store.path.name, **kept}))},
+            params={
+                "k": list(config.k),
+                "queries": asked.what,
+                "gallery": held.what,
+                "nmi_seeds": config.nmi_seeds,
+                "seed": config.seed,
+            },
+            stage="evaluate retrieval",
+            overwrite=config.overwrite,
+            gallery_digest=held.store.content_digest,
+        )
+        made = (path,)
+    return SimpleResult(values, made, _tables(config, asked, held, scores, nmi, duplicates, class_rows))
+
+
+def _tables(
+    config: EvaluateRetrievalConfig,
+    asked: _Side,
+    held: _Side,
+    scores: RetrievalScores,
+    nmi: list[float],
+    duplicates: int | None,
+    class_rows: list[_ClassRow],
+) -> tuple[Table, ...]:
+    at_r = ["MAP@R", "R-precision"] if config.at_r else []
+    at_k = [f"R@{k}" for k in config.k]
+    columns = at_k + at_r
+    cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
+    cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
+    if nmi:
+        columns, cells = [*columns, "NMI"], [*cells, percent(float(np.mean(nmi)))]
+    who = f"{asked.what}, each row among the others" if asked is held else f"{_name(asked)} among {_name(held)}"
+    counts: list[Cell] = [len(scores.query_rows), len(np.unique(scores.labels))]
+    counts += [scores.num_lone, int(scores.tied.sum()), duplicates]
+    tables = [
+        Table(f"in %, by cosine: {who}", columns, [cells]),
+        Table("", ["queries", "classes", "no match to find", "tied at the first match", "file twice"], [counts]),
+    ]
+    if config.per_class:
+        shown: list[list[Cell]] = [[row[0], row[1], *(percent(value) for value in row[2:])] for row in class_rows]
+        tables.append(Table("means of each class in %", ["class", "queries", *at_k, *at_r], shown))
+    return tuple(tables)
+
+
+def _name(side: _Side) -> str:
+    return f"{side.what} of {side.store.path.name}"
+
+
+def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int | None:
+    """Queries whose very file stands in the gallery once more, beside the query itself; ``None``: not known."""
+    if not (asked.store.has_images and held.store.has_images):
+        return None
+    there = held.store.sha256[held.rows]
+    keys, counts = np.unique(there.view("S32").ravel(), return_counts=True)
+    wanted = asked.store.sha256[asked.rows[scores.query_rows]].copy().view("S32").ravel()
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    times = np.where(keys[place] == wanted, counts[place], 0)
+    itself = _own_rows(asked, held)[scores.query_rows] >= 0
+    return int((times > itself).sum())
+
+
+def _per_class(scores: RetrievalScores, names: list[str], config: EvaluateRetrievalConfig) -> list[_ClassRow]:
+    """Name, queries, recalls and scores at R of every class that has queries."""
+    rows = []
+    for label in np.unique(scores.labels) if config.per_class else []:
+        own = scores.labels == label
+        means = [float(value) for value in scores.recall[own].mean(axis=0)]
+        if scores.average_precision is not None and scores.r_precision is not None:
+            means += [float(scores.average_precision[own].mean()), float(scores.r_precision[own].mean())]
+        rows.append((names[label], int(own.sum()), *means))
+    return rows

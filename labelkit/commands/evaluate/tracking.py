@@ -1,0 +1,264 @@
+"""Judge patch features by tracking: the masks of the first frame of a film are carried through the others.
+
+Sources: A. Jabri et al., "Space-Time Correspondence as a Contrastive Random Walk" (NeurIPS 2020), with the settings of
+DINO (``facebookresearch/dino:eval_video_segmentation.py``); our CoTAP specification, section 6.
+Departure: void pixels (255) count for nothing. The code of DAVIS leaves them out in its unsupervised task only; in the
+semi-supervised task, which this is, it counts predictions there as wrong.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from labelkit.commands.common.images.masks import MaskPicture
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.evaluate.dense_input import choose_rows, open_dense
+from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
+from labelkit.commands.evaluate.dense_result import write_asked
+from labelkit.commands.evaluate.segmentation_head import FrozenNetwork
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.mask_files import IGNORE, read_pair
+from labelkit.data.views.masked_images import resize_mask
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.formatting import percent
+from labelkit.metrics.segmentation import boundary_accuracy, region_similarity
+from labelkit.progress import current_progress
+
+_LONG_SIDE_STEP = 64
+# As DINO has them: frames are resized to this, in pixels; frames before that masks are taken from, besides the first;
+# most similar patches whose masks are mixed.
+_SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
+
+
+@dataclass(frozen=True)
+class _ObjectScore:
+    """Means over the frames of a film, its first and last left out."""
+
+    film: str
+    number: int
+    frames: int
+    region: float
+    boundary: float
+
+
+def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
+    """Carry masks of objects from frame to frame by similar patches and score them by J and F.
+
+    Raises:
+        ConfigError: no such split, or nothing to score in it.
+        DatasetError: no films, or masks that cannot be used.
+        CheckpointError: the network cannot be loaded.
+    """
+    given = open_dense(config, classes=False)
+    split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
+    films = list(_films(given.dataset, rows).items())
+    patch = _patch_size(given.frozen)
+    scores: list[_ObjectScore] = []
+    pictures: list[MaskPicture] = []
+    with current_progress().task("track", total=len(films)) as task:
+        for film, frames in films:
+            predictions = _track(config, given.frozen, given.dataset, frames, patch)
+            scores += _score(film, given.dataset, frames, predictions)
+            if len(pictures) < config.num_pictures:
+                pixels, truth = read_pair(given.dataset, int(frames[-1]))
+                pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
+            task.advance()
+    if not scores:
+        raise ConfigError("--split", f"no film of {split} has an object and three frames", "Choose another split.")
+    region, boundary = (float(np.mean([getattr(one, key) for one in scores])) for key in ("region", "boundary"))
+    values: dict[str, object] = {
+        "measured": f"objects of {given.dataset.name}/{split}",
+        "jf": (region + boundary) / 2,
+        "j": region,
+        "f": boundary,
+        "objects": [
+            {"film": one.film, "object": one.number, "frames": one.frames, "j": one.region, "f": one.boundary}
+            for one in scores
+        ],
+        **given.record,
+        "protocol": {
+            "split": split,
+            "films": len(films),
+            "patch": patch,
+            "short_side": _SHORTER_SIDE,
+            "radius": config.radius,
+            "context": _CONTEXT,
+            "top_k": _TOP_K,
+            "temperature": config.temperature,
+        },
+    }
+    made = write_asked(config, values, pictures, ("background",))
+    shown = [percent(value) for value in ((region + boundary) / 2, region, boundary)]
+    row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
+    columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
+    tables = [Table("tracking by label propagation, in %", columns, [row])]
+    return SimpleResult(values, made, tuple(tables))
+
+
+def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
+    """Return the frames of each film in order: the images of one folder."""
+    films: dict[str, list[int]] = {}
+    for row in rows.tolist():
+        folder, _, _ = dataset.sample_ids[row].rpartition("/")
+        films.setdefault(folder, []).append(row)
+    return films
+
+
+def _patch_size(frozen: FrozenNetwork) -> int:
+    """Return how many pixels one row of the feature map is of."""
+    spec = frozen.network.input_spec
+    with torch.inference_mode():
+        maps = frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size))
+    return max(1, spec.size // maps.shape[1])
+
+
+def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
+    """Return rows and columns in pixels that a frame is resized to.
+
+    The shorter side becomes ``short_side``, or stays if it is smaller, down to whole patches; the longer one follows,
+    down to a multiple of 64, or of the patch below 64.
+    """
+    shorter, longer = sorted((height, width))
+    short = max(patch, min(short_side, shorter) // patch * patch)
+    long = int(longer * min(short_side, shorter) / shorter + 1e-9)
+    step = _LONG_SIDE_STEP if long >= _LONG_SIDE_STEP and _LONG_SIDE_STEP % patch == 0 else patch
+    long = max(short, long // step * step)
+    return (short, long) if height <= width else (long, short)
+
+
+def _track(
+    config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, frames: list[int], patch: int
+) -> list[NDArray[np.uint8]]:
+    """Return the objects found in every frame, (h, w) uint8 each; of the first frame the true ones."""
+    _, first = read_pair(dataset, frames[0])
+    numbers = [int(number) for number in np.unique(first) if number not in (0, IGNORE)]
+    values = np.array([0, *numbers], dtype=np.uint8)
+    predictions = [first]
+    features = _frame_features(config, frozen, dataset, frames[0], patch)
+    small = torch.from_numpy(resize_mask(first, *features.shape[:2]))
+    # pixels to ignore belong to nothing
+    shares = torch.stack([(small == value).float() for value in values.tolist()], dim=-1).to(features.device)
+    origin = (features, shares)
+    recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_CONTEXT)
+    for frame in frames[1:]:
+        features = _frame_features(config, frozen, dataset, frame, patch)
+        sources = [origin, *recent]
+        shares = propagate_masks(
+            features,
+            torch.stack([source[0] for source in sources]),
+            torch.stack([source[1] for source in sources]),
+            radius=config.radius,
+            top_k=_TOP_K,
+            temperature=config.temperature,
+        )
+        recent.append((features, shares))
+        _, truth = read_pair(dataset, frame)
+        large = functional.interpolate(
+            shares.permute(2, 0, 1)[None], truth.shape, mode="bilinear", align_corners=False
+        )[0].permute(1, 2, 0)
+        predictions.append(values[stretch_shares(large).argmax(-1).cpu().numpy()])
+    return predictions
+
+
+def _frame_features(
+    config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, row: int, patch: int
+) -> Tensor:
+    """Return the unit features (rows, cols, d) of one frame."""
+    pixels, _ = read_pair(dataset, row)
+    size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
+    resized = functional.interpolate(image, size, mode="bicubic", antialias=True).clamp(0, 1)
+    return functional.normalize(frozen.features(resized)[0], dim=-1)
+
+
+def _score(
+    film: str, dataset: ImageDataset, frames: list[int], predictions: list[NDArray[np.uint8]]
+) -> list[_ObjectScore]:
+    """Score every object of the first frame over all frames but the first and the last."""
+    truths = [read_pair(dataset, frame)[1] for frame in frames]
+    if len(frames) < 3:
+        return []
+    for frame, truth, prediction in zip(frames, truths, predictions, strict=True):
+        if truth.shape != prediction.shape:
+            raise DatasetError(dataset.sample_ids[frame], "has another size than the first frame", "Resize the film.")
+    scores = []
+    for number in np.unique(truths[0]).tolist():
+        if number in (0, IGNORE):
+            continue
+        pairs = [
+            ((prediction == number) & (truth != IGNORE), truth == number)
+            for truth, prediction in zip(truths[1:-1], predictions[1:-1], strict=True)
+        ]
+        region = float(np.mean([region_similarity(found, true) for found, true in pairs]))
+        boundary = float(np.mean([boundary_accuracy(found, true) for found, true in pairs]))
+        scores.append(_ObjectScore(film, number, len(pairs), region, boundary))
+    return scores
+
+
+def propagate_masks(
+    features: Tensor,
+    context: Tensor,
+    masks: Tensor,
+    *,
+    radius: int,
+    top_k: int,
+    temperature: float,
+) -> Tensor:
+    """Return the soft masks of a frame from those of earlier frames.
+
+    A patch of the frame takes the mean of the masks of the ``top_k`` patches of all context frames together that are
+    most similar to it and at most ``radius`` rows and columns away, with weights exp(cosine / temperature).
+
+    Args:
+        features: (rows, cols, d) float, unit vectors.
+        context: (f, rows, cols, d) float, unit vectors of f frames.
+        masks: (f, rows, cols, o) float, share of each of o objects.
+        radius: in patches; 0 = no limit.
+        top_k: >= 1.
+        temperature: > 0.
+
+    Returns:
+        (rows, cols, o) float, sums to 1 where the context's masks do.
+
+    Raises:
+        ValueError: shapes that do not fit, or a number out of range.
+    """
+    rows, columns, width = features.shape
+    frames = len(context)
+    if context.shape != (frames, rows, columns, width) or masks.shape[:3] != (frames, rows, columns) or not frames:
+        shapes = [tuple(values.shape) for values in (features, context, masks)]
+        raise ValueError(f"shapes {shapes} of features, context and masks do not fit")
+    if radius < 0 or top_k < 1 or not temperature > 0:
+        raise ValueError(f"radius {radius}, top_k {top_k} or temperature {temperature} is out of range")
+    cosines = context.reshape(-1, width) @ features.reshape(-1, width).T  # (f rows cols, rows cols)
+    if radius:
+        far = _far_apart(rows, columns, radius, features.device)
+        cosines = cosines.view(frames, rows * columns, -1).masked_fill(far, -torch.inf).view(cosines.shape)
+    values, sources = cosines.topk(min(top_k, len(cosines)), dim=0)
+    # the most similar counts 1, so that small temperatures do not overflow
+    weights = ((values - values[:1]) / temperature).exp()
+    weights = weights / weights.sum(0)
+    shares = masks.reshape(len(cosines), -1)[sources]  # (k, rows cols, o)
+    return (weights[..., None] * shares).sum(0).view(rows, columns, -1)
+
+
+def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Tensor:
+    """Whether two patches are out of each other's window, (rows cols, rows cols) bool."""
+    y, x = (axis.flatten() for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
+    far = ((y[:, None] - y).abs() > radius) | ((x[:, None] - x).abs() > radius)
+    return far.to(device)
+
+
+def stretch_shares(shares: Tensor) -> Tensor:
+    """Stretch each object's shares (..., o) over all other dimensions to [0, 1]; flat ones stay as they are."""
+    flat = shares.flatten(0, -2)
+    low, high = flat.min(0).values, flat.max(0).values
+    span = high - low
+    return torch.where(span > 0, (shares - low) / span.clamp(min=1e-12), shares)

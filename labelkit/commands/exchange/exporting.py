@@ -1,0 +1,302 @@
+"""Write the network of a store as ONNX, with what other programs need to prepare images for it.
+
+Write rows, labels or a result of a store for other programs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.networks import recorded_network
+from labelkit.commands.common.onnx_export import NotExported, missing_packages, onnx_bytes
+from labelkit.commands.common.outputs import check_output
+from labelkit.commands.common.parquet import Values, check_parquet, write_parquet
+from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.exchange.options import ExportConfig
+from labelkit.errors import CheckpointError, ConfigError, StoreError, output_exists
+from labelkit.store.commit import canonical_json, commit_bytes, commit_file
+from labelkit.store.csv_table import ESCAPED_COLUMN, escape_name, needs_escape
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, read_result
+from labelkit.store.schema import BLOCK_BYTES, IMAGE_COLUMNS, RESULT_COLUMNS
+from labelkit.store.writer import strings
+
+
+def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
+    """Write the network of a store: images (b, c, h, w), prepared as its metadata say, to embeddings (b, d).
+
+    The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
+    center, divide by 255, subtract ``mean``, divide by ``std``.
+
+    Raises:
+        ConfigError: packages are missing, or the file is there.
+        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
+    """
+    started, out = time.monotonic(), config.file
+    missing = missing_packages()
+    if missing:
+        problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
+        raise ConfigError("--what model", problem, "pip install onnx onnxruntime onnxscript.")
+    model = store.model
+    network = recorded_network(model, config.checkpoint).network
+    notes = {
+        "name": model.name,
+        "source": model.source,
+        "weights_fingerprint": model.weights_fingerprint,
+        "preprocess": canonical_json(model.preprocess),
+    }
+    try:
+        content = onnx_bytes(network, notes)
+    except NotExported as error:
+        raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it through labelkit.") from error
+    try:
+        commit_bytes(out, content, replace=config.overwrite)
+    except FileExistsError as error:
+        raise output_exists(out) from error
+    values: dict[str, object] = {
+        "path": out,
+        "index": config.index,
+        "what": "model",
+        "model": model.name,
+        "dim": store.dim,
+        "bytes": len(content),
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    table = Table("", ["what", "model", "dim", "bytes", "path"], [["model", model.name, store.dim, len(content), out]])
+    return SimpleResult(values, (out,), (table,))
+
+
+_SINGLE = ("cluster_ids", "pseudo_labels")
+
+
+@dataclass
+class _Export:
+    """What is written.
+
+    Attributes:
+        columns: by heading, n texts (``None``: none) or numbers; for tables.
+        embeddings: (n, d), or ``None``.
+        arrays: by name, for ``.npz``; the embeddings besides.
+        single: the one array of ``.npy``, if it is not the embeddings.
+    """
+
+    columns: dict[str, Values]
+    embeddings: NDArray[Any] | None = None
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    single: NDArray[Any] | None = None
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Read the embeddings in pieces of rows."""
+        assert self.embeddings is not None
+        step = max(1, BLOCK_BYTES // (4 * self.embeddings.shape[1]))
+        for start in range(0, len(self.embeddings), step):
+            yield self.embeddings[start : start + step]
+
+
+def export_store(config: ExportConfig) -> SimpleResult:
+    """Write one file, and beside a ``.npy`` one of names; each appears complete or not at all.
+
+    Raises:
+        StoreError: the store or result cannot be used, or lacks what is asked for.
+        ConfigError: a file exists, Parquet cannot be written, or the result has no such form.
+        ResourceError: the disk is full, ...
+    """
+    started = time.monotonic()
+    kind, out = config.kind, config.file
+    names_path = out.with_suffix(".ids.csv")
+    paths = (out, names_path) if kind == ".npy" else (out,)
+    check_output(config, out, "export")
+    if kind == ".npy":
+        check_output(config, names_path, "csv")
+    if kind == ".parquet":
+        check_parquet()
+    store = open_store(config.index)
+    if config.what == "model":
+        from labelkit.commands.exchange.exporting import export_model  # torch loads here
+
+        return export_model(config, store)
+    export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
+    writers: dict[str, Callable[[BinaryIO], None]] = {
+        ".npy": lambda file: _write_npy(file, export),
+        ".npz": lambda file: _write_npz(file, export),
+        ".parquet": lambda file: write_parquet(
+            file, export.columns, None if export.embeddings is None else export.blocks(), store.dim
+        ),
+    }
+    try:
+        if kind == ".npy":
+            commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
+        if kind == ".csv":
+            commit_bytes(out, _csv_lines(export), replace=config.overwrite)
+        else:
+            commit_file(out, writers[kind], replace=config.overwrite)
+    except FileExistsError as error:
+        raise output_exists(error.filename) from error
+    count = len(next(iter(export.columns.values()))) if export.columns else store.n
+    escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
+    values: dict[str, object] = {
+        "path": out,
+        "index": config.index,
+        "what": config.what if config.result is None else f"result {config.result}",
+        "rows": count,
+        "dim": None if export.embeddings is None else store.dim,
+        "columns": list(export.arrays) if kind == ".npz" else list(export.columns),
+        "names_escaped": escaped,
+        "bytes": out.stat().st_size,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    if kind == ".npy":
+        values["ids"] = names_path
+    table = Table(
+        "",
+        ["what", "rows", "dim", "bytes", "path"],
+        [[str(values["what"]), count, None if export.embeddings is None else store.dim, values["bytes"], out]],  # type: ignore[list-item]  # bytes is a number
+    )
+    return SimpleResult(values, paths, (table,))
+
+
+# ---- what is written
+
+
+def _store_export(store: EmbeddingStore, config: ExportConfig) -> _Export:
+    columns = _named(store, "path", np.arange(store.n))
+    arrays: dict[str, NDArray[Any]] = {"sample_ids": strings(store.sample_ids)}
+    with_rows = config.what == "embeddings"
+    if store.labels is not None:
+        columns["label"] = _texts(store.labels, store.class_names)
+        arrays["labels"] = store.labels
+        if store.class_names:
+            arrays["class_names"] = strings(store.class_names)
+    elif not with_rows:
+        raise StoreError(str(store.path), "has no labels to write", "Choose --what embeddings, or another store.")
+    if store.splits is not None:
+        columns["split"] = _texts(store.splits, store.split_names)
+        arrays.update(splits=store.splits, split_names=strings(store.split_names))
+    if store.labeled is not None:
+        columns["labeled"] = arrays["labeled"] = store.labeled.astype(np.uint8)
+    if store.old_classes is not None:
+        arrays["old_classes"] = store.old_classes.astype(np.uint8)
+    if with_rows and store.has_images:
+        arrays.update({name: np.asarray(getattr(store, name)) for name in IMAGE_COLUMNS})
+    if with_rows:
+        arrays.update(store.extras)
+    return _Export(columns, store.embeddings if with_rows else None, arrays, store.labels)
+
+
+def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _Export:
+    assert config.result is not None
+    result = read_result(store, config.result)
+    arrays = {"sample_ids": strings(store.sample_ids)}
+    for name, value in result.arrays.items():
+        arrays[name] = (
+            strings([value]).reshape(())
+            if isinstance(value, str)
+            else strings(value)
+            if isinstance(value, list)
+            else value
+        )
+    arrays["params"] = strings([canonical_json(result.params)]).reshape(())
+    if kind == ".npz":
+        return _Export({}, None, arrays)
+    single = next((result.arrays[name] for name in _SINGLE if name in result.arrays), None)
+    columns = _hits(store, result) if "neighbor_rows" in result.arrays else _row_columns(store, result)
+    missing = single is None if kind == ".npy" else not columns
+    if missing:
+        held = ", ".join(sorted(result.arrays))
+        problem = f"{result.path} holds nothing that fits {kind}: {held}"
+        raise ConfigError("--out", problem, "Write .npz, which takes all of it.")
+    return _Export(columns, None, arrays, single)
+
+
+def _row_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
+    """One line per image: all that the result says about each."""
+    found: dict[str, Values] = {}
+    for name, value in result.arrays.items():
+        per_row = name not in RESULT_COLUMNS or RESULT_COLUMNS[name].axes == ("n",)
+        if per_row and isinstance(value, np.ndarray) and value.shape == (store.n,):
+            found[name] = value.astype(np.uint8) if value.dtype == np.bool_ else value
+    names = result.arrays.get("names")
+    if names is not None and "pseudo_labels" in found:
+        found["name"] = _texts(np.asarray(found["pseudo_labels"]), names)
+    return {**_named(store, "path", np.arange(store.n)), **found} if found else {}
+
+
+def _hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
+    """One line per hit of a search."""
+    neighbors, scores = result.arrays["neighbor_rows"], result.arrays["scores"]
+    queries, ranks = np.nonzero(neighbors >= 0)
+    rows = neighbors[queries, ranks]
+    columns: dict[str, Values] = {}
+    if "query_rows" in result.arrays:
+        asked = np.asarray(result.arrays["query_rows"])[queries]
+        columns["query_row"] = asked
+        if (asked >= 0).all():
+            columns.update(_named(store, "query", asked))
+    else:
+        columns["query_number"] = queries
+    columns["rank"], columns["row"] = ranks + 1, rows
+    if result.gallery_digest in ("", store.content_digest):
+        columns.update(_named(store, "path", rows))
+    columns["score"] = scores[queries, ranks]
+    return columns
+
+
+def _named(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str, Values]:
+    r"""Names of rows; where some are no text, all are escaped, and the heading says so."""
+    names = [store.sample_ids[row] for row in rows.tolist()]
+    if not any(needs_escape(name) for name in names):
+        return {heading: names}
+    escaped = ESCAPED_COLUMN if heading == "path" else f"{heading}_escaped"
+    return {escaped: [escape_name(name) for name in names]}
+
+
+def _texts(numbers: NDArray[Any], names: Any) -> list[str | None]:
+    """Names of classes or splits; bytes that are no text become backslash escapes."""
+    known = [escape_name(name) if needs_escape(name) else name for name in names]
+    return [None if number < 0 else known[number] if known else str(number) for number in numbers.tolist()]
+
+
+# ---- how
+
+
+def _csv_lines(export: _Export) -> Iterator[bytes]:
+    """CSV in pieces; nine digits bring every float32 back."""
+    columns = list(export.columns.values())
+    width = 0 if export.embeddings is None else export.embeddings.shape[1]
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*export.columns, *(f"e{number}" for number in range(width))])
+    lists = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns]
+    lines = ([_cell(values[row]) for values in lists] for row in range(len(columns[0])))
+    if export.embeddings is None:
+        writer.writerows(lines)
+        yield buffer.getvalue().encode()
+        return
+    for block in export.blocks():
+        writer.writerows([*line, *map("{:.9g}".format, row)] for row, line in zip(block.tolist(), lines, strict=False))
+        yield buffer.getvalue().encode()
+        buffer.seek(0)
+        buffer.truncate()
+
+
+def _cell(value: object) -> object:
+    return f"{value:.9g}" if isinstance(value, float) else "" if value is None else value
+
+
+def _write_npy(file: BinaryIO, export: _Export) -> None:
+    array = export.single if export.embeddings is None else export.embeddings
+    assert array is not None
+    np.save(file, array, allow_pickle=False)
+
+
+def _write_npz(file: BinaryIO, export: _Export) -> None:
+    rows = {} if export.embeddings is None else {"embeddings": export.embeddings}
+    np.savez(file, **rows, **export.arrays)  # type: ignore[arg-type]  # no array is called allow_pickle

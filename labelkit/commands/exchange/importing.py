@@ -1,0 +1,294 @@
+"""Make a store of rows that another program wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit import __version__
+from labelkit.commands.common.locations import remember_images
+from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.exchange.options import ImportConfig
+from labelkit.data.datasets import positions_of
+from labelkit.data.decode import BadImage, decode_image, read_image_file
+from labelkit.data.label_names import class_name, class_names
+from labelkit.data.tables import natural_key
+from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
+from labelkit.files import sha256_file
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import open_store
+from labelkit.store.foreign_arrays import Column, ForeignRows, read_hdf5, read_npy, read_npz
+from labelkit.store.foreign_tables import read_csv, read_names
+from labelkit.store.importing import (
+    ImportedColumns,
+    ImportedImages,
+    check_rows,
+    imported_model,
+    write_imported,
+)
+from labelkit.store.run_folder import translated
+from labelkit.store.schema import name_bytes, name_fault
+from labelkit.store.shard_writing import Sharding
+
+_FIRST_SPLITS = ("train", "val", "test")
+_SHOWN_FAULTS = 5
+_SHOWN_NAMES = 12
+
+
+def import_store(config: ImportConfig) -> SimpleResult:
+    """Read rows, check them, and write a store of them, complete or not at all.
+
+    Raises:
+        StoreError: the source cannot be used, or the output exists; says the row or line.
+        ConfigError: an array or column that was named is not there.
+        DatasetError: images are missing or cannot be read.
+        ResourceError: the disk is full, ...
+    """
+    started = time.monotonic()
+    if config.out.exists() and not config.overwrite:
+        raise output_exists(config.out)
+    with translated(config.out.parent):
+        config.out.parent.mkdir(parents=True, exist_ok=True)
+    rows, name_where = _read(config)
+    digests = {"source": sha256_file(config.source)}
+    if config.ids is not None:
+        digests["ids"] = sha256_file(config.ids)
+    _write(config, rows, name_where, digests)
+    store = open_store(config.out)
+    if config.images is not None:
+        remember_images(store.content_digest, str(config.images), config.images)
+    progress = current_progress()
+    if rows.left_out:
+        more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
+        progress.message(f"{config.source}: left out: {', '.join(rows.left_out[:_SHOWN_NAMES])}{more}")
+    values: dict[str, object] = {
+        "index": config.out,
+        "rows": store.n,
+        "dim": store.dim,
+        "shards": store.num_shards,
+        "dtype": str(store.embeddings.dtype),
+        "labels": 0 if store.labels is None else int((store.labels >= 0).sum()),
+        "classes": len(store.class_names),
+        "splits": list(store.split_names),
+        "has_images": store.has_images,
+        "normalized": store.normalized,
+        "metric": store.metric,
+        "model": store.model.name,
+        "found": rows.found,
+        "left_out": rows.left_out,
+        "content_digest": store.content_digest,
+        "seconds": round(time.monotonic() - started, 2),
+    }
+    columns = ["store", "rows", "dim", "dtype", "labels", "classes", "images", "model"]
+    known = "known" if store.has_images else "not known"
+    cells = [config.out, store.n, store.dim, values["dtype"], values["labels"], values["classes"], known]
+    tables = [Table("", columns, [[*cells, store.model.name]])]  # type: ignore[list-item]  # numbers and texts
+    if rows.found:
+        tables.append(Table("taken from", ["what", "array or column"], [[*pair] for pair in rows.found.items()]))
+    return SimpleResult(values, (config.out,), tuple(tables))
+
+
+def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
+    """Return what was read, and how messages call the row that a name stands in."""
+    wanted = {
+        "embeddings": config.embeddings_key,
+        "ids": config.ids_key,
+        "labels": config.labels_key,
+        "splits": config.splits_key,
+        "labeled": config.labeled_key,
+    }
+    kind = config.source.suffix.lower()
+    if kind == ".npy":
+        rows = read_npy(config.source)
+    elif kind == ".npz":
+        rows = read_npz(config.source, wanted)
+    elif kind == ".csv":
+        rows = read_csv(config.source, wanted)
+    else:
+        rows = read_hdf5(config.source, wanted)
+    ids = config.ids
+    if ids is None and "ids" not in rows.columns:
+        inside = [name for name in rows.left_out if name.split("/")[0] == "obs"]
+        if inside:
+            problem = f"no names found; it also has: {', '.join(inside[:_SHOWN_NAMES])}"
+            raise Refused(
+                str(config.source), problem, "Name them: --ids-key GROUP/NAME --labels-key GROUP/NAME, or --ids."
+            )
+        current_progress().message(f"{config.source}: no names: rows are called by their numbers; --ids gives names")
+    if ids is None:
+        return rows, rows.where
+    if ids.suffix.lower() == ".txt":
+        rows.columns["ids"] = read_names(ids)
+        return rows, lambda row: f"{ids} line {row + 1}"
+    named = read_csv(ids, wanted if kind == ".npy" else {}, with_rows=False)
+    rows.columns.update(named.columns)
+    return rows, named.where
+
+
+def _write(
+    config: ImportConfig, rows: ForeignRows, name_where: Callable[[int], str], digests: Mapping[str, str]
+) -> None:
+    n = len(rows.embeddings)
+    for role, column in rows.columns.items():
+        if role not in ("class_names", "split_names") and len(column) != n:
+            where = str(config.source if config.ids is None or role in rows.found else config.ids)
+            raise Mismatch(where, f"{len(column)} {role} for {n} rows of {config.source}", "Give one per row.")
+    dtype = config.dtype
+    if dtype == "auto":
+        dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
+    check_rows(rows.embeddings, dtype, config.normalized, rows.where)
+    names = _names(rows.columns.get("ids"), n, name_where)
+    order = np.array(sorted(range(n), key=[name_bytes(name) for name in names].__getitem__), dtype=np.int64)
+    for first, second in itertools.pairwise(order.tolist()):
+        if names[first] == names[second]:
+            problem = f"{names[second]!r} is also the name in {name_where(first)}"
+            raise Refused(name_where(second), problem, "Give every row a name of its own.")
+    sample_ids = [names[row] for row in order]
+    columns = _columns(rows.columns, order, name_where)
+    word = f"sha256:{digests['source']}" if config.model is None else config.model
+    write_imported(
+        config.out,
+        embeddings=rows.embeddings,
+        order=order,
+        sample_ids=sample_ids,
+        dtype=dtype,
+        model=imported_model(config.model or "imported", config.source.name, word),
+        normalized=config.normalized,
+        metric=config.metric,
+        columns=columns,
+        images=None if config.images is None else _look_at_images(config.images, sample_ids),
+        created_by=f"labelkit {__version__}",
+        recipe={"imported": dict(digests), "found": rows.found, "images": config.images is not None},
+        sharding=Sharding.of(config.shards, config.shard_rows),
+        overwrite=config.overwrite,
+    )
+
+
+def _names(column: Column | None, n: int, where: Callable[[int], str]) -> list[str]:
+    """Names of the rows; without any, their numbers, filled with zeros so that they sort as they are."""
+    if column is None:
+        return [f"{row:0{len(str(n - 1))}d}" for row in range(n)]
+    names = column if isinstance(column, list) else [str(number) for number in column.tolist()]
+    for row, name in enumerate(names):
+        fault = name_fault(name) or _text_fault(name)
+        if fault:
+            remedy = "Names are paths below one folder, such as cat/0.png."
+            raise Refused(where(row), f"the name {name!r} {fault}", remedy)
+    return names
+
+
+def _text_fault(text: str) -> str | None:
+    try:
+        name_bytes(text)
+    except UnicodeEncodeError:
+        return "holds half of a character"
+    return "holds a NUL byte" if "\0" in text else None
+
+
+def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]) -> ImportedColumns:
+    labels, class_names = _numbered("label", columns.get("labels"), columns.get("class_names"), where)
+    splits, split_names = _numbered("split", columns.get("splits"), columns.get("split_names"), where)
+    first = [name for name in _FIRST_SPLITS if name in split_names]
+    if splits is not None and columns.get("split_names") is None:
+        ordered = [*first, *(name for name in split_names if name not in first)]
+        place = np.array([*(ordered.index(name) for name in split_names), -1], dtype=np.int64)
+        splits, split_names = place[splits], ordered
+    labeled: NDArray[np.bool_] | None = None
+    flags = columns.get("labeled")
+    if flags is not None:
+        values = np.asarray(flags)
+        bad = (values != 0) & (values != 1) if values.dtype.kind == "i" else np.ones(len(values), dtype=bool)
+        bad |= (values == 1) & (np.full(len(values), -1) if labels is None else labels).__lt__(0)
+        if bad.any():
+            row = int(np.argmax(bad))
+            problem = f"labeled is {values[row]}, expected 0, or 1 where there is a label"
+            raise Refused(where(row), problem, "Mend it, or name another column with --labeled-key.")
+        labeled = (values == 1)[order]
+    return ImportedColumns(
+        labels=None if labels is None else labels[order],
+        class_names=class_names,
+        labeled=None if labels is None else labeled,
+        splits=None if splits is None else splits[order].astype(np.int16),
+        split_names=split_names,
+    )
+
+
+def _numbered(
+    what: str, column: Column | None, names: Column | None, where: Callable[[int], str]
+) -> tuple[NDArray[np.int64] | None, list[str]]:
+    """Return numbers and the name of each, sorted naturally or as ``names`` are; empty or -1 = none."""
+    if column is None:
+        return None, []
+    texts: Sequence[object] = column if isinstance(column, list) else column.tolist()
+    raw = None if names is None else [str(name) for name in names]
+    known = None if raw is None else [class_name(name) or name for name in raw]
+    if raw is not None and len(set(raw)) < len(raw):
+        raise Refused(where(0), f"the names of the {what}s hold one twice: {', '.join(raw)[:200]}", "Mend them.")
+    if not isinstance(column, list):
+        values = np.asarray(column)
+        limit = np.iinfo(np.int64).max if known is None else len(known) - 1
+        bad = (values < -1) | (values > limit)
+        if bad.any():
+            row = int(np.argmax(bad))
+            expected = "-1 for none, or more" if known is None else f"-1 to {limit}"
+            raise Refused(where(row), f"{what} {values[row]}, expected {expected}", "Mend it.")
+    if known is not None and not isinstance(column, list):
+        named: list[str | None] = [known[value] if value >= 0 else None for value in values.tolist()]
+        told = class_names([name for name in raw or () if class_name(name)])[1]
+    else:
+        named, told = class_names(texts)
+    for note in told:
+        current_progress().message(f"{what}s: {note}")
+    found = list(dict.fromkeys(known or sorted({name for name in named if name is not None}, key=natural_key)))
+    there = {None, *found}
+    for row, name in enumerate(named):
+        fault = (name and _text_fault(name)) or (None if name in there else "is not among the names")
+        if fault:
+            raise Refused(where(row), f"the {what} {name!r} {fault}", "Mend it.")
+    return positions_of(named, found), found
+
+
+def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> ImportedImages:
+    """Read every image once.
+
+    Raises:
+        DatasetError: some are missing or cannot be read.
+    """
+    if not folder.is_dir():
+        raise DatasetError(str(folder), "is no folder", "Give the folder that the names are paths below.")
+    sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)
+    file_sizes = np.zeros(len(sample_ids), dtype=np.uint64)
+    image_sizes = np.zeros((len(sample_ids), 2), dtype=np.uint32)
+    bad: list[str] = []
+
+    def look(row: int) -> str | None:
+        try:
+            content = read_image_file(folder / sample_ids[row])
+            height, width, _ = decode_image(content, 3).shape
+        except BadImage as error:
+            return f"{sample_ids[row]}: {error.reason}"
+        sha256[row] = np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8)
+        file_sizes[row], image_sizes[row] = len(content), (height, width)
+        return None
+
+    with (
+        current_progress().task("images", total=len(sample_ids)) as task,
+        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
+    ):
+        for fault in pool.map(look, range(len(sample_ids))):
+            task.advance(1)
+            if fault is not None:
+                bad.append(fault)
+    if bad:
+        more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
+        problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"
+        raise DatasetError(str(folder), problem, "Check --images, or leave it out: then images are not known.")
+    return ImportedImages(sha256, file_sizes, image_sizes)

@@ -1,0 +1,193 @@
+"""Options of ``import`` and ``export``: rows from files of others, and to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from labelkit.options.base import option
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
+
+_FILES = option("Files", preset=False)
+_MEANING = option("What is what", preset=False)
+_ROWS = option("Rows", preset=False)
+_STORE = option("Store", preset=False)
+_OUTPUT = option("Output", preset=False)
+
+IMPORT_SUFFIXES = (".npy", ".npz", ".csv", ".h5", ".hdf5", ".hdf", ".h5ad")
+EXPORT_SUFFIXES = (".npy", ".npz", ".csv", ".parquet", ".onnx")
+IDS_SUFFIXES = (".csv", ".txt")
+
+
+def _suffix(path: Path, known: tuple[str, ...]) -> Path:
+    if path.suffix.lower() not in known:
+        raise ValueError(f"must end in {', '.join(known[:-1])} or {known[-1]}")
+    return path
+
+
+class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
+    """``labelkit import``."""
+
+    command: ClassVar[tuple[str, ...]] = ("import",)
+
+    source: Path = Field(
+        ..., description="Rows to read: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).", json_schema_extra=_FILES
+    )
+    ids: Path | None = Field(
+        None,
+        description="Names of the rows in their order: .txt with one per line, or .csv with a column path and, if "
+        "you like, labels and splits. Default: the names in --source, else row numbers.",
+        json_schema_extra=_FILES,
+    )
+    images: Path | None = Field(
+        None,
+        description="Folder of the images; names are paths below it. The store then also has their digests and "
+        "sizes. Default: the store says that these are not known.",
+        json_schema_extra=_FILES,
+    )
+    embeddings_key: str | None = Field(
+        None,
+        description="Array of the rows, such as /feats. In a CSV: what column names begin with, before a number, "
+        "or these names (a,b,c). Default: the usual names, else the only table or numbered columns.",
+        json_schema_extra=_MEANING,
+    )
+    ids_key: str | None = Field(
+        None, description="Array or column of the names; default: the usual ones.", json_schema_extra=_MEANING
+    )
+    labels_key: str | None = Field(
+        None,
+        description="Array or column of the labels, texts or whole numbers, empty or -1 = unlabeled; "
+        "default: the usual ones, if there is one.",
+        json_schema_extra=_MEANING,
+    )
+    splits_key: str | None = Field(
+        None,
+        description="Array or column of the splits; default: the usual ones, if there is one.",
+        json_schema_extra=_MEANING,
+    )
+    labeled_key: str | None = Field(
+        None,
+        description="Array or column that is 1 where training may use the label, else 0; default: labeled, if there.",
+        json_schema_extra=_MEANING,
+    )
+    model: str | None = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="Name of the model that made the rows. Only rows of stores with the same name can be "
+        "compared. Default: not known; these rows are compared with no others.",
+        json_schema_extra=_ROWS,
+    )
+    metric: Literal["cosine", "l2", "dot"] = Field(
+        "cosine", description="How rows are meant to be compared.", json_schema_extra=_ROWS
+    )
+    normalized: bool = Field(
+        False, description="Say that all rows have length 1. This is checked.", json_schema_extra=_ROWS
+    )
+    dtype: Literal["auto", "float32", "float16"] = Field(
+        "auto", description="Type of the stored rows; auto: float16 for float16, else float32.", json_schema_extra=_ROWS
+    )
+
+    @field_validator("source")
+    @classmethod
+    def _source_is_known(cls, path: Path) -> Path:
+        return _suffix(path, IMPORT_SUFFIXES)
+
+    @field_validator("ids")
+    @classmethod
+    def _ids_are_known(cls, path: Path | None) -> Path | None:
+        return None if path is None else _suffix(path, IDS_SUFFIXES)
+
+    @model_validator(mode="after")
+    def _options_mean_something(self) -> ImportConfig:
+        kind = self.source.suffix.lower()
+        if kind == ".csv" and self.ids is not None:
+            raise ValueError("--ids goes with files of arrays; a CSV names its rows in a column (--ids-key)")
+        if kind == ".npy" and self.embeddings_key is not None:
+            raise ValueError("--embeddings-key has no meaning for a .npy file, which is one array")
+        if self.ids is not None and kind != ".npy" and self.ids_key is not None:
+            raise ValueError("the names come from --ids or from --ids-key")
+        keys = (self.ids_key, self.labels_key, self.splits_key, self.labeled_key)
+        is_csv = self.ids is not None and self.ids.suffix.lower() == ".csv"
+        if kind == ".npy" and not is_csv and any(key is not None for key in keys):
+            raise ValueError("a .npy file has no other arrays; keys name columns of --ids FILE.csv")
+        if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
+            raise ValueError("--out is a file to read")
+        return self
+
+
+class ExportConfig(OverwriteOption, IndexOption):
+    """``labelkit export``."""
+
+    command: ClassVar[tuple[str, ...]] = ("export",)
+
+    out: Path | None = Field(
+        None,
+        description="File to write: .npy (and the names beside it, NAME.ids.csv), .npz, .csv, or .parquet (needs "
+        "pyarrow); .onnx for --what model (needs onnx, onnxruntime, onnxscript). Default: named like the store, beside "
+        "it, as --format says.",
+        json_schema_extra={**_OUTPUT, "makes": "export"},
+    )
+    format: Literal["npy", "npz", "csv", "parquet", "onnx"] | None = Field(
+        None, description="Format of the file; default: what the name of --out ends in.", json_schema_extra=_OUTPUT
+    )
+    what: Literal["embeddings", "labels", "result", "model"] = Field(
+        "embeddings",
+        description="What to write. embeddings: rows with their names, labels and splits; labels: the same "
+        "without the rows; result: a result; model: the network that made the rows.",
+        json_schema_extra=_STORE,
+    )
+    checkpoint: Path | None = Field(
+        None,
+        description="With --what model: run folder or weights file of the network. Default: where it was last seen.",
+        json_schema_extra=_STORE,
+    )
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="With --what result: its name beside the store.",
+        json_schema_extra=_STORE,
+    )
+
+    @field_validator("out")
+    @classmethod
+    def _out_is_known(cls, path: Path | None) -> Path | None:
+        return None if path is None else _suffix(path, EXPORT_SUFFIXES)
+
+    @model_validator(mode="after")
+    def _format_is_known(self) -> ExportConfig:
+        if self.out is None and self.format is None:
+            raise ValueError("give --out FILE, or --format for a file beside the store")
+        if self.out is not None and self.format is not None and self.kind != f".{self.format}":
+            raise ValueError(f"--format {self.format} and --out {self.out.name} are two formats")
+        return self
+
+    @model_validator(mode="after")
+    def _result_is_named(self) -> ExportConfig:
+        if (self.what == "result") != (self.result is not None):
+            raise ValueError("--what result and --result NAME go together")
+        return self
+
+    @model_validator(mode="after")
+    def _model_is_onnx(self) -> ExportConfig:
+        if (self.what == "model") != (self.kind == ".onnx"):
+            raise ValueError("--what model goes with --out NAME.onnx or --format onnx, and with no other format")
+        if self.checkpoint is not None and self.what != "model":
+            raise ValueError("--checkpoint goes with --what model")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Suffix of the file, in lower case."""
+        return f".{self.format}" if self.out is None else self.out.suffix.lower()
+
+    @property
+    def file(self) -> Path:
+        """File to write: ``photos.npy``, ``photos.labels.csv``, ``photos.RESULT.csv`` beside ``photos.h5``."""
+        if self.out is not None:
+            return self.out
+        part = {"labels": ".labels", "result": f".{self.result}"}.get(self.what, "")
+        return self.index.with_name(f"{self.index.stem}{part}{self.kind}")

@@ -1,0 +1,116 @@
+"""Find labels of a store that the images contradict."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.wrong_labels import LabelDoubts, doubt_labels
+from labelkit.commands.common.embeddings import check_features, split_rows
+from labelkit.commands.common.labels import labels_to_use
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.find.options import FindMislabeledConfig
+from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.data.path_rule import written_name
+from labelkit.errors import DatasetError
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import open_store
+
+COLUMNS = ("path", "label", "suggested", "score", "same", "other")
+_SHOWN = 20
+MANY_DOUBTS = 0.2
+"""Share of the labels that can hardly be wrong."""
+
+
+def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
+    """List the doubtful labels of a store, the most doubtful first, as a CSV to correct.
+
+    A label is doubtful if the nearest labeled image, the nearest mean of a class, and a linear classifier all prefer
+    another class without it. A label that no other image has cannot be judged.
+
+    Raises:
+        StoreError: the store or the labels cannot be used; or a sheet is asked for, and the images are not known.
+        DatasetError: labels that cannot be used, or of fewer than two classes; images that are not where they were.
+        ConfigError: files that would be overwritten.
+    """
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    labeled = np.flatnonzero(given.labeled)
+    classes, labels = np.unique(given.labels[labeled], return_inverse=True)
+    if len(classes) < 2:
+        problem = f"gives labels of {len(classes)} classes to the rows in use: a label is compared with those of others"
+        raise DatasetError(given.where, problem, "Pass more --labels.")
+    of_store = rows[labeled]
+    images = None if config.sheet is None else StoredImages.of(store, of_store, config)
+    doubts = doubt_labels(check_features(store, of_store), labels.astype(np.int64))
+    names = [given.class_names[int(one)] for one in classes]
+    judged = int(np.isfinite(doubts.score).sum())
+    if judged < len(labeled):
+        alone = len(labeled) - judged
+        current_progress().message(
+            f"{alone} labels are the only ones of their class: nothing says whether they are right"
+        )
+    found = np.flatnonzero(doubts.doubtful)
+    if len(found) > MANY_DOUBTS * judged:
+        current_progress().warning(
+            f"{len(found)} of {judged} labels are doubtful: so many doubts say more of the embeddings, or of too few "
+            "labels of each class, than of wrong labels. Look at the first ones alone"
+        )
+    found = found[np.lexsort((found, -doubts.score[found]))]
+    paths = [store.sample_ids[int(row)] for row in of_store]
+    lines = [_line(place, paths, names, labels, doubts) for place in found.tolist()]
+    write_table(config, COLUMNS, lines)
+    if images is not None:
+        triples = [_pictures(place, names, labels, doubts) for place in found.tolist()]
+        beside = max(1, config.columns // 3)
+        lines_of = [triples[start : start + beside] for start in range(0, len(triples), beside)]
+        wide = config.model_copy(update={"columns": max(3, config.columns)})
+        images.draw(wide, [list(itertools.chain(*line)) for line in lines_of])
+    if lines:
+        current_progress().message(
+            "next, look at the first ones, correct the column label, and pass the table to `labelkit label "
+            "--from FILE --conflicts new`, or to `labelkit start --labels FILE`"
+        )
+    return _summary(config, len(labeled), judged, lines)
+
+
+def _line(
+    place: int, paths: list[str], names: list[str], labels: NDArray[np.int64], doubts: LabelDoubts
+) -> list[object]:
+    near = [written_name(paths[int(one)]) for one in (doubts.same[place], doubts.other[place])]
+    suggested = names[int(doubts.suggested[place])]
+    return [written_name(paths[place]), names[int(labels[place])], suggested, f"{doubts.score[place]:.4f}", *near]
+
+
+def _pictures(
+    place: int, names: list[str], labels: NDArray[np.int64], doubts: LabelDoubts
+) -> list[tuple[int, tuple[str, ...]]]:
+    """A line of the sheet: the image, and its nearest of both classes."""
+    own, other = names[int(labels[place])], names[int(doubts.suggested[place])]
+    return [
+        (place, (own, "is it this,")),
+        (int(doubts.same[place]), (own, "as here,")),
+        (int(doubts.other[place]), (other, "or as here?")),
+    ]
+
+
+def _summary(config: FindMislabeledConfig, count: int, judged: int, lines: list[list[object]]) -> SimpleResult:
+    sheet = config.sheet if lines else None
+    values: dict[str, object] = {
+        "index": config.index,
+        "csv": config.out,
+        "sheet": sheet,
+        "labels": count,
+        "judged": judged,
+        "doubtful_labels": len(lines),
+        "doubtful": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[3]))} for line in lines],
+    }
+    shown: list[list[Cell]] = [[str(one) for one in line[:4]] for line in lines[:_SHOWN]]
+    more = f", the first {_SHOWN}" if len(lines) > _SHOWN else ""
+    title = f"{len(lines)} of {judged} labels are doubtful{more}"
+    tables = (Table(title, list(COLUMNS[:4]), shown),)
+    made = (config.out,) if sheet is None else (config.out, sheet)
+    return SimpleResult(values, made, tables)

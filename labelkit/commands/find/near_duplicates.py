@@ -1,0 +1,231 @@
+"""Find images of a store that come twice: the same file, the same picture saved again, or a burst of one scene.
+
+Pairs that may be copies are named by the embeddings and by the pixels (16 x 16 gray values), and are then compared
+pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.picture_copies`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelkit.algorithms.picture_copies import SIDE, Agreement, coarse_rows, compare_pictures
+from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.find.nearest import nearest_others
+from labelkit.commands.find.options import FindDuplicatesConfig
+from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.data.path_rule import written_name
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+
+COLUMNS = ("image_a", "image_b", "kind", "score", "cluster")
+KINDS = ("same file", "same picture", "burst")
+
+# What a pair needs by the pixels at which it is compared. Same picture: correlation of detail, and of the part but one
+# that agrees least; burst: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
+_SAME = {64: (0.92, 0.80), 32: (0.88, 0.70), 16: (0.85, 0.65)}
+_BURST = {64: 0.50, 32: 0.70, 16: 0.80}
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Pairs of images that come twice; places count the rows that were looked at.
+
+    Attributes:
+        pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.
+        kinds: (p,) int64, index into ``KINDS``.
+        scores: (p,) float64 in [0, 1]: 1 for the same file, else how far the fine structure agrees.
+        clusters: (p,) int64 from 1: pairs that hang together have one number. Copies are numbered before bursts.
+    """
+
+    pairs: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    clusters: NDArray[np.int64]
+
+    def members(self) -> list[tuple[int, str, list[int]]]:
+        """Return (cluster, kind of it, places), by number; a cluster of copies is ``copies``, else ``burst``."""
+        found: dict[int, tuple[str, dict[int, None]]] = {}
+        for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
+            _, places = found.setdefault(cluster, ("burst" if KINDS[kind] == "burst" else "copies", {}))
+            places |= {a: None, b: None}
+        return [(cluster, kind, list(places)) for cluster, (kind, places) in sorted(found.items())]
+
+
+def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
+    """List pairs of images that are the same file, the same picture, or a burst, as a CSV.
+
+    Raises:
+        StoreError: the store cannot be used, or its rows were imported without their images.
+        DatasetError: its images are not where they were.
+        ConfigError: files that would be overwritten.
+    """
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    images = StoredImages.of(store, rows, config)
+    features = stored_rows(store, rows)
+    same_file = _same_files(np.asarray(store.sha256)[rows])
+    places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))
+    _, near = nearest_others(features.subset(places), config.neighbors, "nearest embeddings")
+    _, near_pixels = nearest_others(coarse_rows(pictures), config.neighbors, "nearest pixels")
+    pairs = _joined_pairs(near, near_pixels)
+    sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
+    with current_progress().task("comparing pairs", total=len(pairs)) as task:
+        agreement = compare_pictures(pictures, sides, pairs, task.advance)
+    found = _judged(store, rows, same_file, places[pairs], agreement, bursts=config.bursts)
+    lines = [
+        [written_name(images.name(a)), written_name(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
+        for (a, b), kind, score, cluster in zip(
+            found.pairs.tolist(), found.kinds.tolist(), found.scores.tolist(), found.clusters.tolist(), strict=True
+        )
+    ]
+    write_table(config, COLUMNS, lines)
+    clusters = found.members()
+    images.draw(
+        config,
+        [[(place, (images.name(place), f"{number} {kind}")) for place in them] for number, kind, them in clusters],
+    )
+    return _summary(config, images, found, clusters, len(pairs))
+
+
+def _same_files(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Pairs (p, 2) of places with one digest: the first of them, and each of the others."""
+    _, first, ids = np.unique(digests, axis=0, return_index=True, return_inverse=True)
+    firsts = first[ids.reshape(-1)]
+    again = np.flatnonzero(firsts != np.arange(len(digests)))
+    return np.stack([firsts[again], again], axis=1).astype(np.int64)
+
+
+def _pictures(images: StoredImages, wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Read images as gray squares; returns the places (m,) of those that can be read, and (m, 64, 64)."""
+
+    def square(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        resized = Image.fromarray(pixels[:, :, 0]).resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+        return np.asarray(resized, dtype=np.uint8)
+
+    pictures = np.empty((len(wanted), SIDE, SIDE), dtype=np.uint8)
+    places = np.empty(len(wanted), dtype=np.int64)
+    number = 0
+    for place, picture in images.measure(square, 2 * SIDE, "reading images", wanted):
+        places[number], pictures[number] = place, picture
+        number += 1
+    return places[:number], pictures[:number]
+
+
+def _joined_pairs(*neighbors: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pairs (p, 2) of each place and its neighbors (n, k), the smaller place first, each pair once, in order."""
+    keys = []
+    for near in neighbors:
+        place, column = np.nonzero(near >= 0)
+        other = near[place, column]
+        keys.append(np.unique(np.minimum(place, other) * len(near) + np.maximum(place, other)))
+    joined = np.unique(np.concatenate(keys))
+    return np.stack(np.divmod(joined, max(1, len(neighbors[0]))), axis=1)
+
+
+def _judged(
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    same_file: NDArray[np.int64],
+    pairs: NDArray[np.int64],
+    agreement: Agreement,
+    *,
+    bursts: bool,
+) -> Duplicates:
+    """Say which pairs are copies and bursts, and number what hangs together; two images of one cluster are no burst."""
+
+    def at(limits: dict[int, float]) -> NDArray[np.float64]:
+        return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
+
+    same = agreement.detail >= at({level: limit for level, (limit, _) in _SAME.items()})
+    same &= agreement.weakest >= at({level: limit for level, (_, limit) in _SAME.items()})
+    copies = np.concatenate([same_file, pairs[same]])
+    copy_ids = _components(len(rows), copies)
+    scene = ~same & (agreement.detail >= at(_BURST)) & (copy_ids[pairs[:, 0]] != copy_ids[pairs[:, 1]])
+    burst = _best_of_clusters(copy_ids[pairs], agreement.detail, np.flatnonzero(scene & bursts))
+    every = np.concatenate([copies, pairs[burst]])
+    kinds = np.repeat([0, 1, 2], [len(same_file), int(same.sum()), len(burst)])
+    scores = np.concatenate([np.ones(len(same_file)), agreement.detail[same], agreement.detail[burst]]).clip(0, 1)
+    scene_ids = len(rows) + _components(len(rows), every)
+    ids = np.where(kinds < 2, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
+    every = _better_first(store, rows, every)
+    order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
+    # numbers from 1 in the order of the first image, copies before bursts
+    _, clusters = np.unique(ids, return_inverse=True)
+    return Duplicates(every[order], kinds[order], scores[order], clusters.reshape(-1)[order] + 1)
+
+
+def _best_of_clusters(
+    ids: NDArray[np.int64], scores: NDArray[np.float32], chosen: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Of the chosen pairs the best one between any two clusters of copies, whose ids (p, 2) are given; increasing."""
+    ordered = chosen[np.argsort(-scores[chosen], kind="stable")]
+    _, first = np.unique(np.sort(ids[ordered], axis=1), axis=0, return_index=True)
+    return np.sort(ordered[first])
+
+
+def _components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(count,) the smallest place that each place hangs together with."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ones = np.ones(len(pairs), dtype=np.int8)
+    _, ids = connected_components(coo_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(count, count)), directed=False)
+    _, first = np.unique(ids, return_index=True)
+    return np.asarray(first[ids], dtype=np.int64)
+
+
+def _better_first(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Turn pairs of places so that the image that one would keep stands first."""
+    pixels = np.asarray(store.image_sizes, dtype=np.int64)[rows].prod(axis=1)
+    order = np.lexsort((rows, -np.asarray(store.file_sizes, dtype=np.int64)[rows], -pixels))
+    rank = np.empty(len(rows), dtype=np.int64)
+    rank[order] = np.arange(len(rows))
+    turned = rank[pairs[:, 0]] > rank[pairs[:, 1]]
+    return np.where(turned[:, None], pairs[:, ::-1], pairs)
+
+
+def _summary(
+    config: FindDuplicatesConfig,
+    images: StoredImages,
+    found: Duplicates,
+    clusters: list[tuple[int, str, list[int]]],
+    compared: int,
+) -> SimpleResult:
+    copies = [places for _, kind, places in clusters if kind == "copies"]
+    spare = sum(len(places) - 1 for places in copies)
+    values: dict[str, object] = {
+        "index": config.index,
+        "csv": config.out,
+        "sheet": config.sheet if clusters else None,
+        "images": len(images.rows),
+        "left_out": images.left_out_records(),
+        "compared_pairs": compared,
+        "pairs": {kind.replace(" ", "_"): int((found.kinds == number).sum()) for number, kind in enumerate(KINDS)},
+        "spare_images": spare,
+        "clusters": [
+            {"cluster": number, "kind": kind, "images": [images.name(place) for place in places]}
+            for number, kind, places in clusters
+        ],
+    }
+    counts: list[list[Cell]] = [
+        [kind, int((found.kinds == number).sum()), len(np.unique(found.pairs[found.kinds == number]))]
+        for number, kind in enumerate(KINDS)
+    ]
+    title = f"{len(images.rows)} images, {spare} could go since a copy stays"
+    tables = [Table(title, ["kind", "pairs", "images"], counts)]
+    shown: list[list[Cell]] = [
+        [number, kind, len(places), ", ".join(images.name(place) for place in places[:3])]
+        for number, kind, places in clusters[:_SHOWN]
+    ]
+    if shown:
+        more = f", the first {_SHOWN} of {len(clusters)}" if len(clusters) > _SHOWN else ""
+        tables.append(Table(f"clusters{more}", ["cluster", "kind", "images", "such as"], shown))
+    made = (config.out,) if config.sheet is None or not clusters else (config.out, config.sheet)
+    return SimpleResult(values, made, tuple(tables))

@@ -1,0 +1,219 @@
+"""Find images of a store that are likely of no class with labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.answer_rule import AnswerRule
+from labelkit.algorithms.neighbors import ExactSearch
+from labelkit.algorithms.novelty import arrival_novelty, novelty
+from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.commands.common.embeddings import check_features, check_finite, split_rows, zero_rows
+from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.stable_ids import held_rows
+from labelkit.commands.common.stored_predictions import StoredAnswers, group_names, new_groups, stored_answers
+from labelkit.commands.find.options import FindNovelConfig
+from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.data.path_rule import written_name
+from labelkit.errors import StoreError
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, newest_name, read_result
+
+COLUMNS = ("path", "label", "score", "guess", "nearest", "nearest_label")
+"""Of the table; ``label`` is empty, to be filled in."""
+_SHOWN = 20
+# of a later image, among earlier and among other later ones
+_NEIGHBORS = 5
+
+
+@dataclass(frozen=True)
+class _Nearest:
+    """Of m images, the images among some others that are most like each.
+
+    Attributes:
+        cosines: (m, k) float64, the largest first; -1 where an image has no direction.
+        rows: (m, k) int64 of the store; -1 there.
+    """
+
+    cosines: NDArray[np.float64]
+    rows: NDArray[np.int64]
+
+
+def find_novel(config: FindNovelConfig) -> SimpleResult:
+    """List the images without a label that are least like the classes with labels, as a CSV.
+
+    Raises:
+        StoreError: a store or the answers cannot be used; or a sheet is asked for, and the images are not known.
+        DatasetError: images that are not where they were.
+        ConfigError: files that would be overwritten.
+    """
+    store = open_store(config.index)
+    result = read_result(store, config.answer or newest_name(store, "answer"))
+    if result.kind != "answers":
+        problem = f"holds {result.kind} ({result.stage}), and no answers"
+        raise StoreError(result.where, problem, "Name a result of `discover answer` with --answer.")
+    found, is_new = stored_answers(result), new_groups(result)
+    kinds = np.array(found.kinds)
+    rows = split_rows(store, config.split)
+    rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
+    for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
+        if not len(chosen):
+            raise StoreError(str(result.path), f"has {what}", "Make answers with both: `labelkit discover answer`.")
+    earlier = None if config.previous is None else _earlier(store, config.previous)
+    if earlier is not None:
+        rows = rows[~earlier[rows]]
+        if len(rows) < 2:
+            problem = (
+                f"holds all but {len(rows)} of the images without a label: later ones are compared with each other"
+            )
+            raise StoreError(str(config.previous), problem, "Name an earlier store, or leave out --previous.")
+    images = None if config.sheet is None else StoredImages.of(store, np.arange(store.n), config)
+    nearest = _nearest(config, store, rows, given, 1)
+    if earlier is None:
+        scores = novelty(_new_shares(config, store, result, rows, is_new), nearest.cosines[:, 0])
+    else:
+        there = np.flatnonzero(earlier | (kinds == "given"))
+        sides = [_nearest(config, store, rows, among, _NEIGHBORS).cosines for among in (there, rows)]
+        scores = arrival_novelty(*sides)
+    order = np.lexsort((rows, -scores))[: config.num_images]
+    near = nearest.rows[:, 0]
+    lines = [_line(store, int(rows[place]), scores[place], int(near[place]), found) for place in order]
+    write_table(config, COLUMNS, lines)
+    if images is not None:
+        pairs = [_pictures(int(rows[place]), int(near[place]), found) for place in order if near[place] >= 0]
+        beside = max(1, config.columns // 2)
+        lines_of = [pairs[start : start + beside] for start in range(0, len(pairs), beside)]
+        wide = config.model_copy(update={"columns": max(2, config.columns)})
+        images.draw(wide, [[one for pair in line for one in pair] for line in lines_of])
+    new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
+    guesses = Counter(label for row in rows.tolist() if (label := found.labels[row]) in new_names)
+    values = _summary(config, result.name, lines, guesses, len(rows), len(given))
+    if earlier is not None:
+        values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}
+    current_progress().message(
+        "next, look at the first ones, fill in the column label for two or three images of each new class, "
+        "and pass it to `labelkit label --from FILE`, or to `labelkit start --labels FILE`"
+    )
+    shown: list[list[Cell]] = [[str(one) for one in (line[0], *line[2:])] for line in lines[:_SHOWN]]
+    title = f"of {len(rows)} images without a label, the {len(shown)} least like {len(given)} with a label"
+    if earlier is not None:
+        title = f"of {len(rows)} later images, the {len(shown)} least like {int(earlier.sum())} earlier ones"
+    made = (config.out,) if config.sheet is None else (config.out, config.sheet)
+    return SimpleResult(values, made, (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown),))
+
+
+def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
+    """Which rows of a store are images that an earlier store holds, (n,).
+
+    Raises:
+        StoreError: none is.
+    """
+    before = open_store(previous)
+    held = held_rows(before, store)
+    if not held.any():
+        raise StoreError(
+            str(before.path),
+            f"holds none of the images of {store.path}",
+            "Name a store of some of the same images with --previous.",
+        )
+    return held
+
+
+def _nearest(
+    config: FindNovelConfig, store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
+) -> _Nearest:
+    """Look up the nearest other images among some, by cosine: k, or as many as there are.
+
+    Raises:
+        StoreError: rows that are not finite.
+    """
+    what = f"comparing {len(rows):,} images with {len(among):,} others"
+    gallery = stored_rows(store, among)
+    directed = ~zero_rows(gallery)
+    gallery, among = gallery.subset(np.flatnonzero(directed)), among[directed]
+    number = min(k, len(among) - int(np.isin(rows, among).any()))
+    cosines, places = np.full((len(rows), max(1, number)), -1.0), np.full((len(rows), max(1, number)), -1)
+    if number < 1:
+        return _Nearest(cosines, places)
+    search = ExactSearch(gallery, metric="cosine")
+    source = StoredRows(store.embeddings, rows, in_blocks=True)
+    with current_progress().task(what, total=len(rows)) as task:
+        for block in blocks(len(rows), store.dim):
+            features = source[block]
+            check_finite(store, rows[block], features)
+            asked = np.flatnonzero(features.any(axis=1))
+            if len(asked):
+                near, found = search.search(features[asked], min(number + 1, len(among)))
+                itself = among[found] == rows[block][asked, None]
+                kept = np.argsort(itself, axis=1, kind="stable")[:, :number]
+                cosines[block][asked] = np.take_along_axis(near, kept, 1)
+                places[block][asked] = np.take_along_axis(among[found], kept, 1)
+            task.advance(len(features))
+    return _Nearest(cosines, places)
+
+
+def _new_shares(
+    config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Say what new groups take of each row together, (n,); of rows not answered together as the rule says.
+
+    Raises:
+        StoreError: the answers are of a version that kept no rule.
+    """
+    rule = AnswerRule.of_arrays(result.arrays, result.params)
+    if rule is None:
+        raise StoreError(
+            str(result.path), "was made by an earlier version, which kept no shares", "Make it again with --overwrite."
+        )
+    together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
+    shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)
+    shares[together], known[together] = rule.shares[:, is_new].sum(axis=1, dtype=np.float64), True
+    rest = rows[~known[rows]]
+    if len(rest):
+        near = replace(rule, rows=None)
+        features = check_features(store, together)
+        for block in blocks(len(rest), store.dim + 8 * len(is_new)):
+            part = check_features(store, rest[block])
+            shares[rest[block]] = near.shares_of(part, features)[:, is_new].sum(axis=1)
+    return shares[rows]
+
+
+def _line(store: EmbeddingStore, row: int, score: float, near: int, found: StoredAnswers) -> list[object]:
+    nearest = ("", "") if near < 0 else (written_name(store.sample_ids[near]), found.labels[near])
+    return [written_name(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
+
+
+def _pictures(row: int, near: int, found: StoredAnswers) -> list[tuple[int, tuple[str, ...]]]:
+    """The image, and the labeled one that is most like it."""
+    return [(row, (found.labels[row], "is it new,")), (near, (found.labels[near], "or as here?"))]
+
+
+def _summary(
+    config: FindNovelConfig,
+    answer: str,
+    lines: list[list[object]],
+    guesses: Counter[str],
+    count: int,
+    num_labels: int,
+) -> dict[str, object]:
+    return {
+        "index": config.index,
+        "answer": answer,
+        "previous": config.previous,
+        "csv": config.out,
+        "sheet": config.sheet,
+        "images": count,
+        "labels": num_labels,
+        "earlier": None,
+        "nearer_to_each_other": None,
+        "in_new_groups": guesses.total(),
+        "new_groups": [{"group": name, "images": number} for name, number in guesses.most_common()],
+        "novel": [dict(zip(COLUMNS, line, strict=True)) | {"score": float(str(line[2]))} for line in lines],
+    }

@@ -1,0 +1,91 @@
+"""Options of ``labelkit find``: images that come twice, odd ones, wrong labels, and images of classes without any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from labelkit.options.base import option
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import (
+    AddedLabelsOption,
+    IndexOption,
+    OverwriteOption,
+    SheetOption,
+    SplitOption,
+    StoredImagesOptions,
+)
+
+_WHICH = option("Which")
+_OUTPUT = option("Output", preset=False)
+
+
+class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption, IndexOption):
+    """A command that looks through the images of a store and lists what it finds."""
+
+    out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
+    sheet: Path | None = Field(
+        None, description="Also draw what is found to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )
+
+
+class FindDuplicatesConfig(FindConfig):
+    """``labelkit find duplicates``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
+
+    bursts: bool = Field(
+        True, description="Also list different photos of one scene, as kind burst.", json_schema_extra=_WHICH
+    )
+    neighbors: int = Field(
+        10,
+        ge=1,
+        le=200,
+        description="Compare each image with this many nearest by embeddings, and this many nearest by pixels.",
+        json_schema_extra=_WHICH,
+    )
+
+
+class FindOddConfig(FindConfig):
+    """``labelkit find odd``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "odd")
+
+    neighbors: int = Field(
+        5,
+        ge=1,
+        le=200,
+        description="An image is unlike all others if this neighbor (5: the fifth nearest) is unusually far.",
+        json_schema_extra=_WHICH,
+    )
+
+
+class FindMislabeledConfig(AddedLabelsOption, FindConfig):
+    """``labelkit find mislabeled``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "mislabeled")
+
+
+class FindNovelConfig(FindConfig):
+    """``labelkit find novel``."""
+
+    command: ClassVar[tuple[str, ...]] = ("find", "novel")
+
+    answer: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result of discover answer whose labels and groups are used; default: the newest of answer, "
+        "answer-2, ...",
+        json_schema_extra=option("Store", preset=False),
+    )
+    previous: Path | None = Field(
+        None,
+        description="Store of an earlier time. Images that it does not hold came later, and only these are listed: "
+        "those first that are nearer to each other than to all that was there, or has a label.",
+        json_schema_extra=option("Which", preset=False),
+    )
+    num_images: int = Field(
+        100, ge=1, description="Images to list.", json_schema_extra={"panel": "Which", "short": "-n"}
+    )

@@ -1,0 +1,138 @@
+"""Find odd images of a store: unlike all others, blank, dark, bright, blurred, tiny, of an odd shape."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelkit.algorithms.oddness import FEWEST, REASONS, measure_tones, odd_scores, unlikeness
+from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.find.nearest import nearest_others
+from labelkit.commands.find.options import FindOddConfig
+from labelkit.commands.find.stored_images import StoredImages, write_table
+from labelkit.data.path_rule import written_name
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import open_store
+
+COLUMNS = ("path", "reasons", "score", "unlike", "brightness", "contrast", "sharpness", "width", "height")
+
+# the shorter side of an image whose sharpness is measured, if it is not shorter anyway
+_SIDE = 256
+_SHOWN = 20
+
+
+def find_odd(config: FindOddConfig) -> SimpleResult:
+    """List the odd images of a store with reasons and scores, the oddest first, as a CSV.
+
+    Rows that were imported without their images are judged by their embeddings alone.
+
+    Raises:
+        StoreError: the store cannot be used; or a sheet is asked for, and the images are not known.
+        DatasetError: its images are not where they were.
+        ConfigError: files that would be overwritten.
+    """
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    images: StoredImages | None = None
+    if store.has_images or config.sheet is not None:
+        images = StoredImages.of(store, rows, config)
+    else:
+        current_progress().warning(f"{store.path} knows no image files: images are judged by their embeddings alone")
+    if len(rows) < FEWEST:
+        current_progress().warning(f"{len(rows)} images do not say what is usual: none is compared with the others")
+    features = stored_rows(store, rows)
+    tones = sizes = None
+    usual: NDArray[np.bool_] | None = None
+    if images is not None:
+        tones, sizes = _tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
+        # dark or blurred images lie together with whatever is strange, and would vouch for it
+        nothing_else = (odd_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
+        if int(nothing_else.sum()) >= FEWEST:
+            usual = np.asarray(nothing_else, dtype=np.bool_)
+    cosines, _ = nearest_others(features, config.neighbors, "nearest embeddings", usual)
+    distances = 1 - cosines[:, -1].astype(np.float64)
+    scores = odd_scores(distances, tones, sizes)
+    highest = scores.max(axis=1)
+    odd = np.flatnonzero(highest > 0)
+    odd = odd[np.lexsort((odd, -highest[odd]))]
+    names = [store.sample_ids[int(row)] for row in rows[odd]]
+    reasons = [[REASONS[i] for i in np.argsort(-scores[place], kind="stable") if scores[place, i] > 0] for place in odd]
+    unlike = unlikeness(distances)
+    lines: list[list[object]] = []
+    for place, name, why in zip(odd.tolist(), names, reasons, strict=True):
+        numbers = [unlike[place], *(() if tones is None else tones[place])]
+        shape: list[object] = ["", ""] if sizes is None else [int(sizes[place, 1]), int(sizes[place, 0])]
+        written = [_written(number) for number in numbers] + [""] * (4 - len(numbers))
+        lines.append([written_name(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
+    write_table(config, COLUMNS, lines)
+    if images is not None:
+        cells = [
+            (place, (images.name(place), ", ".join(why))) for place, why in zip(odd.tolist(), reasons, strict=True)
+        ]
+        images.draw(config, [cells[start : start + config.columns] for start in range(0, len(cells), config.columns)])
+    return _summary(config, len(rows), images, names, reasons, highest[odd])
+
+
+def _tones(images: StoredImages) -> NDArray[np.float64]:
+    """(n, 3) brightness, contrast and sharpness of all images; NaN where one cannot be read."""
+
+    def measured(pixels: NDArray[np.uint8]) -> tuple[float, float, float]:
+        gray = Image.fromarray(pixels[:, :, 0])
+        scale = _SIDE / min(gray.size)
+        if scale < 1:
+            gray = gray.resize(
+                (math.ceil(scale * gray.width), math.ceil(scale * gray.height)), Image.Resampling.LANCZOS
+            )
+        tones = measure_tones(np.asarray(gray, dtype=np.uint8))
+        return tones.brightness, tones.contrast, tones.sharpness
+
+    tones = np.full((len(images.rows), 3), np.nan)
+    for place, found in images.measure(measured, _SIDE, "reading images"):
+        tones[place] = found
+    return tones
+
+
+def _written(number: float) -> str:
+    return "" if math.isnan(number) else f"{number:.4g}"
+
+
+def _summary(
+    config: FindOddConfig,
+    count: int,
+    images: StoredImages | None,
+    names: list[str],
+    reasons: list[list[str]],
+    scores: NDArray[np.float64],
+) -> SimpleResult:
+    tally = Counter(reason for why in reasons for reason in why)
+    sheet = config.sheet if names else None
+    values: dict[str, object] = {
+        "index": config.index,
+        "csv": config.out,
+        "sheet": sheet,
+        "images": count,
+        "left_out": [] if images is None else images.left_out_records(),
+        "odd_images": len(names),
+        "reasons": [{"reason": reason, "images": tally[reason]} for reason in REASONS],
+        "odd": [
+            {"path": name, "reasons": why, "score": float(score)}
+            for name, why, score in zip(names, reasons, scores, strict=True)
+        ],
+    }
+    counts: list[list[Cell]] = [[reason, tally[reason]] for reason in REASONS if tally[reason]]
+    tables = [Table(f"{len(names)} of {count} images are odd", ["reason", "images"], counts)]
+    shown: list[list[Cell]] = [
+        [name, ", ".join(why), round(float(score), 2)]
+        for name, why, score in zip(names[:_SHOWN], reasons, scores, strict=False)
+    ]
+    if shown:
+        more = f", the oddest {_SHOWN}" if len(names) > _SHOWN else ""
+        tables.append(Table(f"odd images{more}", ["path", "reasons", "score"], shown))
+    made = (config.out,) if sheet is None else (config.out, sheet)
+    return SimpleResult(values, made, tuple(tables))

@@ -1,0 +1,153 @@
+"""The images behind rows of a store: each is read once, made small and measured; some are drawn.
+
+The table that ``labelkit find`` writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.find.options import FindConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage
+from labelkit.errors import DatasetError
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
+from labelkit.store.embeddings import EmbeddingStore
+
+T = TypeVar("T")
+
+# images that are on their way through the threads at a time
+_TOGETHER = 512
+# lines of a sheet; more would be too many to look at
+_MOST_LINES = 100
+
+
+@dataclass
+class StoredImages:
+    """Images of some rows of a store, as files that are read again.
+
+    Attributes:
+        store: whose.
+        rows: (m,) int64 of it.
+        files: the data set with the images.
+        left_out: why images were not measured, and how many; filled by :meth:`measure`.
+    """
+
+    store: EmbeddingStore
+    rows: NDArray[np.int64]
+    files: ImageDataset
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> StoredImages:
+        """Find the images of a store.
+
+        Raises:
+            DatasetError: they are not where they were.
+            Mismatch: the rows were imported without their images.
+        """
+        assert len(store.sha256) == store.n
+        return cls(store, rows, indexed_images(store, config.dataset, config.data_root))
+
+    def measure(
+        self,
+        work: Callable[[NDArray[np.uint8]], T],
+        least_side: int,
+        what: str,
+        wanted: NDArray[np.int64] | None = None,
+    ) -> Iterator[tuple[int, T]]:
+        """Read images once and yield (place among the rows, what ``work`` makes of its gray pixels), in order.
+
+        Images that are gone, cannot be read, or are no longer those that were embedded are left out, which is said.
+
+        Args:
+            work: (h, w, 1) uint8 to a result; called in threads.
+            least_side: sides to which the decoder may shrink.
+            what: for the progress.
+            wanted: (w,) places among the rows; ``None``: all.
+
+        Raises:
+            DatasetError: not one image can be read.
+        """
+        row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
+        digests = np.asarray(self.store.sha256)
+
+        def one(place: int) -> T | str:
+            row = int(self.rows[place])
+            there = row_of.get(self.store.sample_ids[row])
+            if there is None:
+                return "not in the data set"
+            try:
+                encoded = self.files.source.read(there)
+                if encoded.sha256 != digests[row].tobytes():
+                    return "not the image that was embedded"
+                return work(encoded.decode(1, least_side=least_side))
+            except BadImage as error:
+                return error.reason
+
+        places = range(len(self.rows)) if wanted is None else wanted.tolist()
+        total = len(places)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=total) as task:
+            for start in range(0, total, _TOGETHER):
+                part = places[start : start + _TOGETHER]
+                for place, found in zip(part, pool.map(one, part), strict=True):
+                    if isinstance(found, str):
+                        self.left_out[found] += 1
+                    else:
+                        yield place, found
+                task.advance(len(part))
+        self._tell(total)
+
+    def _tell(self, total: int) -> None:
+        if not self.left_out:
+            return
+        number, reasons = self.left_out.total(), ", ".join(f"{n} {reason}" for reason, n in self.left_out.most_common())
+        where = str(self.files.root or self.files.name)
+        if number == total:
+            raise DatasetError(
+                where, f"none of the images of {self.store.path} can be read: {reasons}", "Pass --dataset."
+            )
+        current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
+
+    def left_out_records(self) -> list[dict[str, object]]:
+        """Return the reasons and numbers of images that were left out, for JSON."""
+        return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
+
+    def name(self, place: int) -> str:
+        """Return the path of an image as the store has it."""
+        return self.store.sample_ids[int(self.rows[place])]
+
+    def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
+        """Write the sheet that was asked for: lines of (place, texts below); nothing if there is nothing to draw."""
+        if config.sheet is None:
+            return
+        if not lines:
+            current_progress().message(f"nothing was found, so that {config.sheet} is not drawn")
+            return
+        if len(lines) > _MOST_LINES:
+            current_progress().message(f"{config.sheet} has the first {_MOST_LINES} of {len(lines)} lines")
+        row_of = {name: row for row, name in enumerate(self.files.sample_ids)}
+
+        def picture(place: int, texts: tuple[str, ...]) -> Picture:
+            there = row_of.get(self.name(place))
+            return Picture(None if there is None else image_pixels(self.files, there), texts)
+
+        shown = [[picture(*one) for one in line[: config.columns]] for line in lines[:_MOST_LINES]]
+        write_contact_sheet(config.sheet, shown)
+
+
+def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
+    """Write the CSV."""
+    commit_bytes(config.out, csv_bytes(columns, lines))

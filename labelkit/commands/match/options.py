@@ -1,0 +1,55 @@
+"""Options of ``labelkit match``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from labelkit.options.shared import STORE, OverwriteOption, StoredImagesOptions
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+
+
+class MatchConfig(OverwriteOption, StoredImagesOptions):
+    """``labelkit match``."""
+
+    command: ClassVar[tuple[str, ...]] = ("match",)
+    constants: ClassVar[Mapping[str, object]] = {
+        "candidates": 20,
+        "partners": 2,
+        "shorter_side": 256,
+        "max_tilt": 3,
+        "max_keypoints": 2000,
+        "ratio": 0.75,
+        "min_inliers": 15,
+        "min_inlier_ratio": 0.5,
+        "cache": True,
+        "threads": None,
+    }
+
+    index: Path = Field(
+        ...,
+        description="Store whose embeddings say which images are worth comparing, NAME.h5.",
+        json_schema_extra=STORE,
+    )
+    split: str = Field("all", description="Rows to compare: a split's name, or all.", json_schema_extra=_STORE)
+
+    num_clusters: int | None = Field(
+        None,
+        ge=1,
+        description="k-means clusters; only images of the same cluster are compared (TAC-CCL: the number used in "
+        "training). Default: all images are compared.",
+    )
+    seed: int = Field(0, ge=0, description="Seed of the clustering.")
+
+    out: Path | None = Field(
+        None, description="File to write; default: INDEX-matches.h5.", json_schema_extra={**_OUTPUT, "makes": "matches"}
+    )
+    sheet: Path | None = Field(
+        None, description="Also draw some of the matches to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )

@@ -1,0 +1,286 @@
+"""Find pairs of images of a store that show the same thing, and write them for training.
+
+Source: TAC-CCL, Sec. 4.3.4; thresholds are ours.
+    1. candidates: the nearest images by embedding, of the same cluster where there are clusters
+    2. affine SIFT keypoints of every image
+    3. keypoints that match, and the homography that explains them; pairs with too few inliers are no match
+    4. for every image, the partners with most inliers
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from labelkit.algorithms.affine_sift import need_opencv, opencv_version, use_one_thread
+from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.neighbors import knn
+from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
+from labelkit.commands.common.images.png import write_png
+from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.outputs import check_output
+from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.match.keypoints import KeypointReader, try_pairs
+from labelkit.commands.match.options import MatchConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.matches import Matches, MatchFile, join_matches, write_matches
+
+# Nearest images that each image is compared with, and partners that are kept of it, those with most inliers.
+_CANDIDATES, _PARTNERS = 20, 2
+_SIDE, _GAP, _TEXT, _MOST = 192, 8, 16, 12
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What the comparison of images came to.
+
+    Attributes:
+        keypoints: those of every image.
+        pairs: (p, 2) rows that were compared.
+        found: the pairs that match.
+        cached_pairs: pairs that had been compared before.
+        keypoint_seconds: until all keypoints were there.
+        seconds: in all.
+    """
+
+    keypoints: KeypointReader
+    pairs: NDArray[np.int64]
+    found: Matches
+    cached_pairs: int
+    keypoint_seconds: float
+    seconds: float
+
+    @property
+    def without_keypoints(self) -> int:
+        """Images that were read and have no keypoints."""
+        return int((self.keypoints.num_keypoints == 0).sum())
+
+
+def match_images_of_store(config: MatchConfig) -> SimpleResult:
+    """Find matches and write them; what was found is in the user's cache, so that a stopped run goes on.
+
+    Raises:
+        StoreError: the store cannot be used.
+        OutputExistsError: the output is there and holds something else.
+        ConfigError: fewer images than clusters, nowhere to draw, or no OpenCV.
+        DatasetError: the images are not there, or other ones than were embedded.
+    """
+    need_opencv()
+    out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
+    check_output(config, out, "matches")
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    if len(rows) < 2:
+        raise ConfigError("--index", f"{config.index} has {len(rows)} image to compare", "Use a store with more.")
+    images = indexed_images(store, config.dataset, config.data_root)
+    dataset_rows = _rows_of_images(store, rows, images)
+    compared = _compare(config, store, rows, images, dataset_rows)
+    _say_of_keypoints(store, rows, compared)
+    kept = best_partners(compared.found, _PARTNERS)
+    digest = _write(config, store, rows, compared, kept, out)
+    values: dict[str, object] = {
+        "path": out,
+        "content_digest": digest,
+        "index": config.index,
+        **_numbers(store, rows, compared, kept),
+    }
+    paths: tuple[Path, ...] = (out,)
+    if config.sheet is not None:
+        if len(compared.found):
+            write_match_sheet(config.sheet, compared.found, images, dataset_rows)
+            paths, values["sheet"] = (out, config.sheet), config.sheet
+        else:
+            current_progress().warning("there is no match to draw")
+    return SimpleResult(values, paths, (_table(values),))
+
+
+def _compare(
+    config: MatchConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    images: ImageDataset,
+    dataset_rows: NDArray[np.int64],
+) -> _Compared:
+    """Find candidates, keypoints and matches; threads work on both, and a stop leaves what is in the cache."""
+    sha256 = np.asarray(store.sha256)[rows]
+    progress = current_progress()
+    started = time.monotonic()
+    pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
+    use_one_thread()
+    keypoints = KeypointReader(images, dataset_rows, sha256)
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        with progress.task("keypoints", total=len(rows)) as task:
+            keypoints.find_all(pool, task)
+        keypoint_seconds = time.monotonic() - started
+        with progress.task("matching", total=len(pairs)) as task:
+            found, cached_pairs = try_pairs(keypoints, pairs, sha256, pool, task)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    seconds = time.monotonic() - started
+    return _Compared(keypoints, pairs, found, cached_pairs, keypoint_seconds, seconds)
+
+
+def _say_of_keypoints(store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared) -> None:
+    """Tell what came from the cache, and which images have no keypoints."""
+    progress, keypoints = current_progress(), compared.keypoints
+    if keypoints.from_cache or compared.cached_pairs:
+        progress.message(
+            f"from the cache: keypoints of {keypoints.from_cache} of {len(rows)} images, "
+            f"{compared.cached_pairs} of {len(compared.pairs)} compared pairs"
+        )
+    if compared.without_keypoints:
+        first = store.sample_ids[int(rows[np.flatnonzero(keypoints.num_keypoints == 0)[0]])]
+        progress.message(f"{compared.without_keypoints} images have no keypoints and get no partner (first: {first})")
+
+
+def _write(
+    config: MatchConfig, store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared, kept: Matches, out: Path
+) -> str:
+    """Write the matches with how they were found; return the digest of their content."""
+    recipe = {
+        "opencv": opencv_version(),
+        "store": store.content_digest,
+        "split": config.split,
+        "num_clusters": config.num_clusters,
+        "candidates": _CANDIDATES,
+        "partners": _PARTNERS,
+        "seed": config.seed,
+    }
+    written = MatchFile(
+        kept,
+        tuple(store.sample_ids[row] for row in rows),
+        np.asarray(store.sha256)[rows],
+        np.asarray(store.image_sizes)[rows],
+        compared.keypoints.num_keypoints,
+        recipe,
+        "",
+    )
+    return write_matches(out, written, overwrite=config.overwrite)
+
+
+def _numbers(store: EmbeddingStore, rows: NDArray[np.int64], compared: _Compared, kept: Matches) -> dict[str, object]:
+    """Counts and times, as ``--json`` gives them."""
+    keypoints = compared.keypoints
+    return {
+        "images": len(rows),
+        "without_keypoints": compared.without_keypoints,
+        "unreadable": int((keypoints.num_keypoints < 0).sum()),
+        "mean_keypoints": round(float(np.maximum(keypoints.num_keypoints, 0).mean()), 1),
+        "compared": len(compared.pairs),
+        "matched": len(compared.found),
+        "kept": len(kept),
+        "covered": len(np.unique(kept.pairs[:, 0])),
+        "same_class": _same_class(store, rows, compared.found.pairs),
+        "same_class_compared": _same_class(store, rows, compared.pairs),
+        "keypoints_from_cache": keypoints.from_cache,
+        "pairs_from_cache": compared.cached_pairs,
+        "keypoint_seconds": round(compared.keypoint_seconds, 2),
+        "seconds": round(compared.seconds, 2),
+    }
+
+
+def _rows_of_images(store: EmbeddingStore, rows: NDArray[np.int64], images: ImageDataset) -> NDArray[np.int64]:
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    missing = [store.sample_ids[row] for row in rows if store.sample_ids[row] not in position]
+    if missing:
+        raise DatasetError(
+            images.name,
+            f"{len(missing)} of {len(rows)} images of {store.path} are not there (first: {missing[0]})",
+            "Restore them, or pass --dataset (and --data-root).",
+        )
+    return np.array([position[store.sample_ids[row]] for row in rows], dtype=np.int64)
+
+
+def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the (p, 2) pairs of rows to compare, first below second, sorted."""
+    if config.num_clusters is None:
+        groups = [np.arange(len(features))]
+    else:
+        if config.num_clusters > len(features):
+            raise ConfigError("--num-clusters", f"{config.num_clusters} for {len(features)} images", "Lower it.")
+        found = kmeans(
+            features, config.num_clusters, generator=keyed_generator(config.seed, "match clusters"), num_inits=3
+        )
+        groups = [np.flatnonzero(found.cluster_ids == i) for i in range(config.num_clusters)]
+    listed = [np.zeros((0, 2), dtype=np.int64)]
+    for members in groups:
+        number = min(_CANDIDATES, len(members) - 1)
+        if number < 1:
+            continue
+        # l2: the embedding of an image may be zero, which has no direction
+        _, nearest = knn(features[members], features[members], number, metric="l2", exclude_self=True)
+        listed.append(np.stack((np.repeat(members, number), members[nearest.reshape(-1)]), axis=1))
+    pairs = np.sort(np.concatenate(listed), axis=1)
+    return np.unique(pairs, axis=0)
+
+
+def best_partners(found: Matches, partners: int) -> Matches:
+    """Return both directions of every match, and of those that start at one image the ones with most inliers."""
+    both = join_matches([found, found.reversed()])
+    order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
+    first = both.pairs[order, 0]
+    starts = np.flatnonzero(np.diff(first, prepend=-1))
+    place = np.arange(len(first)) - np.repeat(starts, np.diff(np.append(starts, len(first))))
+    kept = order[place < partners]
+    return both.take(kept[np.lexsort((both.pairs[kept, 1], both.pairs[kept, 0]))])
+
+
+def _same_class(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
+    """Share of the pairs whose images have the same label; for reading only, nothing is chosen by it."""
+    if store.labels is None:
+        return None
+    labels = np.asarray(store.labels)[rows][pairs]
+    known = (labels >= 0).all(axis=1)
+    return round(float((labels[known, 0] == labels[known, 1]).mean()), 4) if known.any() else None
+
+
+def _table(values: dict[str, object]) -> Table:
+    columns: Sequence[str] = ("images", "without keypoints", "compared", "matched", "covered", "same class", "seconds")
+    names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
+    cells = [values[name] for name in names]
+    return Table(
+        "matched: pairs of images; covered: images with a partner; same class: of the matched pairs, where known",
+        list(columns),
+        [[cell if isinstance(cell, int | float | str) else None for cell in cells]],
+    )
+
+
+def write_match_sheet(path: Path, matches: Matches, images: ImageDataset, dataset_rows: NDArray[np.int64]) -> Path:
+    """Draw up to 12 matches, from those with most inliers to those with fewest.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    order = np.argsort(-matches.inliers, kind="stable")
+    shown = order[np.unique(np.linspace(0, len(order) - 1, min(_MOST, len(order))).round().astype(np.int64))]
+    font = ImageFont.load_default(size=11)
+    sheet = Image.new("RGB", (3 * _GAP + 2 * _SIDE, _GAP + len(shown) * (_SIDE + _TEXT + _GAP)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for i, number in enumerate(shown.tolist()):
+        top = _GAP + i * (_SIDE + _TEXT + _GAP)
+        places = []
+        for side, row in enumerate(matches.pairs[number].tolist()):
+            left = _GAP + side * (_SIDE + _GAP)
+            pixels = images.source.read(int(dataset_rows[row])).decode(images.in_channels)
+            picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+            sheet.paste(picture.resize((_SIDE, _SIDE)), (left, top))
+            points = matches.keypoints[number, : matches.keypoint_counts[number], side]
+            places.append((points + 1) / 2 * _SIDE + (left, top))
+        for (x0, y0), (x1, y1) in zip(*places, strict=True):
+            draw.line((x0, y0, x1, y1), fill="#2ca02c")
+        draw.text((_GAP, top + _SIDE + 1), f"{int(matches.inliers[number])} inliers", fill="black", font=font)
+    write_png(path, sheet)
+    return path

@@ -1,0 +1,1 @@
+"""Prototypes on the sphere, made and looked at."""

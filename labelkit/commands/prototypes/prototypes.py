@@ -1,0 +1,110 @@
+"""Make prototypes for a number of classes, write them, and say how well they are spread."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from labelkit.algorithms.prototypes import Spread, measure_spread, spread_levels
+from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.methods.prototypes.files import Prototypes, load_or_make_prototypes
+from labelkit.options.prototypes import PrototypesConfig
+from labelkit.progress import current_progress
+from labelkit.store.prototypes import write_prototypes
+
+
+def make_prototypes(config: PrototypesConfig) -> SimpleResult:
+    """Write prototypes and measure them against what is possible.
+
+    Raises:
+        ConfigError: nowhere to draw.
+        OutputExistsError: the file is there and has other content.
+        ResourceError: no such device, the disk is full, ...
+    """
+    progress = current_progress()
+    levels = spread_levels(config.t, config.sharpest_t)
+    started = time.monotonic()
+    with progress.task("spreading", total=len(levels) * config.num_inits) as task:
+        made = load_or_make_prototypes(
+            config.num_classes,
+            config.embed_dim,
+            seed=config.seed,
+            method=config.method,
+            t=config.t,
+            sharpest_t=config.sharpest_t,
+            iterations=config.max_iterations,
+            num_starts=config.num_inits,
+            device=_device(config),
+            use_cache=config.cache,
+            say=progress.warning,
+            report=lambda t, largest: task.advance(1, sharpness=t, max_cosine=largest),
+        )
+    seconds = time.monotonic() - started
+    spread = measure_spread(made.vectors)
+    out = config.out or Path(f"prototypes-{config.num_classes}x{config.embed_dim}.h5")
+    digest = write_prototypes(out, made.vectors, made.recipe, asdict(spread), overwrite=config.overwrite)
+    paths: tuple[Path, ...] = (out,)
+    values: dict[str, object] = {
+        "path": out,
+        "classes": config.num_classes,
+        "dim": config.embed_dim,
+        "source": made.source,
+        "cached_in": made.cached_in,
+        "recipe": made.recipe,
+        "spread": asdict(spread),
+        "bounds": _bounds(config.num_classes, config.embed_dim),
+        "content_digest": digest,
+        "seconds": round(seconds, 3),
+    }
+    if config.plot is not None:
+        from labelkit.commands.common.images.plots import (
+            write_spread_plot,  # matplotlib loads only where something is drawn
+        )
+
+        write_spread_plot(config.plot, made.vectors, max_cosine_bound(config.num_classes, config.embed_dim))
+        paths = (out, config.plot)
+        values["plot"] = config.plot
+    return SimpleResult(values, paths, (_table(made, spread, config),))
+
+
+def _device(config: PrototypesConfig) -> str:
+    if config.device == "cpu":
+        return config.device
+    from labelkit.training.devices import Runtime
+
+    return str(Runtime(device=config.device).device)
+
+
+def _bounds(count: int, dim: int) -> dict[str, float]:
+    """No vectors can be below these; the mean and the loss reach theirs whenever the simplex fits."""
+    return {
+        "max_cosine": max_cosine_bound(count, dim),
+        "min_cosine": -1.0,
+        "mean_cosine": -1 / (count - 1),
+        "rms_cosine": rms_cosine_bound(count, dim),
+        "uniformity": -4 * count / (count - 1),
+    }
+
+
+def _table(made: Prototypes, spread: Spread, config: PrototypesConfig) -> Table:
+    bounds = _bounds(config.num_classes, config.embed_dim)
+    what = {
+        "max_cosine": "largest cosine",
+        "min_cosine": "smallest cosine",
+        "mean_cosine": "mean cosine",
+        "rms_cosine": "root mean square",
+        "mean_nearest_cosine": "nearest other, mean",
+        "uniformity": "loss of the paper, t = 2",
+    }
+    found = asdict(spread)
+    rows: list[list[Cell]] = [
+        [label, float(f"{found[name]:.7f}"), float(f"{bounds.get(name, math.nan):.7f}")] for name, label in what.items()
+    ]
+    closest_bound = math.degrees(math.acos(bounds["max_cosine"]))
+    rows.append(["angle of the closest pair", round(spread.closest_angle, 4), round(closest_bound, 4)])
+    rows.append(["angle, mean", round(spread.mean_angle, 4), None])
+    title = f"{config.num_classes} prototypes in {config.embed_dim} dimensions ({made.source})"
+    return Table(title, ["cosines of pairs", "found", "no set is below"], rows)

@@ -1,0 +1,143 @@
+"""Options of ``labelkit retrieve``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import flag, option
+from labelkit.options.index import IndexConfig
+from labelkit.options.memory import MemoryConfig
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import Device, DeviceOption, LabelsOption, ListingOptions, StoredImagesOptions
+
+_IMAGES: JsonDict = {"panel": "Images"}
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_FILTER: JsonDict = {"panel": "Filters", "preset": False}
+_SEARCH: JsonDict = {"panel": "Search"}
+_PATCHES: JsonDict = {"panel": "Patches"}
+
+
+class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig):
+    """``labelkit retrieve``."""
+
+    command: ClassVar[tuple[str, ...]] = ("retrieve",)
+    constants: ClassVar[Mapping[str, object]] = {
+        "search_width": None,
+        "rescore": 100,
+        "hnsw_links": 32,
+        "hnsw_build_width": 200,
+        "ivf_lists": None,
+        "pq_bytes": None,
+        "index_block_rows": None,
+    }
+
+    device: Device = Field(
+        "auto",
+        description="Where images are embedded: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second GPU), mps. "
+        "A GPU that is named also compares rows, by exact search.",
+        json_schema_extra=option("Run"),
+    )
+
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Also keep the hits as a result of this name beside the store; default: not kept.",
+        json_schema_extra=_OUTPUT,
+    )
+    query: Path | None = Field(
+        None,
+        description="Image file, folder of images, or another store of the same model, to look up.",
+        json_schema_extra=_STORE,
+    )
+    query_rows: tuple[int, ...] | None = Field(
+        None,
+        description="Instead of --query: these rows of the store, 0-based, comma-separated; needs no model.",
+        json_schema_extra=_STORE,
+    )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Find patches like this one of the query: row,column from the top left. The store must have "
+        "patches (embed --dense), and the query must be one image or one row.",
+        json_schema_extra=_PATCHES,
+    )
+    pixel: tuple[float, ...] | None = Field(
+        None,
+        description="Instead of --patch: the patch at x,y, pixels of the original image.",
+        json_schema_extra=_PATCHES,
+    )
+    own_image: bool = Field(
+        False,
+        description="Also find patches of the query image itself, if it is in the store.",
+        json_schema_extra=_PATCHES,
+    )
+    k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
+    checkpoint: Path | None = Field(
+        None, description="Model to embed the query with, if it is no longer where the store says."
+    )
+    label: tuple[str, ...] | None = Field(
+        None, description="Only rows of these classes, comma-separated names.", json_schema_extra=_FILTER
+    )
+    split: tuple[str, ...] | None = Field(
+        None, description="Only rows of these splits, comma-separated.", json_schema_extra=_FILTER
+    )
+    path_pattern: str | None = Field(
+        None,
+        description="Only images whose path in the store matches, such as 'cats/*.png'; * also matches /.",
+        json_schema_extra=_FILTER,
+    )
+    skip_duplicates: bool = Field(
+        False,
+        description="Leave out duplicates of the query: the same file, or a cosine of 1 - 1e-6 or more.",
+        json_schema_extra=_FILTER,
+    )
+    search: Literal["exact", "auto", "hnsw", "ivfpq"] = Field(
+        "exact",
+        description="exact: every row is compared; hnsw, ivfpq: by an index, built once and kept in the user's cache; "
+        "auto: the one that fits the number of rows and --max-memory, and says why.",
+        json_schema_extra=_SEARCH,
+    )
+    csv: Path | None = Field(
+        None, description="Also write the hits to this CSV.", json_schema_extra={**_OUTPUT, "makes": "csv"}
+    )
+    sheet: Path | None = Field(
+        None, description="Also draw query and hits to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )
+    dataset: str | None = Field(
+        None,
+        description="For --sheet: data set with the images, if they moved since embed read them.",
+        json_schema_extra=_IMAGES,
+    )
+
+    @model_validator(mode="after")
+    def _one_query(self) -> RetrieveConfig:
+        if (self.query is None) == (self.query_rows is None):
+            raise ValueError("give either --query (an image, a folder, a store) or --query-rows")
+        if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
+            raise ValueError("--query-rows takes rows from 0 on")
+        for name in ("label", "split"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{flag(name)} is empty; leave it out for all rows")
+        self._check_patch()
+        return self
+
+    def _check_patch(self) -> None:
+        if self.patch is not None and self.pixel is not None:
+            raise ValueError("give either --patch (row,column) or --pixel (x,y)")
+        for name in ("patch", "pixel"):
+            place = getattr(self, name)
+            if place is not None and (len(place) != 2 or min(place) < 0):
+                raise ValueError(f"{flag(name)} takes two numbers from 0 on, such as 3,4")
+        if self.patch is None and self.pixel is None:
+            if self.own_image:
+                raise ValueError("--own-image goes with --patch or --pixel")
+            return
+        if self.search != "exact":
+            raise ValueError("patches are searched exactly; leave out --search")
+        if self.query_rows is not None and len(self.query_rows) != 1:
+            raise ValueError("a patch is looked up in one image: give one of --query-rows")

@@ -1,0 +1,292 @@
+"""Find the patches of a store that look most like one patch of a query image."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.neighbors import Metric, knn
+from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.labels import with_labels
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.search_queries import is_store, query_images, row_label
+from labelkit.commands.retrieve.filters import chosen_rows, nothing_passes
+from labelkit.commands.retrieve.options import RetrieveConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.errors import ConfigError, Mismatch
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_text
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.patches import ImagePatches, PatchSet, open_patches
+
+
+@dataclass(frozen=True)
+class PatchQuery:
+    """One patch that is looked up.
+
+    Attributes:
+        name: of its image.
+        patches: of its image.
+        cell: row and column.
+        feature: (d,) float32.
+        own_rows: rows of the store that are the same image.
+        label: class of its image, if it is known.
+        images: what it is an image of, if it is an image file.
+    """
+
+    name: str
+    patches: ImagePatches
+    cell: tuple[int, int]
+    feature: NDArray[np.float32]
+    own_rows: NDArray[np.int64]
+    label: str | None
+    images: ImageDataset | None
+
+    @property
+    def box(self) -> list[float]:
+        """Left, top, right, bottom in pixels of the oriented original."""
+        number = self.patches.cells.tolist().index(list(self.cell))
+        return [round(edge, 2) for edge in self.patches.boxes()[number].tolist()]
+
+
+@dataclass(frozen=True)
+class PatchHit:
+    """One patch that was found.
+
+    Attributes:
+        row: of the store.
+        cell: row and column in its grid.
+        box: left, top, right, bottom in pixels of the oriented original.
+        score: how near.
+    """
+
+    row: int
+    cell: tuple[int, int]
+    box: list[float]
+    score: float
+
+
+def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
+    """List the patches of a store nearest to a patch of an image file, or of a row of the store.
+
+    Patches of the query image itself are left out unless they are asked for.
+
+    Raises:
+        StoreError: the store has no patches, or they cannot be used.
+        DatasetError: the query is no image.
+        CheckpointError: the model of the store is not here, or another one was given.
+        ConfigError: a place outside of the image, filters that leave none, files in the way.
+    """
+    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    patches = open_patches(store)
+    query = query_patch(config, store, patches)
+    chosen = chosen_rows(store, config)
+    if not chosen.any():
+        raise nothing_passes(store, config)
+    if not config.own_image:
+        chosen[query.own_rows] = False
+    counts = np.diff(patches.offsets())
+    available = int(counts[chosen].sum())
+    if available == 0:
+        raise ConfigError("--own-image", "no patch is left but those of the query image", "Pass it, or other filters.")
+    if available < config.k:
+        current_progress().warning(f"only {available} patches can be found")
+    started = time.perf_counter()
+    hits = nearest_patches(store, patches, query.feature, config.k, chosen)
+    return _result(config, store, patches, query, hits, time.perf_counter() - started)
+
+
+def nearest_patches(
+    store: EmbeddingStore, patches: PatchSet, feature: NDArray[np.float32], k: int, chosen: NDArray[np.bool_]
+) -> list[PatchHit]:
+    """Compare a feature (d,) with all patches of the chosen rows (n,), exactly, one block after the other."""
+    metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
+    parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
+    scores, found = nearest_in_blocks(feature, parts, k, metric)
+    offsets = patches.offsets()
+    hits = []
+    for score, number in zip(scores.tolist(), found.tolist(), strict=True):
+        row = int(np.searchsorted(offsets, number, side="right")) - 1
+        image, inner = patches.image(row), number - int(offsets[row])
+        box = [round(edge, 2) for edge in image.boxes()[inner].tolist()]
+        hits.append(PatchHit(row, (int(image.cells[inner, 0]), int(image.cells[inner, 1])), box, score))
+    return hits
+
+
+def nearest_in_blocks(
+    query: NDArray[np.float32],
+    parts: Iterable[tuple[NDArray[np.floating], int, NDArray[np.bool_]]],
+    k: int,
+    metric: Metric = "cosine",
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return scores and numbers of the rows nearest to one query (d,), nearest first, in the memory of one block.
+
+    Args:
+        query: what is looked up; finite, and not zero where directions are compared.
+        parts: rows (m, d), the number of the first of them, and (m,) whether each may be found. Rows without length
+            are never found by ``cosine``.
+        k: how many rows, at most.
+        metric: as for :func:`knn`.
+
+    Returns:
+        (j,) and (j,), j <= k; of equal scores the smaller number comes first.
+    """
+    scores, numbers = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
+    for rows, start, wanted in parts:
+        there = np.flatnonzero(wanted & rows.any(axis=1) if metric == "cosine" else wanted)
+        if len(there):
+            near, places = knn(query[None], rows[there], min(k, len(there)), metric=metric)
+            scores, numbers = np.concatenate([scores, near[0]]), np.concatenate([numbers, start + there[places[0]]])
+            order = np.lexsort((numbers, scores if metric == "l2" else -scores))[:k]
+            scores, numbers = scores[order], numbers[order]
+    return scores, numbers
+
+
+def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> PatchQuery:
+    """The patch that was asked for.
+
+    Raises:
+        ConfigError: there is no such row or place, or the query is no single image.
+        StoreError, DatasetError, CheckpointError: as ``retrieve_patches``.
+    """
+    images: ImageDataset | None = None
+    if config.query_rows is not None:
+        row = config.query_rows[0]
+        if row >= store.n:
+            problem = f"{store.path} has no row {row}, its rows are 0 to {store.n - 1}"
+            raise ConfigError("--query-rows", problem, "Choose among these.")
+        name, image, digest, label = store.sample_ids[row], patches.image(row), store.sha256[row], row_label(store, row)
+    else:
+        assert config.query is not None
+        if is_store(config.query) or config.query.is_dir():
+            problem = f"{config.query} is no image file; a patch is looked up in one image"
+            raise ConfigError("--query", problem, "Give an image file, or --query-rows ROW.")
+        from labelkit.commands.common.networks import recorded_network
+        from labelkit.commands.common.query_embeddings import query_patches  # torch loads here
+
+        images = query_images(config.query, **config.listing())
+        model = recorded_network(store.model, config.checkpoint)
+        layer = model.network.patch_identity["layer"]
+        if layer != patches.layer:
+            problem = f"its patches are of layer {layer}, those of the store of {patches.layer}"
+            raise Mismatch(model.source, problem, "Embed the store again with --dense.")
+        image = query_patches(images, model, config.device)
+        digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
+        name, label = images.sample_ids[0], None
+    cell = chosen_cell(config, image, name)
+    place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
+    if not len(place):
+        problem = f"patch {cell[0]},{cell[1]} of {name} is not among the {len(image.cells)} that were kept of it"
+        kept = " ".join(f"{row},{column}" for row, column in image.cells.tolist()[:10])
+        raise ConfigError("--patch", problem, f"Choose one of: {kept}; or pass the image file as --query.")
+    feature = np.asarray(image.features[place[0]], dtype=np.float32)
+    if store.metric == "cosine" and not feature.any():
+        raise ConfigError("--patch", f"patch {cell[0]},{cell[1]} of {name} is all zero", "Choose another one.")
+    own_rows = np.flatnonzero((store.sha256 == digest).all(axis=1))
+    return PatchQuery(name, image, cell, feature, own_rows, label, images)
+
+
+def chosen_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
+    """Row and column of the patch that was asked for.
+
+    Raises:
+        ConfigError: it is outside of the grid, or of what the network sees of the image.
+    """
+    rows, columns = image.grid
+    if config.patch is not None:
+        row, column = config.patch
+        if row >= rows or column >= columns:
+            problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
+            raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
+        return row, column
+    assert config.pixel is not None
+    x, y = config.pixel
+    left, top, right, bottom = image.region
+    if not (left <= x < right and top <= y < bottom):
+        problem = f"x {x:g}, y {y:g} is outside of what the network sees of {name}"
+        remedy = f"x goes from {left:g} to {right:g}, y from {top:g} to {bottom:g}."
+        raise ConfigError("--pixel", problem, remedy)
+    row, column = int((y - top) / (bottom - top) * rows), int((x - left) / (right - left) * columns)
+    return min(row, rows - 1), min(column, columns - 1)
+
+
+def _result(
+    config: RetrieveConfig,
+    store: EmbeddingStore,
+    patches: PatchSet,
+    query: PatchQuery,
+    hits: list[PatchHit],
+    seconds: float,
+) -> SimpleResult:
+    listed: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    for rank, hit in enumerate(hits, start=1):
+        label, name = row_label(store, hit.row), store.sample_ids[hit.row]
+        entry = {"rank": rank, "sample_id": name, "row": hit.row, "patch": list(hit.cell), "box": hit.box}
+        listed.append({**entry, "score": hit.score, "label": label})
+        place = f"{hit.cell[0]},{hit.cell[1]}"
+        cells.append([rank, name, place, " ".join(f"{edge:g}" for edge in hit.box), label, hit.score])
+    values: dict[str, object] = {
+        "index": config.index,
+        "metric": store.metric,
+        "k": config.k,
+        "patches": patches.num_patches,
+        "search_seconds": round(seconds, 6),
+        "query": {"image": query.name, "patch": list(query.cell), "box": query.box, "label": query.label},
+        "hits": listed,
+    }
+    made: list[Path] = []
+    if config.csv is not None:
+        commit_bytes(config.csv, _csv_text(store, query, hits).encode("utf-8", "backslashreplace"))
+        values["csv"] = config.csv
+        made.append(config.csv)
+    if config.sheet is not None:
+        _draw(config.sheet, config, store, query, hits)
+        values["sheet"] = config.sheet
+        made.append(config.sheet)
+    score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
+    title = f"patch {query.cell[0]},{query.cell[1]} of {query.name}"
+    shown = [Table(title, ["rank", "image", "patch", "box", "label", score_name], cells)]
+    return SimpleResult(values, tuple(made), tuple(shown))
+
+
+def _csv_text(store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> str:
+    edges = ("left", "top", "right", "bottom")
+    place = ("query", "query_row", "query_column", "rank", "path", "row", "patch_row", "patch_column")
+    lines = []
+    for rank, hit in enumerate(hits, start=1):
+        cell = (query.name, *query.cell, rank, store.sample_ids[hit.row], hit.row, *hit.cell)
+        lines.append((*cell, *hit.box, row_label(store, hit.row) or "", f"{hit.score:.9g}"))
+    return csv_text((*place, *edges, "label", "score"), lines)
+
+
+def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> None:
+    """Draw the query and the hits, each with its patch framed."""
+    from labelkit.commands.common.images.contact_sheet import Picture, framed, write_contact_sheet
+
+    images = indexed_images(store, config.dataset, config.data_root)
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+
+    def picture(sample_id: str, box: list[float]) -> NDArray[np.uint8] | None:
+        row = position.get(sample_id)
+        pixels = None if row is None else image_pixels(images, row)
+        return None if pixels is None else framed(pixels, box)
+
+    asked = picture(query.name, query.box)
+    if query.images is not None:
+        pixels = image_pixels(query.images, 0)
+        asked = None if pixels is None else framed(pixels, query.box)
+    place = f"query, patch {query.cell[0]},{query.cell[1]}"
+    line = [Picture(asked, (query.name, place), frame="query")]
+    for rank, hit in enumerate(hits, start=1):
+        name = store.sample_ids[hit.row]
+        text = f"{rank}. patch {hit.cell[0]},{hit.cell[1]} {hit.score:.3f}"
+        line.append(Picture(picture(name, hit.box), (name, text)))
+    per_row = 6
+    write_contact_sheet(path, [line[start : start + per_row] for start in range(0, len(line), per_row)])

@@ -1,0 +1,367 @@
+"""Find the images of a store that look most like a query."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.neighbors import ExactSearch, Metric
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.commands.common.device import products_device
+from labelkit.commands.common.embeddings import zero_rows
+from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.labels import with_labels
+from labelkit.commands.common.max_memory import has_room, stored_rows
+from labelkit.commands.common.onnx_session import load_ahead, may_be_quick
+from labelkit.commands.common.outputs import check_kept_result
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.search_queries import (
+    Queries,
+    embedded_images,
+    is_store,
+    query_images,
+    row_label,
+    rows_of_other,
+    rows_of_store,
+)
+from labelkit.commands.retrieve.filters import chosen_rows, nothing_passes
+from labelkit.commands.retrieve.options import RetrieveConfig
+from labelkit.commands.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search, planned_index
+from labelkit.data.datasets import ImageDataset
+from labelkit.errors import ConfigError
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_text
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import write_result
+
+# Cosines from here on are those of the same picture.
+DUPLICATE_COSINE = 1 - 1e-6
+
+Duplicate = Literal["itself", "same file", "same picture"]
+
+
+@dataclass(frozen=True)
+class _Hit:
+    """One row that was found."""
+
+    row: int
+    score: float
+    duplicate: Duplicate | None
+
+
+@dataclass(frozen=True)
+class _Gallery:
+    """Rows that can be found.
+
+    Attributes:
+        features: (g, d).
+        rows: (g,) int64, where they stand in the store.
+        chosen: (g,) bool, those that pass the filters.
+    """
+
+    features: StoredRows
+    rows: NDArray[np.int64]
+    chosen: NDArray[np.bool_]
+
+
+def retrieve_images(config: RetrieveConfig) -> SimpleResult:
+    """List the nearest rows of each query: of an image or a folder of them, of another store, or of rows of the store.
+
+    Images are embedded with the store's own model; the other queries need none.
+
+    Raises:
+        StoreError: the store, or the store of queries, cannot be used or was made by another model.
+        DatasetError: the query is no image.
+        CheckpointError: the model of the store is not here, or another one was given.
+        ConfigError: more hits asked for than the store has rows, filters that leave none, files in the way.
+    """
+    if config.patch is not None or config.pixel is not None:
+        from labelkit.commands.retrieve.patches import retrieve_patches  # for this kind of query alone
+
+        return retrieve_patches(config)
+    images: ImageDataset | None = None
+    loading: threading.Thread | None = None
+    if config.query is not None and not is_store(config.query):
+        images = query_images(config.query, **config.listing())
+        # Another process checks the store meanwhile.
+        quick = may_be_quick(len(images), config.checkpoint, config.device)
+        loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
+        loading.start()
+    try:
+        opened = open_store(config.index)
+        store = with_labels(opened, config.labels, config.label_column)
+        if config.k > store.n:
+            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
+        check_kept_result(config, store, "neighbors", **_settings(config))
+        gallery = _gallery(store, config)
+    finally:
+        if loading is not None:
+            loading.join()
+    if images is not None:
+        queries = embedded_images(
+            images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
+        )
+    elif config.query is not None:
+        queries = rows_of_other(store, config.query)
+    else:
+        queries = rows_of_store(store, config.query_rows or ())
+    if config.k > len(gallery.rows):
+        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
+    hits, index, seconds = _search(store, gallery, queries, config)
+    return _result(store, queries, hits, index, seconds, config)
+
+
+def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
+    """Rows that can be found; a zero row has no direction.
+
+    Raises:
+        ConfigError: a filter names what the store has not, or all filters together leave no row.
+    """
+    rows = np.arange(store.n, dtype=np.int64)
+    features = stored_rows(store, rows, in_blocks=True)
+    if store.metric == "cosine":
+        zero = zero_rows(features)
+        if zero.any():
+            current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
+            features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
+    chosen = chosen_rows(store, config)[rows]
+    if len(rows) and not chosen.any():
+        raise nothing_passes(store, config)
+    return _Gallery(features, rows, chosen)
+
+
+def _search(
+    store: EmbeddingStore, gallery: _Gallery, queries: Queries, config: RetrieveConfig
+) -> tuple[list[list[_Hit]], FoundIndex | None, float]:
+    """Return hits per query, the index if one was used, and the seconds of the search itself."""
+    metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
+    progress = current_progress()
+    features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
+    num_chosen = int(chosen.sum())
+    if num_chosen < config.k:
+        progress.warning(f"only {num_chosen} rows pass the filters")
+    found: FoundIndex | None = None
+    order: NDArray[np.int64] | None = None
+    filtered = num_chosen < len(rows)
+    if config.search != "exact" and filtered and few_rows(num_chosen):
+        progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
+    elif config.search != "exact":
+        planned = planned_index(features, metric, config, len(queries.names))
+        if planned is not None:
+            in_blocks = not has_room(config, 4 * len(rows) * store.dim)
+            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, metric)
+            order = planned.found.order
+            features, rows, chosen = features.subset(order), rows[order], chosen[order]
+    search: Search
+    if found is None:
+        if filtered:
+            features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
+        in_blocks = not has_room(config, 4 * len(rows) * store.dim)
+        device = None if config.device == "auto" else products_device(config.device)
+        search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
+    else:
+        search = found.search
+    hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
+    if found is not None and order is not None:
+        # of equal scores the first row of the store comes first
+        far = 1 if metric == "l2" else -1
+        hits = [sorted(listed, key=lambda hit: (far * hit.score, hit.row)) for listed in hits]
+    return hits, found, seconds
+
+
+def _ranked(
+    store: EmbeddingStore, searched: _Gallery, queries: Queries, search: Search, config: RetrieveConfig
+) -> tuple[list[list[_Hit]], float]:
+    """Return hits per query and the seconds of the search."""
+
+    def is_wanted(place: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
+        wanted = searched.chosen[indices]
+        if config.skip_duplicates:
+            kinds = _duplicates(store, searched, queries, place, indices, scores)
+            wanted = wanted & ~np.logical_or.reduce(kinds)
+        return wanted
+
+    needs_choice = config.skip_duplicates or not searched.chosen.all()
+    k = min(config.k, int(searched.chosen.sum()))
+    begin = time.perf_counter()
+    ranked = find(search, queries.embeddings, k, len(searched.rows), is_wanted if needs_choice else None)
+    seconds = time.perf_counter() - begin
+    hits = []
+    for query, (indices, scores) in enumerate(ranked):
+        kinds = _duplicates(store, searched, queries, query, indices, scores)
+        named = np.select(kinds, ["itself", "same file", "same picture"], "").tolist()
+        hits.append(
+            [
+                _Hit(int(searched.rows[index]), float(score), kind or None)
+                for index, score, kind in zip(indices, scores, named, strict=True)
+            ]
+        )
+    return hits, seconds
+
+
+def _duplicates(
+    store: EmbeddingStore,
+    gallery: _Gallery,
+    queries: Queries,
+    query: int,
+    indices: NDArray[np.int64],
+    scores: NDArray[np.float32],
+) -> list[NDArray[np.bool_]]:
+    """Of places in the gallery that were found, (m,) each: those that are the query, have its file, its embedding."""
+    rows = gallery.rows[indices]
+    itself = rows == queries.rows[query]
+    same_file = np.zeros(len(indices), dtype=np.bool_)
+    if queries.sha256 is not None and store.has_images:
+        same_file = (store.sha256[rows] == queries.sha256[query]).all(axis=1)
+    cosines: NDArray[np.floating] = scores
+    if store.metric != "cosine":
+        cosines = _cosines(queries.embeddings[query], gallery.features[indices])
+    return [itself, same_file, cosines >= DUPLICATE_COSINE]
+
+
+def _cosines(query: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1) * np.linalg.norm(query.astype(np.float64))
+    return np.asarray(rows.astype(np.float64) @ query.astype(np.float64) / np.maximum(lengths, 1e-300))
+
+
+def _result(
+    store: EmbeddingStore,
+    queries: Queries,
+    hits: list[list[_Hit]],
+    index: FoundIndex | None,
+    seconds: float,
+    config: RetrieveConfig,
+) -> SimpleResult:
+    listed: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    for q, name in enumerate(queries.names):
+        entries: list[dict[str, object]] = []
+        for rank, hit in enumerate(hits[q], start=1):
+            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            entries.append(
+                {
+                    "rank": rank,
+                    "sample_id": sample_id,
+                    "row": hit.row,
+                    "score": hit.score,
+                    "label": label,
+                    "same_file": hit.duplicate in ("itself", "same file"),
+                    "duplicate": hit.duplicate,
+                }
+            )
+            cells.append([name, rank, sample_id, label, hit.score, hit.duplicate or ""])
+        listed.append({"query": name, "label": queries.labels[q], "hits": entries})
+    values: dict[str, object] = {
+        "index": config.index,
+        "metric": store.metric,
+        "k": config.k,
+        "model": store.model.name,
+        "weights_fingerprint": store.model.weights_fingerprint,
+        "search": {"kind": "exact"} if index is None else index.to_json(),
+        "search_seconds": round(seconds, 6),
+        "queries": listed,
+        "skipped": [{"query": name, "reason": reason} for name, reason in queries.skipped],
+    }
+    made: list[Path] = []
+    if config.result is not None:
+        values["result"] = _write_result(store, queries, hits, config)
+        made.append(values["result"])  # type: ignore[arg-type] # a path, as the line above says
+    if config.csv is not None:
+        commit_bytes(config.csv, _csv_text(store, queries, hits).encode("utf-8", "backslashreplace"))
+        values["csv"] = config.csv
+        made.append(config.csv)
+    if config.sheet is not None:
+        _draw(config.sheet, queries, store, indexed_images(store, config.dataset, config.data_root), hits)
+        values["sheet"] = config.sheet
+        made.append(config.sheet)
+    score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
+    shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
+    if index is not None:
+        shown.append(_index_table(index))
+    return SimpleResult(values, tuple(made), tuple(shown))
+
+
+def _index_table(index: FoundIndex) -> Table:
+    measured = index.measured
+    title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
+    columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
+    row: list[Cell] = [
+        measured.recall,
+        measured.index_ms,
+        measured.exact_ms,
+        round(index.size_bytes / 1e6, 3),
+        index.origin,
+        "not kept" if index.path is None else index.path,
+    ]
+    return Table(title, columns, [row])
+
+
+def _settings(config: RetrieveConfig) -> dict[str, object]:
+    settings = ("k", "label", "split", "path_pattern", "skip_duplicates", "search")
+    values = {name: getattr(config, name) for name in settings}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+
+def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
+    """Write neighbors beside the store; a query that is no row of it has row -1 and its name."""
+    assert config.result is not None
+    shape = len(hits), max(1, max(len(found) for found in hits))
+    neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+    for q, found in enumerate(hits):
+        neighbor_rows[q, : len(found)] = [hit.row for hit in found]
+        scores[q, : len(found)] = [hit.score for hit in found]
+    return write_result(
+        store,
+        config.result,
+        kind="neighbors",
+        arrays={
+            "query_rows": queries.rows,
+            "query_names": list(queries.names),
+            "neighbor_rows": neighbor_rows,
+            "scores": scores,
+        },
+        params=_settings(config),
+        stage="retrieve",
+        overwrite=config.overwrite,
+        gallery_digest=store.content_digest,
+    )
+
+
+def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -> str:
+    lines: list[tuple[object, ...]] = []
+    for name, found in zip(queries.names, hits, strict=True):
+        for rank, hit in enumerate(found, start=1):
+            label, score = row_label(store, hit.row) or "", f"{hit.score:.9g}"
+            lines.append((name, rank, store.sample_ids[hit.row], hit.row, label, score, hit.duplicate or ""))
+    return csv_text(("query", "rank", "path", "row", "label", "score", "duplicate"), lines)
+
+
+def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:
+    from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+
+    def picture(sample_id: str) -> NDArray[np.uint8] | None:
+        row = position.get(sample_id)
+        return None if row is None else image_pixels(images, row)
+
+    drawn: list[list[Picture]] = []
+    for q, name in enumerate(queries.names):
+        pixels = picture(name) if queries.images is None else image_pixels(queries.images, int(queries.image_rows[q]))
+        line = [Picture(pixels, (name, "query"), frame="query")]
+        asked = queries.labels[q]
+        for rank, hit in enumerate(hits[q], start=1):
+            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            # A name that the store does not know says nothing about what is right.
+            is_wrong = label is not None and asked in store.class_names and asked != label
+            text = f"{rank}. {label} ({hit.score:.3f})" if label else f"{rank}. {hit.score:.3f}"
+            line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
+        drawn.append(line)
+    return write_contact_sheet(path, drawn)

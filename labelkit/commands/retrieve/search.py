@@ -1,0 +1,282 @@
+"""Search the rows of a store, exactly or by an index that is built once and kept in the user's cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
+from labelkit.algorithms.neighbors import ExactSearch, Metric
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.commands.common.max_memory import has_room
+from labelkit.commands.retrieve.options import RetrieveConfig
+from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extended_index, keep_index, look_up
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError
+from labelkit.formatting import percent
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore
+
+_SAMPLE_ROWS, _SAMPLE_K, _TIMED_ROWS = 200, 10, 20
+# A search becomes so many times as wide at most, where it finds fewer of the nearest rows than wanted.
+_WANTED_RECALL, _WIDEST = 0.95, 16
+# If fewer rows than this pass a filter, looking at each of them is as quick as any index, and exact.
+_FEW_ROWS = 20_000
+# Numbers of queries that a row is compared with in the time that it takes to add it to an index: 0.2 to 0.5 ms for a
+# graph, and a fraction of it for compressed rows, against some 0.2 ns for each number.
+_NUMBERS_PER_ADDED_ROW = 1_000_000
+# Rows fetched beyond k where some will be left out.
+_EXTRA = 50
+
+
+class Search(Protocol):
+    """Finds rows of a gallery."""
+
+    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return scores and indices (q, k), nearest first; -1 where fewer are found."""
+        ...
+
+
+@dataclass(frozen=True)
+class FoundIndex:
+    """An index that is ready.
+
+    Attributes:
+        kind: of index.
+        search: looks rows up.
+        path: of its file; ``None`` if it could not be kept.
+        num_rows: that it has.
+        built_rows: of these, added just now.
+        measured: how good it is.
+    """
+
+    kind: Kind
+    search: ApproximateSearch
+    path: Path | None
+    num_rows: int
+    built_rows: int
+    measured: Measured
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its file."""
+        return 0 if self.path is None else self.path.stat().st_size
+
+    @property
+    def origin(self) -> str:
+        """Where it came from, in words."""
+        if not self.built_rows:
+            return "from the cache"
+        if self.built_rows == self.num_rows:
+            return "built now"
+        return f"extended by {self.built_rows:,} rows"
+
+    def to_json(self) -> dict[str, object]:
+        """Return what a program may want to know."""
+        return {
+            "kind": self.kind,
+            "path": self.path,
+            "built": self.built_rows == self.num_rows,
+            "added_rows": self.built_rows,
+            "bytes": self.size_bytes,
+            "measured": asdict(self.measured),
+        }
+
+
+def few_rows(num_rows: int) -> bool:
+    """Whether so few rows are left by a filter that no index is needed."""
+    return num_rows <= _FEW_ROWS
+
+
+@dataclass(frozen=True)
+class PlannedIndex:
+    """An index that is wanted.
+
+    Attributes:
+        kind: of index.
+        found: what the cache has of it.
+    """
+
+    kind: Kind
+    found: Found
+
+
+def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> PlannedIndex | None:
+    """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
+
+    Args:
+        gallery: (g, d) rows that can be found.
+        metric: of them.
+        config: asked for, not ``exact``.
+        num_queries: that will be looked up now.
+    """
+    num_rows, dim = gallery.shape
+    told = f"{num_rows:,} rows of {dim} numbers"
+    is_auto = config.search == "auto"
+    progress = current_progress()
+    if is_auto and few_rows(num_rows):
+        progress.message(f"--search auto: exact, since {told} are soon compared")
+        return None
+    kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
+    needed: list[str] = []
+    for kind in kinds:
+        if config.search not in ("auto", kind):
+            continue
+        found = look_up(gallery, kind, metric)
+        planned = PlannedIndex(kind, found)
+        num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
+        size = f"{num_bytes / 2**20:,.0f} MiB"
+        if not is_auto:
+            if few_rows(num_rows) and found.missing:
+                progress.message(f"--search {kind}: {told} are soon compared exactly too; --search auto chooses")
+            return planned
+        if has_room(config, num_bytes):
+            if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
+                asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
+                progress.message(
+                    f"--search auto: exact, since {asked} among {told} take less time than adding "
+                    f"{found.missing:,} rows to an index; --search {kind} makes one for later"
+                )
+                return None
+            within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
+            reasons = "; ".join([*needed, f"{kind} takes {size}"])
+            progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
+            return planned
+        needed.append(f"{kind} would take {size}")
+    progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
+    return None
+
+
+def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, metric: Metric) -> FoundIndex:
+    """Return the index of the cache, or extend or build it, measure it, and keep it in the cache.
+
+    Args:
+        store: whose rows they are.
+        gallery: (g, d) rows that can be found, as they stand in the store.
+        planned: the index.
+        metric: of the rows.
+
+    Raises:
+        ConfigError: the rows are too few for the kind of index.
+    """
+    kind, found, progress = planned.kind, planned.found, current_progress()
+    rows = gallery.subset(found.order)
+    if found.path is not None and found.measured is not None and not found.missing:
+        try:
+            kept = read_index(found.path, is_extended=False)
+            search = ApproximateSearch(kept, rows, metric=metric, width=found.measured.width)
+            return FoundIndex(kind, search, found.path, len(rows), 0, _said(kind, found.measured))
+        except ValueError as error:
+            progress.warning(f"{found.path} is damaged ({error}); the index is built again")
+            discard(found.path)
+            found = replace(found, path=None, rows=0, trained_rows=0, measured=None)
+    began = time.monotonic()
+    try:
+        index: Any = extended_index(gallery, found, kind, metric)
+        search = ApproximateSearch(index, rows, metric=metric)
+    except ValueError as error:
+        raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
+    took = f"in {time.monotonic() - began:.1f} s"
+    if found.missing == len(rows):
+        progress.message(f"built the {kind} index {took}")
+    else:
+        progress.message(f"extended the {kind} index by {found.missing:,} rows {took}")
+    measured = measure(search, rows)
+    while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
+        search.width *= 2
+        measured = measure(search, rows)
+    path = keep_index(store.path, index, gallery, found, kind, metric, measured)
+    return FoundIndex(kind, search, path, len(rows), found.missing, _said(kind, measured))
+
+
+def _said(kind: Kind, measured: Measured) -> Measured:
+    """Say how much an index finds."""
+    found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
+    if measured.recall < _WANTED_RECALL:
+        current_progress().warning(f"{found}; use --search exact")
+    else:
+        current_progress().message(
+            f"{found} in {measured.index_ms:.2f} ms a query; exact search takes {measured.exact_ms:.2f} ms"
+        )
+    return measured
+
+
+def find(
+    search: Search,
+    queries: NDArray[np.float32],
+    k: int,
+    num_rows: int,
+    is_wanted: Callable[[int, NDArray[np.int64], NDArray[np.float32]], NDArray[np.bool_]] | None,
+) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Return up to k wanted rows of each query: their indices and scores, nearest first.
+
+    More and more rows are fetched until k of them are wanted or no more can be found.
+
+    Args:
+        search: of a gallery.
+        queries: (q, d).
+        k: rows per query.
+        num_rows: rows of the gallery.
+        is_wanted: query, indices and scores to (m,) marks; ``None``: all are.
+    """
+    found: dict[int, tuple[NDArray[np.int64], NDArray[np.float32]]] = {}
+    fetch = min(num_rows, k if is_wanted is None else k + _EXTRA)
+    missing = list(range(len(queries)))
+    while missing:
+        scores, indices = search.search(queries[missing], fetch)
+        still: list[int] = []
+        for i, query in enumerate(missing):
+            there = indices[i] >= 0
+            rows, near = indices[i][there], scores[i][there]
+            if is_wanted is not None:
+                wanted = is_wanted(query, rows, near)
+                rows, near = rows[wanted], near[wanted]
+            if len(rows) < k and fetch < num_rows:
+                still.append(query)
+            found[query] = rows[:k], near[:k]
+        missing, fetch = still, min(num_rows, 2 * fetch)
+    return [found[query] for query in range(len(queries))]
+
+
+def measure(search: ApproximateSearch, gallery: StoredRows) -> Measured:
+    """Compare with exact search on rows of the gallery drawn by chance, each without itself."""
+    n = len(gallery)
+    k = min(_SAMPLE_K, n - 1)
+    rows = np.sort(keyed_generator(0, "index recall").permutation(n)[:_SAMPLE_ROWS])
+    if k < 1:
+        return Measured(search.width, 1.0, 0, len(rows), 0.0, 0.0)
+    exact = ExactSearch(gallery, metric=search.metric)
+    sample = gallery[rows]
+    best, _ = _others(exact, sample, rows, k)
+    near, _ = _others(search, sample, rows, k)
+    # Equally near rows are as good as those that exact search happens to list.
+    last = best[:, -1:]
+    hits = near <= last if search.metric == "l2" else near >= last
+    times = [_milliseconds(one, sample[:_TIMED_ROWS], k) for one in (exact, search)]
+    return Measured(search.width, round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4))
+
+
+def _others(
+    search: Search, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The k nearest rows of each row but itself; NaN and -1 where fewer are found."""
+    scores, indices = search.search(sample, k + 1)
+    itself = indices == rows[:, None]
+    # Where it was not found itself, the last one is too many.
+    itself[~itself.any(axis=1), -1] = True
+    return scores[~itself].reshape(len(rows), k), indices[~itself].reshape(len(rows), k)
+
+
+def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
+    times = []
+    for query in sample:
+        begin = time.perf_counter()
+        search.search(query[None], k)
+        times.append(time.perf_counter() - begin)
+    return 1000 * float(np.median(times))

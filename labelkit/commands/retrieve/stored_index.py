@@ -1,0 +1,280 @@
+"""The index of a store in the user's cache: a file that is found by what the rows of the store hold.
+
+An index is never read from beside a store: the reader of faiss is not safe on foreign bytes. In the cache a file is
+``NAME-<kind>-<digest of settings>-<digest of its rows>.index``: the index as faiss writes it, a number for each row,
+which follows from what the row holds, then a line of JSON. The line says what the index is of, how well it was found to
+search, and the SHA-256 of all that is before it and of what it says.
+
+A file serves a store that has all of its rows, wherever they stand: images stand in the order of their names, so that
+new ones come between old ones. Rows that the file lacks are added to the index. An index of rows that are gone is never
+used for the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.indexes import Kind, empty_index, index_format, read_index, write_index
+from labelkit.algorithms.neighbors import Metric, as_rows
+from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.cache import cache_folder
+from labelkit.errors import LabelkitError
+from labelkit.files import open_regular, parse_object
+from labelkit.progress import current_progress
+from labelkit.store.commit import canonical_json, commit_file
+
+_FORMAT, _FORMAT_VERSION = "labelkit.index", "3.0"
+_MAX_LINE = 1 << 16
+_CHUNK_BYTES = 1 << 20
+# Rows added at once: between these, a signal is answered.
+_ROWS_AT_ONCE = 4096
+# Of a store this many times as large as the one they were trained on, lists would be too long.
+_OUTGROWN = 4
+_MEASURED: dict[str, type | tuple[type, ...]] = {
+    "width": int, "recall": float, "k": int, "sampled": int, "exact_ms": float, "index_ms": float,
+}  # fmt: skip
+_LINE = {"settings": str, "rows": int, "trained_rows": int, "store": str, "sha256": str, **_MEASURED}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How an index compares with exact search, on rows of the store as queries.
+
+    Attributes:
+        width: of the search.
+        recall: share of the exact ``k`` nearest other rows that are found.
+        k: neighbors per row.
+        sampled: rows that were looked up.
+        exact_ms, index_ms: milliseconds of one query alone, median.
+    """
+
+    width: int
+    recall: float
+    k: int
+    sampled: int
+    exact_ms: float
+    index_ms: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the cache has of the index of a gallery.
+
+    Attributes:
+        order: (g,) places of rows in the gallery: first those of the file, in its order, then the others.
+        path: of the file; ``None``: there is none.
+        rows: of the file.
+        trained_rows: of the store that the lists of the file were trained for.
+        store: that it was built for.
+        measured: how well it searches.
+    """
+
+    order: NDArray[np.int64]
+    path: Path | None = None
+    rows: int = 0
+    trained_rows: int = 0
+    store: str = ""
+    measured: Measured | None = None
+
+    @property
+    def missing(self) -> int:
+        """Rows that the file lacks."""
+        return len(self.order) - self.rows
+
+
+def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
+    """Find the file of most rows that fits a gallery, (g, d); damaged ones are said and removed."""
+    settings, best = _settings(kind, metric, gallery.shape[1]), Found(np.arange(len(gallery)))
+    keys: NDArray[np.uint64] | None = None
+    for path in sorted(_folder().glob(f"*-{kind}-{settings[:16]}-*.index")):
+        try:
+            line, its_keys = _read_end(path)
+            if line["settings"] != settings or not best.rows < line["rows"] <= len(gallery):
+                continue
+            if kind == "ivfpq" and len(gallery) > _OUTGROWN * line["trained_rows"]:
+                continue
+            keys = _row_keys(gallery) if keys is None else keys
+            places = _places(its_keys, keys)
+            if places is None:
+                continue
+            _check_digest(path)
+        except (OSError, ValueError, LabelkitError) as error:
+            reason = error.problem if isinstance(error, LabelkitError) else str(error)
+            current_progress().warning(f"{path} is damaged ({reason}); the index is built again")
+            discard(path)
+            continue
+        rest = np.ones(len(gallery), dtype=np.bool_)
+        rest[places] = False
+        order = np.concatenate([places, np.flatnonzero(rest)])
+        measured = Measured(**{key: line[key] for key in _MEASURED})
+        best = Found(order, path, line["rows"], line["trained_rows"], line["store"], measured)
+    return best
+
+
+def extended_index(gallery: StoredRows, found: Found, kind: Kind, metric: Metric) -> Any:
+    """Return the index of all rows, in the order that was found: that of the file and what it lacks.
+
+    Raises:
+        ValueError: too few rows for the kind of index.
+    """
+    if found.path is None:
+        index = empty_index(gallery, kind, metric=metric)
+    else:
+        index = read_index(found.path, is_extended=True)
+    verb = "building" if found.path is None else "extending"
+    with current_progress().task(f"{verb} the {kind} index of {len(gallery):,} rows", total=found.missing) as task:
+        for start in range(found.rows, len(gallery), _ROWS_AT_ONCE):
+            part = gallery[found.order[start : start + _ROWS_AT_ONCE]]
+            index.add(as_rows(part, "gallery", metric))
+            task.advance(len(part))
+    return index
+
+
+def keep_index(
+    store: Path, index: Any, gallery: StoredRows, found: Found, kind: Kind, metric: Metric, measured: Measured
+) -> Path | None:
+    """Write an index to the cache, whole or not at all; an older one of the same store that it extends goes.
+
+    Returns:
+        Its file; ``None`` if it cannot be written, which is said.
+    """
+    settings = _settings(kind, metric, gallery.shape[1])
+    keys = _row_keys(gallery)[found.order]
+    line: dict[str, Any] = {
+        "settings": settings,
+        "rows": len(keys),
+        "trained_rows": found.trained_rows or len(keys),
+        "store": str(store.absolute()),
+        **measured.__dict__,
+    }
+    name = f"{store.stem}-{kind}-{settings[:16]}-{hashlib.sha256(keys.tobytes()).hexdigest()[:24]}.index"
+    path = _folder() / name
+
+    def write(file: BinaryIO) -> None:
+        digest = hashlib.sha256()
+
+        def take(data: Any) -> None:
+            digest.update(data)
+            file.write(data)
+
+        write_index(index, take)
+        take(keys.tobytes())
+        digest.update(canonical_json(line).encode())
+        file.write(b"\n" + canonical_json({**line, "sha256": digest.hexdigest()}).encode() + b"\n")
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        commit_file(path, write)
+    except (OSError, LabelkitError) as error:
+        current_progress().warning(f"the index could not be kept and will be built again next time: {error}")
+        return None
+    if found.path is not None and found.store == line["store"] and found.path != path:
+        discard(found.path)
+    return path
+
+
+def discard(path: Path) -> None:
+    """Remove an index file, as far as the system lets us."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _folder() -> Path:
+    return cache_folder() / "indexes"
+
+
+def _settings(kind: Kind, metric: Metric, dim: int) -> str:
+    """The digest of what an index depends on besides its rows."""
+    values = [_FORMAT, _FORMAT_VERSION, index_format(), kind, metric, dim]
+    return hashlib.sha256(canonical_json(values).encode()).hexdigest()
+
+
+def _row_keys(gallery: StoredRows) -> NDArray[np.uint64]:
+    """A number for each row: equal for equal rows, and hardly ever for others."""
+    dim = gallery.shape[1]
+    factors = np.random.default_rng(0).integers(0, 1 << 63, dim, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    keys = np.empty(len(gallery), dtype="<u8")
+    step = max(1, _CHUNK_BYTES // (4 * dim))
+    for first in range(0, len(gallery), step):
+        bits = np.ascontiguousarray(gallery[first : first + step]).view(np.uint32).astype(np.uint64)
+        keys[first : first + step] = (bits * factors).sum(axis=1, dtype=np.uint64)
+    return keys
+
+
+def _places(wanted: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.int64] | None:
+    """Return where each wanted key stands, equal ones at places of their own; ``None``: one is missing."""
+    order, order_wanted = np.argsort(keys, kind="stable"), np.argsort(wanted, kind="stable")
+    ascending, wanted = keys[order], wanted[order_wanted]
+    turn = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)
+    at = np.searchsorted(ascending, wanted) + turn
+    if len(at) and (at.max() >= len(keys) or (ascending[at] != wanted).any()):
+        return None
+    places = np.empty(len(wanted), dtype=np.int64)
+    places[order_wanted] = order[at]
+    return places
+
+
+def _read_end(path: Path) -> tuple[dict[str, Any], NDArray[np.uint64]]:
+    """Return what the last line of an index file says, and the keys of its rows.
+
+    Raises:
+        ValueError: there is none, or the file belongs to another user.
+    """
+    with _opened(path) as file:
+        line, length = _last_line(file)
+        file.seek(max(0, length - 8 * line["rows"]))
+        return line, np.frombuffer(file.read(8 * line["rows"]), dtype="<u8")
+
+
+def _check_digest(path: Path) -> None:
+    """Compare a file with its digest.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    with _opened(path) as file:
+        line, length = _last_line(file)
+        expected = line.pop("sha256")
+        file.seek(0)
+        digest = hashlib.sha256()
+        for start in range(0, length, _CHUNK_BYTES):
+            digest.update(file.read(min(length - start, _CHUNK_BYTES)))
+        digest.update(canonical_json(line).encode())
+        if digest.hexdigest() != expected:
+            raise ValueError("its bytes are not those that were written")
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file of the cache.
+
+    Raises:
+        ValueError: it belongs to another user, who may have put anything into it, with a digest to match.
+        OSError: it is no regular file, or the system does not let us read it.
+    """
+    file = open_regular(path)
+    if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
+        file.close()
+        raise ValueError("it belongs to another user")
+    return file
+
+
+def _last_line(file: BinaryIO) -> tuple[dict[str, Any], int]:
+    """Return what the last line of an index file says, and the bytes before it.
+
+    Raises:
+        ValueError: there is none.
+    """
+    size = os.fstat(file.fileno()).st_size
+    file.seek(max(0, size - _MAX_LINE))
+    before, end, line = file.read().rstrip(b"\n").rpartition(b"\n")
+    if not end or not before:
+        raise ValueError("it has no last line that says what it is of")
+    return parse_object(line, _LINE), size - len(line) - 2

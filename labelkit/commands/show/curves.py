@@ -1,0 +1,120 @@
+"""Curves of what runs logged: names are looked up in ``metrics.jsonl``, runs are laid over each other."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.run_logs import MAIN_METRICS, Logged, Series, read_log
+from labelkit.commands.show.options import ShowCurvesConfig
+from labelkit.errors import ConfigError
+from labelkit.progress import current_progress
+
+_MOST_PANELS = 48
+
+
+def show_curves(config: ShowCurvesConfig) -> SimpleResult:
+    """Draw logged series of one or several runs, one set of axes per name.
+
+    Raises:
+        CheckpointError: a folder is no run, or its log is missing, empty or damaged.
+        ConfigError: a name that no run logged, or a picture that exists and may not be replaced.
+    """
+    runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
+    names = _choose(config.metrics, runs)
+    if config.over == "epoch":
+        for run in runs:
+            if any(np.isnan(series.epochs).any() for found in run.series.values() for series in found):
+                raise ConfigError(
+                    "--over", f"no epoch of {run.folder} is finished, so its steps cannot be placed", "Use --over step."
+                )
+    from labelkit.commands.common.images.plots import Line, write_curves_plot  # matplotlib takes a second to load
+
+    panels: dict[str, list[Line]] = {}
+    curves: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    for name in names:
+        panels[name] = []
+        lacking = [str(run.folder) for run in runs if name not in run.series]
+        if lacking:
+            current_progress().warning(f"{name} was not logged by {', '.join(lacking)}")
+        for run in runs:
+            found = run.series.get(name, [])
+            for series in found:
+                x = series.steps.astype(np.float64) if config.over == "step" else series.epochs
+                # where both kinds are there, single steps are the background of the epochs
+                is_main = series.kind == "epoch" or len(found) == 1
+                panels[name].append(Line(run.name, x, series.values, is_main))
+                curves.append(_describe(name, run, series))
+                cells.append(_cells(name, run, series))
+    write_curves_plot(config.out, panels, x_name=f"{config.over}s")
+    values: dict[str, object] = {"picture": config.out, "over": config.over, "curves": curves}
+    columns = ["metric", "run", "per", "points", "first", "last", "least", "most"]
+    return SimpleResult(values, (config.out,), (Table("", columns, cells),))
+
+
+def _run_names(folders: Sequence[Path]) -> list[str]:
+    """Names of the folders, or as much of the paths as was given where two are alike."""
+    names = [folder.resolve().name for folder in folders]
+    repeated = {name for name in names if names.count(name) > 1}
+    full = [str(folder) if name in repeated else name for folder, name in zip(folders, names, strict=True)]
+    again = {name for name in full if full.count(name) > 1}
+    if again:
+        raise ConfigError("--run", f"{', '.join(sorted(again))} is given twice", "Give each run once.")
+    return full
+
+
+def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]:
+    """Names that were asked for, in that order.
+
+    Raises:
+        ConfigError: one of them was logged by no run, or there are too many to draw.
+    """
+    known = list(dict.fromkeys(name for run in runs for name in run.series))
+    if patterns is None:
+        return [name for name in MAIN_METRICS if name in known] or known[:1]
+    chosen: dict[str, None] = {}
+    unknown = []
+    for pattern in patterns:
+        found = [pattern] if pattern in known else [name for name in known if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            unknown.append(pattern)
+        chosen |= dict.fromkeys(found)
+    if not patterns:
+        raise ConfigError("--metrics", "no name was given", f"Choose from {', '.join(sorted(known))}.")
+    if unknown:
+        near = [close[0] for name in unknown if (close := difflib.get_close_matches(name, known, n=1))]
+        where = runs[0].folder if len(runs) == 1 else f"{len(runs)} runs"
+        raise ConfigError(
+            "--metrics",
+            f"nothing named {' or '.join(unknown)} was logged by {where}; logged: {', '.join(sorted(known))}",
+            f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose from these.",
+        )
+    if len(chosen) > _MOST_PANELS:
+        raise ConfigError(
+            "--metrics", f"{len(chosen)} names to draw, at most {_MOST_PANELS} fit a picture", "Choose fewer."
+        )
+    return list(chosen)
+
+
+def _describe(name: str, run: Logged, series: Series) -> dict[str, object]:
+    return {
+        "metric": name,
+        "run": run.folder,
+        "per": series.kind,
+        "steps": series.steps.tolist(),
+        "epochs": series.epochs.tolist(),
+        "values": series.values.tolist(),
+    }
+
+
+def _cells(name: str, run: Logged, series: Series) -> list[Cell]:
+    finite = series.values[~np.isnan(series.values)]
+    least, most = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
+    first, last = float(series.values[0]), float(series.values[-1])
+    return [name, run.name, series.kind, len(series.values), first, last, least, most]

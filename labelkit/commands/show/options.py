@@ -1,0 +1,163 @@
+"""Options of ``labelkit show`` for what a run or a store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import flag
+from labelkit.options.shared import STORE, CheckpointOptions, DeviceOption, OverwriteOption, StoredImagesOptions
+
+_MODEL: JsonDict = {"panel": "Model"}
+_RUN: JsonDict = {"panel": "Run"}
+_IMAGES: JsonDict = {"panel": "Images"}
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_PATCHES: JsonDict = {"panel": "Patches"}
+
+
+class PictureConfig(OverwriteOption):
+    """A command that draws one picture."""
+
+    out: Path = Field(..., description="PNG to write.", json_schema_extra={**_OUTPUT, "makes": "png"})
+
+
+class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
+    """A picture of what a run does with a few images."""
+
+    checkpoint: Path = Field(
+        ..., description="Run folder of `labelkit train`, or a checkpoint in it.", json_schema_extra=_MODEL
+    )
+    num_images: int | None = Field(
+        None,
+        ge=1,
+        description="Images of the set to draw, chosen by --seed. Default: 4.",
+        json_schema_extra=_IMAGES,
+    )
+    rows: tuple[int, ...] | None = Field(
+        None,
+        description="Instead of --num-images: these rows of the data set, 0-based, comma-separated.",
+        json_schema_extra=_IMAGES,
+    )
+    image: tuple[Path, ...] | None = Field(
+        None, description="Instead of --num-images: these image files, comma-separated.", json_schema_extra=_IMAGES
+    )
+    dataset: str | None = Field(
+        None,
+        description="Take images of this data set; default: the run's own.",
+        json_schema_extra=_IMAGES,
+    )
+    data_root: Path | None = Field(
+        None, description="Folder where named sets live; default: the run's.", json_schema_extra=_IMAGES
+    )
+    split: str | None = Field(
+        None, description="Part of the set: a split's name, or all; default: the run's.", json_schema_extra=_IMAGES
+    )
+    seed: int = Field(0, ge=0, description="Seed of the images drawn and of the views.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _one_choice_of_images(self) -> ShowImagesConfig:
+        chosen = [name for name in ("num_images", "rows", "image") if getattr(self, name) is not None]
+        if len(chosen) > 1:
+            named = " and ".join(flag(name) for name in chosen)
+            raise ValueError(f"choose images by one of --num-images, --rows and --image, not by {named}")
+        for name in ("rows", "image"):
+            if getattr(self, name) == ():
+                raise ValueError(f"{flag(name)} is empty; leave it out for the default")
+        from_set = [flag(name) for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
+        if self.image is not None and from_set:
+            raise ValueError(f"{' and '.join(from_set)} has no meaning beside --image")
+        return self
+
+
+class ShowAttentionConfig(ShowImagesConfig):
+    """``labelkit show attention``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "attention")
+
+    block: tuple[int, ...] | None = Field(
+        None,
+        description="Blocks to look at, 0-based, comma-separated; default: those whose keys move, and the last.",
+        json_schema_extra=_MODEL,
+    )
+    heads: bool = Field(False, description="Also draw every head by itself.", json_schema_extra=_RUN)
+
+    @field_validator("block")
+    @classmethod
+    def _some_block(cls, blocks: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if blocks == ():
+            raise ValueError("empty; leave it out for the default")
+        return blocks
+
+
+class ShowAssemblyConfig(ShowImagesConfig):
+    """``labelkit show assembly``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "assembly")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_arrows": 12,
+        "min_weight": 0.2,
+    }
+
+
+class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
+    """``labelkit show patches``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "patches")
+
+    index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=STORE)
+    rows: tuple[int, ...] | None = Field(
+        None, description="Rows of the store to draw, 0-based, comma-separated.", json_schema_extra=_IMAGES
+    )
+    num_images: int | None = Field(
+        None,
+        ge=1,
+        le=100,
+        description="Instead of --rows: rows to draw, chosen by --seed. Default: 4.",
+        json_schema_extra=_IMAGES,
+    )
+    patch: tuple[int, ...] | None = Field(
+        None,
+        description="Patch of the first image that the others are compared with, row,column; default: the middle.",
+        json_schema_extra=_PATCHES,
+    )
+    seed: int = Field(0, ge=0, description="Seed of the rows drawn.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _one_choice_of_rows(self) -> ShowPatchesConfig:
+        if self.rows is not None and self.num_images is not None:
+            raise ValueError("choose images by --rows or by --num-images")
+        if self.rows is not None and (not self.rows or min(self.rows) < 0):
+            raise ValueError("--rows takes rows of the store from 0 on")
+        if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
+            raise ValueError("--patch takes two numbers from 0 on, such as 3,4")
+        return self
+
+
+class ShowPrototypesConfig(ShowImagesConfig):
+    """``labelkit show prototypes``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "prototypes")
+    constants: ClassVar[Mapping[str, object]] = {
+        "num_prototypes": 6,
+    }
+
+
+class ShowCurvesConfig(PictureConfig):
+    """``labelkit show curves``."""
+
+    command: ClassVar[tuple[str, ...]] = ("show", "curves")
+
+    run: tuple[Path, ...] = Field(
+        ..., min_length=1, description="Run folders of `labelkit train`, comma-separated; drawn into the same axes."
+    )
+    metrics: tuple[str, ...] | None = Field(
+        None,
+        description="Names as logged, comma-separated, patterns allowed (diag/*/update_rel); "
+        "default: loss, and the accuracies if there are any.",
+    )
+    over: Literal["step", "epoch"] = Field("step", description="What the horizontal axis shows.")

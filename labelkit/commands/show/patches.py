@@ -1,0 +1,147 @@
+"""Pictures of the patches of a store: similarity to a chosen one, and principal components as colors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.projection import principal_colors
+from labelkit.commands.common.embeddings import unit_rows
+from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.search_queries import row_label
+from labelkit.commands.show.images import DEFAULT_IMAGES
+from labelkit.commands.show.options import ShowPatchesConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.resizing import resize_box
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.patches import ImagePatches, open_patches
+
+_SIDE = 224
+_FRAME = np.array([0.84, 0.15, 0.16], dtype=np.float32)
+_NOTE = (
+    "Similarity: cosine of each patch with the framed one of the first image,\n"
+    "blue to yellow on one scale for all. Colors: first three principal\n"
+    "components of all patches shown, as red, green and blue."
+)
+
+
+def show_patches(config: ShowPatchesConfig) -> SimpleResult:
+    """Draw what the network sees of a few images, the similarity map of a patch, and principal components.
+
+    Raises:
+        StoreError: the store has no patches, or only some of each image.
+        ConfigError: a row or patch that is not there, or a picture that is and may not be replaced.
+        DatasetError: the images are not there or cannot be read.
+    """
+    store = open_store(config.index)
+    patches = open_patches(store)
+    if patches.is_sampled:
+        problem = "only some patches of each image were kept, which make no map"
+        raise ConfigError("--index", f"{config.index}: {problem}", "Embed without --patches-per-image.")
+    rows = _rows(config, store)
+    maps = [patches.image(row) for row in rows]
+    row, column = _patch(config, maps[0], store.sample_ids[rows[0]])
+    pixels = _views(config, store, rows, maps)
+    chosen = np.asarray(maps[0].features[row * maps[0].grid[1] + column], dtype=np.float32)
+    direction = unit_rows(chosen[None])[0]
+    similarities = [unit_rows(np.asarray(found.features, np.float32)) @ direction for found in maps]
+    limits = (float(min(s.min() for s in similarities)), float(max(s.max() for s in similarities)))
+    colors = principal_colors(np.concatenate([np.asarray(found.features, np.float32) for found in maps]))
+    from labelkit.commands.common.images.plots import Panel, write_panels  # matplotlib takes a second to load
+
+    drawn: list[list[Any]] = []
+    described: list[dict[str, object]] = []
+    cells: list[list[Cell]] = []
+    start = 0
+    for number, (at, found, similarity) in enumerate(zip(rows, maps, similarities, strict=True)):
+        name, label = store.sample_ids[at], row_label(store, at)
+        best = int(similarity.argmax())
+        place = [int(cell) for cell in found.cells[best]]
+        view = _framed(pixels[number], (row, column), found.grid) if number == 0 else pixels[number]
+        heat = similarity.reshape(found.grid)
+        color = colors[start : start + len(similarity)].reshape(*found.grid, 3).astype(np.float32)
+        start += len(similarity)
+        lines = (f"most: {place[0]},{place[1]}, {similarity[best]:.3f}",)
+        drawn.append(
+            [
+                Panel(view, lines=(name, *([label] if label is not None else []))),
+                Panel(pixels[number], heat, limits, lines),
+                Panel(color),
+            ]
+        )
+        described.append({"row": at, "image": name, "label": label, "best": place, "cosine": float(similarity[best])})
+        cells.append([at, name, label, f"{place[0]},{place[1]}", float(similarity[best]), float(similarity.mean())])
+    headings = ["what the network sees", f"similarity to\npatch {row},{column} of the first", "principal components"]
+    write_panels(config.out, headings, drawn, note=_NOTE)
+    values: dict[str, object] = {
+        "picture": config.out,
+        "index": config.index,
+        "patch": [row, column],
+        "layer": patches.layer,
+        "images": described,
+    }
+    title = f"cosine with patch {row},{column} of {store.sample_ids[rows[0]]}"
+    shown = (Table(title, ["row", "image", "label", "nearest patch", "cosine", "mean"], cells),)
+    return SimpleResult(values, (config.out,), shown)
+
+
+def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
+    if config.rows is not None:
+        beyond = [row for row in config.rows if row >= store.n]
+        if beyond:
+            problem = f"{store.path} has no row {beyond[0]}, its rows are 0 to {store.n - 1}"
+            raise ConfigError("--rows", problem, "Choose among these.")
+        return list(config.rows)
+    wanted = config.num_images if config.num_images is not None else min(DEFAULT_IMAGES, store.n)
+    if wanted > store.n:
+        raise ConfigError("--num-images", f"{wanted} images of {store.path}, which has {store.n}", "Ask for fewer.")
+    drawn = keyed_generator(config.seed, "show patches").permutation(store.n)[:wanted]
+    return sorted(int(row) for row in drawn)
+
+
+def _patch(config: ShowPatchesConfig, first: ImagePatches, name: str) -> tuple[int, int]:
+    rows, columns = first.grid
+    if config.patch is None:
+        return rows // 2, columns // 2
+    row, column = config.patch
+    if row >= rows or column >= columns:
+        problem = f"patch {row},{column} is outside of the {rows} x {columns} patches of {name}"
+        raise ConfigError("--patch", problem, f"Rows count from 0 to {rows - 1}, columns from 0 to {columns - 1}.")
+    return row, column
+
+
+def _views(
+    config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
+) -> list[NDArray[np.float32]]:
+    """What the network saw of each image, (side, side, c) in [0, 1]."""
+    images: ImageDataset = indexed_images(store, config.dataset, config.data_root)
+    position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    views = []
+    for row, found in zip(rows, maps, strict=True):
+        name = store.sample_ids[row]
+        pixels = image_pixels(images, position[name]) if name in position else None
+        if pixels is None:
+            raise DatasetError(
+                name, "is not there any more, or cannot be read", "Choose other rows, or pass --dataset."
+            )
+        shown = resize_box(pixels, found.region, ViewSpec(_SIDE, interpolation="bicubic"))
+        views.append(shown.astype(np.float32) / np.float32(255))
+    return views
+
+
+def _framed(view: NDArray[np.float32], cell: tuple[int, int], grid: tuple[int, int]) -> NDArray[np.float32]:
+    """The view in color with a frame around one cell."""
+    framed = np.repeat(view, 3, axis=2) if view.shape[2] == 1 else view.copy()
+    edges = [round(_SIDE * (place + more) / count) for place, count in zip(cell, grid, strict=True) for more in (0, 1)]
+    top, bottom, left, right = edges
+    inner = framed[top:bottom, left:right].copy()
+    width = 3
+    framed[top:bottom, left:right] = _FRAME
+    framed[top + width : bottom - width, left + width : right - width] = inner[width:-width, width:-width]
+    return framed

@@ -1,0 +1,251 @@
+"""What a training would do over its updates, without training: rates, decays, weights, temperatures, labels.
+
+Every value comes from the function that the trainer or the method asks in a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from labelkit.commands.common.outputs import check_output
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.training_data import prepare_data
+from labelkit.commands.show.schedule_options import ScheduleOptions
+from labelkit.data.registry import DATASETS
+from labelkit.errors import DatasetError
+from labelkit.methods.registry import METHODS
+from labelkit.options.training import RunConfig
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
+from labelkit.training.optim import group_lr
+from labelkit.training.timing import Plan, RunSize, Scheduled
+
+_ALL_STEPS: Final = 2000
+_MOST_POINTS: Final = 1000
+#: Turns of one curve that the table shows; of more, the first and the last.
+_MOST_TURNS: Final = 8
+#: Options that change how many images are trained on.
+_CHOOSE_IMAGES: Final = ("holdout", "holdout_classes", "max_per_class", "imbalance_factor")
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Values of a run.
+
+    Attributes:
+        plan: its updates.
+        at: by name, the value in an update, counted from 0.
+        steps: updates that are shown.
+        values: by name, one for each of them.
+    """
+
+    plan: Plan
+    at: dict[str, Callable[[int], float]]
+    steps: list[int]
+    values: dict[str, list[float]]
+
+    def row(self, step: int) -> list[Cell]:
+        """Update and epoch as ``metrics.jsonl`` counts them, then the values."""
+        return [step + 1, self.plan.at(step).epoch, *(value(step) for value in self.at.values())]
+
+    @property
+    def columns(self) -> list[str]:
+        """Headings of a row."""
+        return ["step", "epoch", *self.at]
+
+
+def show_schedule(config: RunConfig) -> SimpleResult:
+    """Tell, draw or write what the options of a training mean, made by ``schedule_options``.
+
+    Raises:
+        ConfigError: the number of images is needed and not known, or is less than a batch; an output that cannot be
+            written.
+    """
+    assert isinstance(config, ScheduleOptions)
+    method = config.command[1]
+    made: Path | None = config.out
+    if made is not None:
+        check_output(config, made, made.suffix.lower().removeprefix("."))
+    size = run_size(config, config.images)
+    curves = planned_curves(method, config, size)
+    if made is not None:
+        _write(made, curves)
+    milestones = _milestones(curves)
+    plan = curves.plan
+    phases = [
+        {"name": pace.name, "first_step": start + 1, "steps": length.total, "steps_per_epoch": length.whole}
+        for pace, start, length in zip(plan.paces, plan.starts, plan.lengths, strict=False)
+    ]
+    values: dict[str, object] = {
+        "method": method,
+        "dataset": config.main_dataset,
+        "images": size.images,
+        "labeled": size.labeled,
+        "steps": plan.steps,
+        "epochs": plan.epochs,
+        "phases": phases,
+        "milestones": [{"step": step + 1, "epoch": plan.at(step).epoch} for step in milestones],
+        "shown_steps": [step + 1 for step in curves.steps],
+        "curves": [
+            {"name": name, "values": shown, "at_milestones": [curves.at[name](step) for step in milestones]}
+            for name, shown in curves.values.items()
+        ],
+        "out": made,
+    }
+    of = "" if size.images is None else f" of {size.images:,} images"
+    title = f"{plan.steps:,} updates in {plan.epochs:,} epochs, {config.main_dataset}{of}"
+    tables = [Table(title, curves.columns, [curves.row(step) for step in milestones])]
+    if len(phases) > 1:
+        rows: list[list[Cell]] = [
+            [str(phase["name"]), *(int(str(phase[key])) for key in ("first_step", "steps"))] for phase in phases
+        ]
+        tables.insert(0, Table("phases", ["phase", "first step", "steps"], rows))
+    return SimpleResult(values, () if made is None else (made,), tuple(tables))
+
+
+def run_size(config: RunConfig, images: int | None = None) -> RunSize:
+    """Return how many images are trained on: as told, as published, or as found.
+
+    Args:
+        config: the options of the training.
+        images: as told.
+    """
+    images = official_images(config) if images is None else images
+    if images is None:
+        try:
+            counts = prepare_data(config).counts()
+        except DatasetError:
+            # it is not here; a method that needs the number asks for it
+            return RunSize(None, config.num_labels)
+        return RunSize(counts["images"], counts["labeled"])
+    if config.num_labels is not None or config.label_kind != "all":
+        return RunSize(images, config.num_labels)
+    return RunSize(images, images)
+
+
+def official_images(config: RunConfig) -> int | None:
+    """Return the published number of images that are trained on; ``None`` if there is none, or options change it."""
+    spec = DATASETS.get(config.dataset)
+    if spec is None or getattr(config, "index", None) is not None or config.scenes() is not None:
+        return None
+    if config.label_split == "class-halves" or any(getattr(config, name) is not None for name in _CHOOSE_IMAGES):
+        return None
+    wanted = "train" if config.split == "auto" and "train" in spec.num_images else config.split
+    counts = [count for name, count in spec.num_images.items() if wanted in ("all", "auto", name)]
+    if not counts or any(count.high is not None for count in counts):
+        return None
+    return sum(count.low for count in counts)
+
+
+def planned_curves(method: str, config: RunConfig, size: RunSize) -> Curves:
+    """Return all that changes in a run.
+
+    Args:
+        method: its name.
+        config: its options.
+        size: number of images.
+
+    Raises:
+        ConfigError: the number of images is needed and not known, or is less than a batch.
+    """
+    kind = METHODS[method].load()
+    plan = Plan(kind.paces(config, size), config)
+    at: dict[str, Callable[[int], float]] = {}
+    first = plan.optimizer(plan.at(0))
+    for name, group in kind.group_rates(config).items():
+        at[f"lr/{name}" if name else "lr"] = partial(_rate, plan, group)
+    if first.weight_decay is not None:
+        at["weight_decay"] = partial(_weight_decay, plan)
+    if first.betas is not None:
+        at |= {f"adam_beta{index + 1}": partial(_beta, plan, index) for index in (0, 1)}
+    for name, scheduled in kind.scheduled(config, size).items():
+        at[name] = partial(_scheduled, plan, scheduled)
+    steps = _shown_steps(plan)
+    return Curves(plan, at, steps, {name: [value(step) for step in steps] for name, value in at.items()})
+
+
+def _rate(plan: Plan, group: Mapping[str, float], step: int) -> float:
+    now = plan.at(step)
+    lr = plan.optimizer(now).lr
+    assert lr is not None
+    return group_lr(lr, now.epoch, group)
+
+
+def _weight_decay(plan: Plan, step: int) -> float:
+    decay = plan.optimizer(plan.at(step)).weight_decay
+    assert decay is not None
+    return decay
+
+
+def _beta(plan: Plan, index: int, step: int) -> float:
+    betas = plan.optimizer(plan.at(step)).betas
+    assert betas is not None
+    return betas[index]
+
+
+def _scheduled(plan: Plan, scheduled: Scheduled, step: int) -> float:
+    return scheduled(plan.at(step))
+
+
+def _shown_steps(plan: Plan) -> list[int]:
+    """All updates of a short run; of a long one, some evenly, the starts of phases and, if they are few, of epochs."""
+    if plan.steps <= _ALL_STEPS:
+        return list(range(plan.steps))
+    chosen = {int(step) for step in np.linspace(0, plan.steps - 1, _MOST_POINTS).round()}
+    chosen |= set(plan.starts[:-1]) | {start - 1 for start in plan.starts[1:]}
+    if plan.epochs <= _MOST_POINTS:
+        chosen |= set(plan.epoch_starts())
+    return sorted(chosen)
+
+
+def _milestones(curves: Curves) -> list[int]:
+    """First and last update, quarters, starts of phases, and where a value begins or ends to change."""
+    last = curves.plan.steps - 1
+    chosen = {0, last, *(round(last * quarter / 4) for quarter in (1, 2, 3)), *curves.plan.starts[:-1]}
+    for name, value in curves.at.items():
+        turns = _turns(curves.steps, curves.values[name], value)
+        chosen |= set(turns if len(turns) <= _MOST_TURNS else (turns[0], turns[-1]))
+    return sorted(chosen)
+
+
+def _turns(steps: Sequence[int], values: Sequence[float], value: Callable[[int], float]) -> list[int]:
+    """First updates from which a value changes, or stays as it is."""
+    moves = [not _same(before, after) for before, after in pairwise(values)]
+    found = []
+    for place, (before, after) in enumerate(pairwise(moves), 1):
+        if before == after:
+            continue
+        # it rests at steps[place]; the turn lies in the interval beside it in which it moves
+        low, high = (steps[place - 1], steps[place]) if before else (steps[place], steps[place + 1])
+        rest = values[place]
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _same(value(middle), rest) == before:
+                high = middle
+            else:
+                low = middle
+        found.append(high)
+    return found
+
+
+def _same(first: float, second: float) -> bool:
+    return first == second or (math.isnan(first) and math.isnan(second))
+
+
+def _write(path: Path, curves: Curves) -> None:
+    if path.suffix.lower() == ".csv":
+        commit_bytes(path, csv_bytes(curves.columns, (curves.row(step) for step in curves.steps)))
+        return
+    from labelkit.commands.common.images.plots import Line, write_curves_plot  # matplotlib takes a second to load
+
+    x = np.array(curves.steps, dtype=np.float64) + 1
+    panels = {name: [Line("", x, np.array(values), True)] for name, values in curves.values.items()}
+    write_curves_plot(path, panels, x_name="steps")

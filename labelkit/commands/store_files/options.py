@@ -1,0 +1,66 @@
+"""Options of the commands that look after stores and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from labelkit.options.base import StageConfig, option
+from labelkit.options.shared import STORE, IndexOption, OverwriteOption, ShardsOptions
+
+_STORE = option("Store", preset=False)
+_RUN = option("Run", preset=False)
+_OUTPUT = option("Output", preset=False)
+
+
+class VerifyConfig(StageConfig):
+    """``labelkit verify``."""
+
+    command: ClassVar[tuple[str, ...]] = ("verify",)
+
+    index: Path = Field(
+        ...,
+        description="What to check: a store with its results and patches, a folder of results, one "
+        "result, patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
+        json_schema_extra=STORE,
+    )
+    images: Path | None = Field(
+        None,
+        description="Also compare the image files below this folder with size and SHA-256 in the store or the matches.",
+        json_schema_extra=_STORE,
+    )
+
+
+class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
+    """``labelkit pack``."""
+
+    command: ClassVar[tuple[str, ...]] = ("pack",)
+
+    out: Path = Field(
+        ...,
+        description="File to write, with the store and all its results. A store in shards becomes one file, unless "
+        "--shards or --shard-rows is given.",
+        json_schema_extra={**_OUTPUT, "makes": "store"},
+    )
+    allow_stale: bool = Field(
+        False, description="Also pack results of other content than the store has now.", json_schema_extra=_STORE
+    )
+
+
+class StatusConfig(StageConfig):
+    """``labelkit status``."""
+
+    command: ClassVar[tuple[str, ...]] = ("status",)
+
+    index: Path | None = Field(
+        None, description="Store that `embed` makes or has made, NAME.h5.", json_schema_extra=STORE
+    )
+    run: Path | None = Field(None, description="Run folder of `train`.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _needs_one(self) -> StatusConfig:
+        if (self.index is None) == (self.run is None):
+            raise ValueError("give either --index or --run")
+        return self

@@ -1,0 +1,56 @@
+"""Options of ``labelkit suggest``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import AddedLabelsOption, IndexOption, OverwriteOption, SheetOption, StoredImagesOptions
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_RULE: JsonDict = {"panel": "Which"}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+
+
+class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOption, AddedLabelsOption):
+    """``labelkit suggest``."""
+
+    command: ClassVar[tuple[str, ...]] = ("suggest",)
+
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result of cluster or discover. Its groups, and its confidence if it has one, say which "
+        "images are unsure.",
+        json_schema_extra=_STORE,
+    )
+    out: Path = Field(
+        ..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra={**_OUTPUT, "makes": "csv"}
+    )
+    sheet: Path | None = Field(
+        None, description="Also draw the images to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )
+    num_images: int = Field(
+        20, ge=1, description="Images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
+    )
+    strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = Field(
+        "both",
+        description="coverage: images that stand for many without a label (facility location); uncertainty: images "
+        "that two classes claim alike; both: coverage weighted by uncertainty; typical: the middle of each large "
+        "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
+        json_schema_extra=_RULE,
+    )
+    split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
+    duplicate_share: float = Field(
+        0.005,
+        ge=0,
+        lt=1,
+        description="Two images are near duplicates if their squared distance is at most this share of the mean. "
+        "Only one of them is suggested, and none if one has a label.",
+        json_schema_extra=_RULE,
+    )
+    seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)

@@ -1,0 +1,327 @@
+"""Suggest the images most worth labeling next: a table to fill in, and a picture of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.row_blocks import StoredRows, blocks
+from labelkit.algorithms.suggestion import (
+    Candidates,
+    Claims,
+    choose_best,
+    choose_covering,
+    choose_farthest,
+    choose_typical,
+    class_claims,
+    nearest_of,
+)
+from labelkit.commands.common.embeddings import check_finite, split_rows
+from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.read import image_pixels, indexed_images
+from labelkit.commands.common.labels import GivenLabels, labels_to_use
+from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.stored_predictions import expected_chances
+from labelkit.commands.suggest.options import SuggestConfig
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.path_rule import written_name
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+
+_Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
+COLUMNS = ("path", "label", "score", "reason", "guess")
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """What is known of the class of each row.
+
+    Attributes:
+        uncertainty: (n,) in [0, 1]; None if nothing is known.
+        guess: name of the likely class or group of a row; empty where none is known.
+        doubt: why a row is unsure, in words; empty where nothing is known.
+        source: where this is from: ``labels``, a result, or ``none``.
+        wrong: (n,) chance in [0, 1] that the guess is wrong; None without confidences of a result.
+        to_label: (n,) squared distance to the nearest label, where it is known already.
+    """
+
+    uncertainty: NDArray[np.float64] | None
+    guess: Callable[[int], str]
+    doubt: Callable[[int], str]
+    source: str
+    wrong: NDArray[np.float64] | None = None
+    to_label: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True)
+class Suggested:
+    """Images to label next, the most useful first.
+
+    Attributes:
+        places: (k,) int64 among the rows in use.
+        scores: (k,) what the strategy goes by; NaN where chance decides.
+        reasons: k, in words.
+        guesses: k names of the likely class or group; empty where none is known.
+        uncertainty_from: ``labels``, or the result that says which images are unsure; None if that does not count.
+        like_them: other images without a label that are nearer to one of these than to all labeled ones.
+        like_them_wrong: how many guesses for those are expected to be wrong; None without confidences of a result.
+    """
+
+    places: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    reasons: list[str]
+    guesses: list[str]
+    uncertainty_from: str | None
+    like_them: int
+    like_them_wrong: float | None
+
+
+def suggested_rows(
+    config: SuggestConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels
+) -> Suggested:
+    """Choose among some rows of a store.
+
+    Args:
+        config: strategy, result, number, seed; its files are not looked at.
+        store: the store.
+        rows: (m,) to choose from.
+        given: their labels.
+
+    Raises:
+        DatasetError: every image has a label, or is a near duplicate of one that has.
+        ConfigError: a strategy that needs labels or a result where there are none.
+        StoreError: the result cannot be used.
+    """
+    if given.labeled.all():
+        raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
+    features = _features(store, rows)
+    doubt = _doubt(config, store, rows, features, given)
+    if doubt.uncertainty is None and config.strategy == "uncertainty":
+        raise ConfigError(
+            "--strategy",
+            "uncertainty needs labels of two classes, or --result with groups",
+            "Use --strategy coverage for the first labels.",
+        )
+    with current_progress().task("choosing images", total=None):
+        to_label = doubt.to_label
+        if to_label is None:
+            to_label = nearest_of(features, features[given.labeled])[1]
+        places, scores, reasons = _choose(config, features, given, doubt, to_label)
+    if not len(places):
+        raise DatasetError(
+            given.where,
+            "every image has a label, or is a near duplicate of one that has",
+            "Lower --duplicate-share, or embed more images.",
+        )
+    weighted = config.strategy == "both" and doubt.uncertainty is not None
+    source = doubt.source if weighted or config.strategy == "uncertainty" else None
+    guesses = [doubt.guess(place) for place in places.tolist()]
+    # of each image, which of the chosen ones is nearest, and whether it is nearer than every label
+    nearest, apart = nearest_of(features, features[places])
+    like_them = apart < to_label
+    if config.strategy in ("coverage", "both"):
+        served = np.bincount(nearest[like_them], minlength=len(places))
+        numbers = [f"nearest to {number} image{'' if number == 1 else 's'}" for number in served.tolist()]
+        reasons = ["; ".join(filter(None, pair)) for pair in zip(numbers, reasons, strict=True)]
+    like_them[given.labeled] = like_them[places] = False
+    wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
+    return Suggested(places, scores, reasons, guesses, source, int(like_them.sum()), wrong)
+
+
+def suggest_images(config: SuggestConfig) -> SimpleResult:
+    """Choose images without a label, and write them as a CSV with an empty column ``label``.
+
+    Rows are scaled to length 1. ``score`` is what the strategy goes by: for ``coverage`` and ``both``, by how much an
+    image lowers the mean (weighted) squared distance of an image to the nearest labeled one; the typicality; the
+    distance to the nearest label; the uncertainty; for ``random``, none. ``like_them`` counts the other images without
+    a label that are nearer to a suggested one than to all labeled ones, and ``like_them_wrong`` how many guesses for
+    these the confidences of the result say to be wrong. Truth that training may not use is not looked at.
+
+    Raises:
+        StoreError: the store or the result cannot be used.
+        DatasetError: labels cannot be used, or every image has one.
+        ConfigError: files that would be overwritten, or a strategy that needs labels or a result where there are none.
+    """
+    store = open_store(config.index)
+    rows = split_rows(store, config.split)
+    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
+    chosen = suggested_rows(config, store, rows, given)
+    if len(chosen.places) < config.num_images:
+        current_progress().warning(
+            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
+            "these and of labeled ones (--duplicate-share)"
+        )
+    names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
+    guesses = chosen.guesses
+    commit_bytes(config.out, _table(names, chosen, guesses))
+    made = [config.out]
+    if config.sheet is not None and images is not None:
+        made.append(_draw(config, config.sheet, images, names, guesses))
+    values: dict[str, object] = {
+        "index": config.index,
+        "csv": config.out,
+        "sheet": config.sheet,
+        "strategy": config.strategy,
+        "uncertainty_from": chosen.uncertainty_from,
+        "rows": len(rows),
+        "labels": int(given.labeled.sum()),
+        "asked": config.num_images,
+        "like_them": chosen.like_them,
+        "like_them_wrong": chosen.like_them_wrong,
+        "images": [
+            {"path": name, "score": float(score), "reason": reason, "guess": guess or None}
+            for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
+        ],
+    }
+    cells: list[list[Cell]] = [
+        [name, float(score), reason, guess or None]
+        for name, score, reason, guess in zip(names, chosen.scores, chosen.reasons, guesses, strict=True)
+    ]
+    title = f"{len(names)} images to label" + (f", the first {_SHOWN}" if len(names) > _SHOWN else "")
+    tables = (Table(title, ["path", "score", "reason", "guess"], cells[:_SHOWN]),)
+    return SimpleResult(values, tuple(made), tables)
+
+
+def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(n, d) rows scaled to length 1.
+
+    Raises:
+        StoreError: some are not finite.
+    """
+    source = StoredRows(store.embeddings, rows, in_blocks=True)
+    for block in blocks(*source.shape):
+        check_finite(store, rows[block], source[block])
+    return stored_rows(store, rows, unit=True).to_array()
+
+
+def _doubt(
+    config: SuggestConfig,
+    store: EmbeddingStore,
+    rows: NDArray[np.int64],
+    features: NDArray[np.float32],
+    given: GivenLabels,
+) -> _Doubt:
+    """Say what is known of the class of each row, from the result if there is one, else from the labels."""
+    if config.result is not None:
+        return _doubt_of_result(config.result, store, rows, features)
+    labels = given.labels[given.labeled]
+    if len(np.unique(labels)) < 2:
+        if config.strategy == "both":
+            current_progress().message("fewer than two classes have labels, so that coverage alone counts")
+        return _Doubt(None, lambda _: "", lambda _: "", "none")
+    claims = class_claims(features, features[given.labeled], labels)
+    names = given.class_names
+    guess, doubts = (lambda row: names[claims.first[row]]), _either(claims, names)
+    return _Doubt(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
+
+
+def _either(claims: Claims, names: Sequence[str]) -> Callable[[int], str]:
+    """Give a function: the two names that claim a row."""
+    return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
+
+
+def _doubt_of_result(
+    name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
+) -> _Doubt:
+    """Confidence of a result if it has one, else how much nearer the mean of the group is than the next mean.
+
+    Raises:
+        StoreError: it does not group the rows, or into one group only.
+    """
+    result = read_result(store, name)
+    keys = ("group_ids", "pseudo_labels", "cluster_ids")
+    ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in keys if key in result.arrays), None)
+    if ids is None:
+        raise StoreError(
+            str(result.path),
+            f"holds {result.kind} ({result.stage}), which does not group the rows",
+            "Name a result of cluster or discover; labels are given with --labels.",
+        )
+    groups = ids[rows]
+    there = np.unique(groups[groups >= 0])
+    if len(there) < 2:
+        raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
+    told = result.arrays.get("names")
+    names = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
+    claims = class_claims(features, _means(features, groups, there), there)
+
+    def guess(row: int) -> str:
+        return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
+
+    confidence = result.arrays.get("confidence")
+    if confidence is None:
+        return _Doubt(claims.uncertainty, guess, _either(claims, names), name)
+    sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
+    chances = expected_chances(result)
+    right = sure if chances is None else chances[rows]
+    return _Doubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
+
+
+def _means(features: NDArray[np.float32], groups: NDArray[np.int64], there: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(k, d) mean of the rows of each group that is there; groups (n,)."""
+    return np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in there])
+
+
+def _choose(
+    config: SuggestConfig,
+    features: NDArray[np.float32],
+    given: GivenLabels,
+    doubt: _Doubt,
+    to_label: NDArray[np.float64],
+) -> _Choice:
+    generator = keyed_generator(config.seed, "suggest")
+    candidates = Candidates(features, config.duplicate_share)
+    candidates.close_near(to_label)
+    labeled, count = np.flatnonzero(given.labeled), config.num_images
+    if config.strategy == "typical":
+        places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)
+        return (places, scores, [f"typical of a cluster of {size}" for size in sizes.tolist()])
+    if config.strategy == "k-center":
+        places, scores = choose_farthest(features, count, labeled, candidates)
+        return (places, scores, ["far from all labels"] * len(places))
+    if config.strategy == "random":
+        places = choose_best(generator.random(len(features)), count, candidates)
+        return (places, np.full(len(places), np.nan), ["drawn by chance"] * len(places))
+    if config.strategy == "uncertainty":
+        assert doubt.uncertainty is not None
+        places = choose_best(doubt.uncertainty, count, candidates)
+        return (places, doubt.uncertainty[places], [doubt.doubt(place) for place in places.tolist()])
+    weights = doubt.uncertainty if config.strategy == "both" else None
+    places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
+    reasons = [""] * len(places) if weights is None else [doubt.doubt(place) for place in places.tolist()]
+    return (places, scores, reasons)
+
+
+def _table(names: list[str], chosen: Suggested, guesses: list[str]) -> bytes:
+    lines = zip(names, chosen.scores.tolist(), chosen.reasons, guesses, strict=True)
+    return csv_bytes(
+        COLUMNS,
+        (
+            [written_name(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
+            for name, score, reason, guess in lines
+        ),
+    )
+
+
+def _draw(config: SuggestConfig, path: Path, images: ImageDataset, names: list[str], guesses: list[str]) -> Path:
+    row_of = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
+    pictures = [
+        Picture(image_pixels(images, row_of[name]) if name in row_of else None, (name, guess and f"{guess}?"))
+        for name, guess in zip(names, guesses, strict=True)
+    ]
+    if all(picture.pixels is None for picture in pictures):
+        current_progress().warning(f"none of the images could be read from {images.root}: pass --dataset")
+    lines = [pictures[start : start + config.columns] for start in range(0, len(pictures), config.columns)]
+    return write_contact_sheet(path, lines)

@@ -1,0 +1,103 @@
+"""What ``train --dry-run`` tells: the plan, the time by a few real steps, what features score. It writes nothing."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.train.frozen_score import frozen_score, starts_from_weights
+from labelkit.commands.train.reuse import plan_reuse, stand_in
+from labelkit.commands.train.setup import make_trainer, open_runtime, run_folder, set_up
+from labelkit.formatting import percent
+from labelkit.options.base import value_text
+from labelkit.options.training import RunConfig
+from labelkit.training.devices import Runtime
+from labelkit.training.method import count_parameters
+from labelkit.training.trainer import Trainer
+
+_STEPS = 4
+# Seconds of a step that is timed once.
+_LONG_STEP = 1.0
+
+
+def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
+    """Build everything, time a few steps on real batches, write nothing."""
+    runtime = open_runtime(config)
+    before = runtime.peak_memory()
+    setup = set_up(method_name, config, runtime, fresh=True)
+    trainer = make_trainer(setup, _until(config, 1), runtime, None)
+    search = trainer.score_start() if starts_from_weights(config) else {}
+    score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
+    reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
+    if reuse is not None:
+        trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
+    first, seconds = _timed(trainer, config, runtime)
+    total = trainer.total_steps()
+    parameters, trained = count_parameters(setup.method)
+    values: dict[str, object] = {
+        "method": method_name,
+        "config": config.to_yaml_dict(),
+        "run": run_folder(config),
+        "samples": setup.prepared.counts(),
+        "skipped": len(setup.bank.bad),
+        "in_memory": setup.bank.in_memory,
+        "parameters": parameters,
+        "trained_parameters": trained,
+        "steps_per_epoch": trainer.steps_per_epoch(0),
+        "steps": total,
+        "seconds_per_step": round(seconds, 4),
+        "start_minutes": round(max(0.0, first - seconds) / 60, 1),
+        "estimated_minutes": round(total * seconds / 60, 1),
+        "memory_mib": round((runtime.peak_memory() - before) / 2**20),
+        "device": str(runtime.device),
+    }
+    if reuse is not None:
+        values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
+        values["kept_minutes"] = round(reuse.seconds / 60, 1)
+    rows = [[key, str(value)] for key, value in values.items() if key not in ("config", "samples")]
+    rows.insert(2, ["samples", setup.prepared.describe()])
+    if score is not None:
+        values["before_training"] = asdict(score)
+        rows.append(["before_training", score.describe()])
+    if search:
+        values["search_before_training"] = search
+        rows.append(["search before training", _told_search(search)])
+    return SimpleResult(values, (), _shown(config, rows))
+
+
+def _until(config: RunConfig, step: int) -> RunConfig:
+    return config.model_copy(update={"stop_after_steps": step, "tensorboard": False})
+
+
+def _timed(trainer: Trainer, config: RunConfig, runtime: Runtime) -> tuple[float, float]:
+    """Return the seconds of the first step, with all that comes before it, and those of a later one."""
+
+    def until(step: int) -> tuple[float, int]:
+        trainer.config = _until(config, step)
+        started = time.perf_counter()
+        reached = trainer.fit().step
+        runtime.wait()
+        return time.perf_counter() - started, reached
+
+    first, _ = until(1)
+    seconds, reached = until(2)
+    if seconds < _LONG_STEP:
+        more, reached = until(1 + _STEPS)
+        seconds += more
+    return first, seconds / max(1, reached - 1)
+
+
+def _told_search(search: dict[str, float]) -> str:
+    told = {f"R@{name.removeprefix('recall_at_')}": value for name, value in search.items() if name != "map_at_r"}
+    told["MAP@R"] = search["map_at_r"]
+    return ", ".join(f"{name} {percent(value)}" for name, value in told.items()) + " (held-out images)"
+
+
+def _shown(config: RunConfig, rows: list[list[str]]) -> tuple[Table, ...]:
+    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    plan: list[list[Cell]] = [list(row) for row in rows]
+    return (
+        Table("configuration", ["option", "value"], options),
+        Table("plan (nothing was written)", ["what", "value"], plan),
+    )

@@ -1,0 +1,296 @@
+"""Keep what the frozen part of a network makes of views, before training: once, in parts, shared by runs.
+
+Each image is decoded once; all its views go through the frozen part, and what comes out lies in a folder beside the
+run (``labelkit.store.kept_views``). A kill loses a part at most. The values depend on the part they are in and on
+nothing else, so that several processes, and a run that is resumed, make the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.kept_bank import KeptBank, view_kinds
+from labelkit.data.train_loader import planned_views
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.workers import BatchPlan
+from labelkit.errors import ConfigError
+from labelkit.models.frozen_part import KeptPart, kept_shape
+from labelkit.options.frozen_cache import ReuseOptions
+from labelkit.options.training import RunConfig
+from labelkit.progress import current_progress
+from labelkit.store.kept_views import KeptPlan, KeptViews
+from labelkit.training.compute_device import has_native_bf16, images_at_once
+from labelkit.training.devices import Runtime
+from labelkit.training.method import Method, Phase
+
+_WAIT_SECONDS = 0.2
+_FEW = 8
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """What is to be kept for a run.
+
+    Attributes:
+        part: what of the network is frozen.
+        views: of each kind, and the view of an epoch that it is kept as; last that outside of training.
+        kinds: kind of each view of an epoch.
+        followers: views that are moved views before them; if there are any, the geometry of all is kept too.
+        plan: of the parts.
+        bf16: the frozen part computes in bf16 whatever training does.
+        seconds: estimate for all views on this machine.
+    """
+
+    part: KeptPart
+    views: tuple[tuple[ViewSpec, int | None], ...]
+    kinds: tuple[int, ...]
+    followers: tuple[int, ...]
+    plan: KeptPlan
+    bf16: bool
+    seconds: float
+
+    def describe(self) -> str:
+        """Say how much it is."""
+        minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
+        return (
+            f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "
+            f"about {minutes}{', computed in bf16' if self.bf16 else ''}"
+        )
+
+
+def _size_text(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
+
+
+def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
+    """Find what is to be kept; ``None``: it was not asked for.
+
+    Raises:
+        ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
+            ``--max-disk``.
+    """
+    if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
+        return None
+    if config.compile:
+        raise ConfigError("--reuse-frozen", "what is compiled takes images, not what is kept", "Leave out --compile.")
+    part = method.reuse_frozen()
+    if part is None or callable(phase.views) or phase.pairing is not None:
+        raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Leave it out.")
+    if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
+        raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Leave it out.")
+    if part.num_views not in (None, len(phase.views)):
+        raise ValueError(f"{len(phase.views)} views where the frozen part is for {part.num_views}")
+    kinds = view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
+    firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
+    views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
+    net = _net(method)
+    spec = method.network.input_spec
+    shapes = tuple(kept_shape(net, part, place, spec.size, spec.channels) for _, place in views)
+    counts = (config.reuse_frozen,) * len(firsts) + (1,)
+    dtypes: tuple[str, ...] = (config.reuse_dtype,) * len(views)
+    followers = tuple(place for place, view in enumerate(phase.views) if view.follows is not None)
+    if followers:  # where each place of a view comes from is asked for
+        shapes += tuple((3, 3) if phase.views[place].follows else (2, 3) for place in firsts)
+        counts += counts[:-1]
+        dtypes += ("float32",) * len(firsts)
+    bf16 = _agrees_in_bf16(method, bank, config, runtime, part)
+    recipe = {
+        "network": {**method.network.identity, "image_size": spec.size, "weights": part.fingerprint(net)},
+        "kept": [list(part.kept_at(place)) for _, place in views],
+        "views": [asdict(view) for view, _ in views],
+        "normalize": [list(spec.mean), list(spec.std)],
+        "listing": bank.dataset.digest(),
+        "seed": config.seed,
+        "precision": "bf16" if bf16 else config.precision,
+        "device": runtime.device.type,
+    }
+    plan = KeptPlan(recipe, bank.rows, counts, shapes, dtypes)
+    limit = config.max_disk_bytes
+    if limit is not None and plan.num_bytes > limit:
+        problem = f"{config.reuse_frozen} views of {len(bank.rows):,} images take {_size_text(plan.num_bytes)}"
+        raise ConfigError(f"--max-disk {config.max_disk}", problem, "Raise it, or lower --reuse-frozen.")
+    maker = _Maker(method, bank, config, runtime, part, views, plan, bf16)
+    return Reuse(part, views, kinds, followers, plan, bf16, maker.seconds())
+
+
+def _agrees_in_bf16(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, part: KeptPart) -> bool:
+    """Whether the frozen part may compute in bf16: it was not asked to be exact, and what is kept of images agrees.
+
+    What is trained has no say: a run that is resumed must find the same.
+    """
+    exact = not isinstance(config, ReuseOptions) or config.reuse_dtype == "float32"
+    if exact or config.precision != "float32" or runtime.device.type != "cpu" or not has_native_bf16():
+        return False
+    spec, net = method.network.input_spec, _net(method)
+    rows = bank.rows[np.arange(min(TRIED, len(bank.rows))) * len(bank.rows) // min(TRIED, len(bank.rows))]
+    norm = Normalize(spec.mean, spec.std)
+    was_training = method.training
+    method.eval()
+    features: tuple[list[Tensor], list[Tensor]] = ([], [])
+    with torch.inference_mode():
+        for batch in EvalLoader(bank, method.eval_view(), rows=rows, batch_size=16, normalize=norm):
+            for half, found in zip((False, True), features, strict=True):
+                with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                    tokens = part.keep(net, batch.images, None)
+                found.append(tokens.float().flatten(1))
+    method.train(was_training)
+    found_alike = agreement(torch.cat(features[0]), torch.cat(features[1]))
+    return found_alike["cosine"] > LEAST_COSINE and found_alike["neighbors"] >= LEAST_NEIGHBORS
+
+
+def keep_views(
+    method: Method[Any],
+    bank: ImageBank,
+    config: RunConfig,
+    runtime: Runtime,
+    reuse: Reuse,
+    out: Path,
+    begun: Callable[[Path], None],
+) -> KeptBank:
+    """Make what is missing, and return what training draws from.
+
+    Args:
+        method: the method, with the weights it trains from.
+        bank: its images.
+        config: its options.
+        runtime: where to compute; all processes share the work.
+        reuse: from `plan_reuse`.
+        out: the run folder; what is kept lies beside it.
+        begun: gets the folder of the parts once it is there.
+
+    Raises:
+        ResourceError: no room, or a process that makes parts does not end.
+        StoreError: a value that cannot be kept.
+        DatasetError: an image that could be read before cannot be read any more.
+    """
+    progress = current_progress()
+    kept = KeptViews(out.resolve().parent, reuse.plan)
+    if runtime.is_main:
+        kept.begin()
+        begun(kept.folder)
+    runtime.barrier()
+    missing = kept.missing() if runtime.is_main else [n for n in range(reuse.plan.num_parts) if not kept.is_there(n)]
+    for warning in kept.warnings:
+        progress.warning(warning)
+    if missing and runtime.is_main:
+        progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
+    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
+    with progress.task("frozen part", total=reuse.plan.num_parts) as task, kept.working():
+        task.advance(reuse.plan.num_parts - len(missing))
+        while missing:
+            left = []
+            for number in missing:
+                with kept.claim(number) as mine:
+                    if mine:
+                        kept.commit(number, maker.values(reuse.plan.part(number)))
+                if kept.is_there(number):
+                    task.advance()
+                else:
+                    left.append(number)
+            if left == missing:
+                time.sleep(_WAIT_SECONDS)  # another process makes them
+            missing = left
+    runtime.barrier()
+    return KeptBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
+
+
+def stand_in(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, reuse: Reuse) -> KeptBank:
+    """Return what would be kept of a few images in place of that of all, to time steps by; nothing is written.
+
+    Where images are clustered, there are twice as many others as clusters: the few with their numbers moved on.
+    """
+    maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
+    few = maker.values(reuse.plan.rows[:_FEW])
+    number = -(-len(reuse.plan.rows) // len(few[0]))
+    clusters = getattr(config, "num_clusters", None)
+    others = min(number, -(-2 * clusters // len(few[0]))) if isinstance(clusters, int) else 1
+    last = max(reuse.kinds) + 2  # behind the kinds of views and the plain one come geometries
+    features, geometry = few[:last], few[last:]
+    made = [
+        (*(np.roll(kind.reshape(*kind.shape[:2], -1), by, axis=2).reshape(kind.shape) for kind in features), *geometry)
+        for by in range(others)
+    ]
+    parts = [made[place % len(made)] for place in range(number)]
+    return KeptBank(bank, reuse.plan.rows, parts, reuse.kinds, reuse.followers)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes parts."""
+
+    method: Method[Any]
+    bank: ImageBank
+    config: RunConfig
+    runtime: Runtime
+    frozen: KeptPart
+    views: tuple[tuple[ViewSpec, int | None], ...]
+    plan: KeptPlan
+    bf16: bool
+
+    def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return the values of some images: for each kind of view, (m, v, ...), and behind them its geometry."""
+        found = list(self._values(rows))
+        return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
+
+    def seconds(self) -> float:
+        """Estimate how long all views of all images take, from those of one image."""
+        rows = self.plan.rows[:1]
+        self.values(rows)  # the first pass prepares what later ones find
+        started = time.perf_counter()
+        self.values(rows)
+        self.runtime.wait()
+        return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
+
+    def _values(self, rows: NDArray[np.int64]) -> Iterator[list[NDArray[Any]]]:
+        spec = self.method.network.input_spec
+        # draw by draw, so that the first ones do not depend on how many there are
+        order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind in range(len(self.views))]
+        order = [(draw, kind) for draw, kind in order if draw < self.plan.counts[kind]]
+        views = tuple(self.views[kind][0] for _, kind in order)
+        at_once = max(1, images_at_once(self.runtime.device) // len(views))
+
+        def plans() -> Iterator[BatchPlan]:
+            for start in range(0, len(rows), at_once):
+                some = rows[start : start + at_once]
+                yield BatchPlan(some, some, self.config.seed, 0, views)
+
+        reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
+        was_training = self.method.training
+        self.method.eval()
+        places = [[n for n, (_, of) in enumerate(order) if of == kind] for kind in range(len(self.views))]
+        geometry_of = places[: len(self.plan.counts) - len(self.views)]
+        for plan, made, geometry in planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
+            values = [self._kept(tuple(made[n] for n in own), kind, plan) for kind, own in enumerate(places)]
+            yield values + [np.stack([geometry[n].on_host.numpy() for n in own], axis=1) for own in geometry_of]
+        self.method.train(was_training)
+
+    def _kept(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
+        """Return what is kept of the v views (b, c, h, w) of b images: (b, v, ...)."""
+        images = torch.stack(made, dim=1).flatten(0, 1)
+        place = self.views[kind][1]
+        values = []
+        for some in torch.split(images, images_at_once(self.runtime.device)):
+            half = torch.autocast("cpu", torch.bfloat16) if self.bf16 else self.runtime.autocast()
+            with half:
+                values.append(self.frozen.keep(_net(self.method), some, place).float())
+        joined = torch.cat(values)
+        found: NDArray[Any] = joined.reshape(len(plan.rows), len(made), *joined.shape[1:]).cpu().numpy()
+        return found
+
+
+def _net(method: Method[Any]) -> nn.Module:
+    network: Any = method.network  # one with a frozen part is built on a backbone
+    net: nn.Module = network.backbone.net
+    return net

@@ -1,0 +1,328 @@
+"""Say which modules of a user's own method no step calls: the attribute has a name that labelkit does not use.
+
+Train a method: images, a split and options in; a run folder with checkpoints and metrics out.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from labelkit import __version__
+from labelkit.commands.common.networks import trained_labels_of
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.training_data import PreparedData, info_record
+from labelkit.commands.train.dry_run import plan_training
+from labelkit.commands.train.frozen_score import starts_from_weights
+from labelkit.commands.train.reuse import keep_views, plan_reuse
+from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
+from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
+from labelkit.files import read_object
+from labelkit.methods.registry import METHODS, OWN_SOURCES
+from labelkit.methods.spec import OwnSource
+from labelkit.models.weights.files import fingerprint
+from labelkit.options.base import value_text, values_before
+from labelkit.options.training import RunConfig
+from labelkit.progress import current_progress
+from labelkit.store.commit import canonical_json
+from labelkit.store.embeddings import label_keys
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.devices import Runtime
+from labelkit.training.distributed import check_same_on_all
+from labelkit.training.method import count_parameters, trainable_names
+from labelkit.training.run_dir import KEPT, SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
+from labelkit.training.saving import gpu_facts
+from labelkit.training.trainer import FitResult, Trainer
+
+
+def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
+    """After the first step, warn of modules whose class is in the file of the user and that nothing called.
+
+    Args:
+        method: that is about to be trained.
+        own: where it comes from.
+    """
+    watched = {name: part for name, part in method.named_modules() if name and _file_of(part) == str(own.path)}
+    called: set[str] = set()
+
+    def note(name: str) -> Any:
+        return lambda *_: called.add(name)
+
+    hooks = [part.register_forward_pre_hook(note(name)) for name, part in watched.items()]
+
+    def after(*_: object) -> None:
+        for hook in hooks:
+            hook.remove()
+        for name in sorted(watched.keys() - called):
+            current_progress().warning(
+                f"{own.name}: the first step did not call {name!r} ({type(watched[name]).__name__}): unless a later "
+                "phase does, labelkit calls its own module, by another name (guide on methods of your own)"
+            )
+
+    if watched:
+        hooks.append(method.register_forward_hook(after))
+
+
+def _file_of(part: nn.Module) -> str | None:
+    return getattr(sys.modules.get(type(part).__module__), "__file__", None)
+
+
+# scores of what training starts from
+START = "before.json"
+# versions, devices, threads
+ENVIRONMENT = "environment.json"
+# in it: file of a method of the user, and digests of all versions of it that trained the run
+OWN_CODE = "own_method"
+
+
+def train_method(config: RunConfig) -> SimpleResult:
+    """Train the method that the config belongs to.
+
+    Returns:
+        The run folder, the metrics of the last epoch and where the checkpoints are.
+
+    Raises:
+        ConfigError, DatasetError, CheckpointError: options, data or weights that cannot be used.
+        DivergenceError: training became useless.
+        Interrupted: a signal asked to stop; a checkpoint was written.
+    """
+    method_name = config.command[1]
+    if config.compile and not METHODS[method_name].load().runs_whole_backbone:
+        raise ConfigError(
+            "--compile", f"{method_name} looks inside the backbone, which is not run as a whole", "Leave it out."
+        )
+    if config.dry_run:
+        return plan_training(method_name, config)
+    runtime = open_runtime(config)
+    check_same_on_all(config, runtime.texts)
+    out = run_folder(config)
+    run = RunDir(out, writes=runtime.is_main)
+    try:
+        if runtime.is_main:
+            run.open(resume=config.resume, overwrite=config.overwrite)
+        runtime.barrier()
+        return _train(method_name, config, runtime, run)
+    except (ConfigError, InputError):
+        if not config.resume:
+            # once corrected, the same command is to work
+            run.discard_unless_trained()
+        raise
+    finally:
+        run.close()
+        if sys.exc_info()[0] is None:
+            runtime.close()
+
+
+def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -> SimpleResult:
+    progress = current_progress()
+    options = config.to_yaml_dict(operational=False)
+    if config.resume:
+        before = values_before(type(config))
+        allowed = config.resumable_fields | (config.retired_fields - options.keys())
+        _, written = read_run_config(run.path)
+        constants = config.constants.items()
+        allowed |= {key for key, value in constants if value_text(written.get(key, value)) == value_text(value)}
+        longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
+        if longer is not None:
+            progress.warning(longer)
+        _note_other_code(run, method_name)
+    checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
+    setup = set_up(method_name, config, runtime, fresh=checkpoint is None)
+    if config.resume and checkpoint is None:
+        progress.message(f"{run.path} has no checkpoint yet: starting from the first epoch")
+    runtime.barrier()
+    if config.resume:
+        _check_same_data(run, setup.prepared)
+        run.extend(method_name, options)
+    else:
+        run.begin(method_name, options)
+    if checkpoint is None:
+        _write_facts(run, setup, runtime)
+    runtime.barrier()
+
+    if setup.bank.bad:
+        progress.warning(f"{len(setup.bank.bad)} images could not be read and are left out; see skipped.json")
+    total_parameters, trained_parameters = count_parameters(setup.method)
+    progress.message(
+        f"{method_name} on {config.main_dataset}: {setup.prepared.describe()}; "
+        f"{total_parameters:,} parameters, {trained_parameters:,} trained, on {runtime.device}"
+        + (f" x {runtime.world_size} processes" if runtime.world_size > 1 else "")
+    )
+    trainer = make_trainer(setup, config, runtime, run)
+    if checkpoint is not None:
+        trainer.restore(checkpoint)
+        progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")
+    elif starts_from_weights(config):
+        start = trainer.score_start()
+        if start and runtime.is_main:
+            run.write_json(START, start)
+    if method_name in OWN_SOURCES and runtime.is_main:
+        warn_of_unused(setup.method, OWN_SOURCES[method_name])
+    try:
+        _reuse_frozen(setup, trainer.config, runtime, run, trainer)
+        with progress.task("train", total=trainer.total_steps()) as task:
+            task.advance(trainer.clock.step)
+            trainer.report = task
+            fit = trainer.fit()
+    except ResourceError as error:
+        if not isinstance(error.__cause__, OSError):  # of the device or of other processes
+            raise
+        # the same command again would only say that the folder exists
+        remedy = "Make room, then give the same command with --resume; earlier checkpoints are kept."
+        raise ResourceError(error.where, error.problem, remedy) from error
+    return _summarize(config, run, setup, trainer, fit)
+
+
+def _reuse_frozen(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir, trainer: Trainer) -> None:
+    """With ``--reuse-frozen``: compute what the frozen part makes of views, and train on that."""
+    reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
+    if reuse is None:
+        return
+
+    def begun(folder: Path) -> None:
+        run.write_json(KEPT, {"folder": f"../{folder.name}"})
+
+    trainer.train_on(keep_views(setup.method, setup.bank, config, runtime, reuse, run.path, begun))
+
+
+def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
+    """Refuse to go on when images, labels or the split are no longer those of the run.
+
+    Raises:
+        CheckpointMismatch: naming the first thing that differs.
+    """
+    if not (run.path / SPLIT).exists():  # killed before it was written, so nothing was trained on it either
+        return
+    saved = read_split(run.path)
+    now = json.loads(canonical_json(prepared.to_json()))
+    if saved.get("dataset_digest") == now["dataset_digest"] and saved.get("split") == now["split"]:
+        return
+    then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
+    raise CheckpointMismatch(
+        str(run.path),
+        f"the data are no longer those of the run ({images} images, {then} when it began; or other labels or rows)",
+        "Put them back as they were, or start a new run (--init-from takes the weights along).",
+    )
+
+
+def _note_other_code(run: RunDir, method_name: str) -> None:
+    """Warn if the file with a method of the user changed since the run began, and note it with the run."""
+    if method_name not in OWN_SOURCES:
+        return
+    source = OWN_SOURCES[method_name]
+    try:
+        facts = read_object(run.path / ENVIRONMENT)
+        noted = list(facts[OWN_CODE]["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):  # of a run that began otherwise
+        current_progress().warning(f"the run does not say with which {source.name} it began: it may be another one now")
+        return
+    if source.sha256 not in noted:
+        noted.append(source.sha256)
+        facts[OWN_CODE]["sha256"] = noted
+        run.write_json(ENVIRONMENT, facts)
+    if len(noted) > 1:
+        current_progress().warning(
+            f"{source.name} was changed since the run began: the run has steps by {len(noted)} versions of it"
+        )
+
+
+def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
+    prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
+    run.write_json(
+        SPLIT,
+        {**prepared.to_json(), "trained_labels": _trained_labels(setup), "info": info_record(setup.method.data)},
+    )
+    skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
+    if skipped:
+        run.write_json("skipped.json", skipped)
+    run.write_json(
+        ENVIRONMENT,
+        {
+            "labelkit": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "platform": platform.platform(),
+            "device": str(runtime.device),
+            "processes": runtime.world_size,
+            "threads": torch.get_num_threads(),
+            **gpu_facts(runtime.device),
+            **({} if own is None else {OWN_CODE: {"name": own.name, "sha256": [own.sha256]}}),
+            "trained": trainable_names(setup.method),
+        },
+    )
+
+
+def _trained_labels(setup: RunSetup) -> str:
+    """The images whose label the network will have been trained with, here or by what it starts from."""
+    prepared, config = setup.prepared, setup.method.config
+    used = np.flatnonzero(prepared.split.labeled)
+    before = [trained_labels_of(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
+    if prepared.rows is not None:
+        before.append(prepared.rows.store.model.trained_labels)
+    return label_keys((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
+
+
+def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer, fit: FitResult) -> SimpleResult:
+    method_name = config.command[1]
+    last = run.checkpoints / "last.json"
+    values: dict[str, object] = {
+        "method": method_name,
+        "dataset": config.main_dataset,
+        "run": run.path,
+        "finished": fit.finished,
+        **({} if config.in_epochs is None else {"epochs": config.in_epochs.epochs}),
+        "steps": fit.step,
+        "seconds": round(fit.seconds, 2),
+        "samples": setup.prepared.counts(),
+        "skipped": len(setup.bank.bad),
+        "metrics": dict(fit.metrics),
+        "weights_fingerprint": fingerprint(setup.method.headline()),
+        "checkpoint": read_object(last, {"checkpoint": str})["checkpoint"] if last.exists() else None,
+    }
+    if fit.finished:
+        run.write_json(SUMMARY, jsonable(values))
+        for remark in setup.method.remarks(fit.metrics):
+            current_progress().warning(remark)
+    start = _scores_of_start(run)
+    monitor = trainer.monitor
+    worse = None if monitor is None or not fit.finished else monitor.compare(start, fit.metrics)
+    if worse is not None:
+        current_progress().warning(worse)
+    elif fit.finished:
+        current_progress().message(f"next, embed images with it: {_next_command(config, run)}")
+    scores = None if monitor is None else monitor.table(fit.metrics)
+    if monitor is None or scores is None:
+        return SimpleResult(values, (run.path,), ())
+    rows: list[list[Cell]] = [[method_name, config.main_dataset, *scores.values, round(fit.seconds, 1)]]
+    if start:
+        values["search_before_training"] = start
+        as_it_was = monitor.table(start)
+        if as_it_was is not None and as_it_was.columns == scores.columns:
+            rows.insert(0, ["before training", config.main_dataset, *as_it_was.values, None])
+    return SimpleResult(
+        values, (run.path,), (Table(scores.title, ["method", "data", *scores.columns, "seconds"], rows),)
+    )
+
+
+def _next_command(config: RunConfig, run: RunDir) -> str:
+    index = getattr(config, "index", None)
+    images = ["--index", str(index)] if index is not None else ["--dataset", config.main_dataset]
+    return shlex.join(["labelkit", "embed", *images, "--checkpoint", str(run.path), "--out", f"{run.path.name}.h5"])
+
+
+def _scores_of_start(run: RunDir) -> dict[str, float]:
+    """Scores of the features that the run started from; empty where they were not measured."""
+    path = run.path / START
+    if not path.exists():
+        return {}
+    found = read_object(path, {})
+    return {name: float(value) for name, value in found.items()}

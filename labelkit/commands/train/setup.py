@@ -1,0 +1,145 @@
+"""What is built before the first step of a training: the listing, the network, the images that fit into memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.initialize import describe_weights, initialize_from, without_weights
+from labelkit.commands.common.training_data import (
+    PreparedData,
+    deciding_images,
+    eval_images,
+    prepare_data,
+    warn_of_lost,
+)
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.image_bank import ImageBank
+from labelkit.errors import DatasetError
+from labelkit.methods.registry import METHODS
+from labelkit.options.embeddings import RowOptions
+from labelkit.options.training import RunConfig
+from labelkit.progress import current_progress
+from labelkit.training.devices import Runtime
+from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
+from labelkit.training.method import Method
+from labelkit.training.run_dir import RunDir
+from labelkit.training.trainer import Trainer
+
+
+def open_runtime(config: RunConfig) -> Runtime:
+    """Return where and how exactly to compute."""
+    return Runtime(
+        device=config.device, precision=config.precision, threads=config.threads, deterministic=config.deterministic
+    )
+
+
+def run_folder(config: RunConfig) -> Path:
+    """Where a run goes: ``--out``, or ``runs/METHOD-DATASET``."""
+    if config.out is not None:
+        return config.out
+    return Path("runs") / f"{config.command[1]}-{dataset_label(config.main_dataset)}"
+
+
+def dataset_label(dataset: str) -> str:
+    """A short name of a data set: its registered name, or that of its folder or file."""
+    return Path(dataset).stem or Path(dataset).resolve().stem
+
+
+@dataclass
+class RunSetup:
+    """What is built before the first step."""
+
+    prepared: PreparedData
+    bank: ImageBank
+    method: Method[Any]
+    held_out: HeldOut | None = None
+
+
+def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> RunSetup:
+    """Read the listing, build the network, decode what fits into memory.
+
+    Args:
+        method_name: row of the table of methods.
+        config: its options.
+        runtime: where to compute.
+        fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
+    """
+    progress = current_progress()
+    prepared = prepare_data(config)
+    for warning in prepared.split.warnings:
+        progress.warning(warning)  # before images are read, which may take long
+    if config.needs_unlabeled and not (prepared.labels < 0).any():
+        raise DatasetError(
+            config.main_dataset,
+            f"every image is labeled, so that {method_name} finds no unlabeled image to learn from",
+            "Pass --num-labels N to hide the others and measure how well N do; or learn from all labels with "
+            "`labelkit train supervised`. In a CSV, empty labels mean unlabeled.",
+        )
+    info = prepared.info(config.view_size or 0)
+    method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
+    if fresh and config.init_from is not None:
+        initialize_from(method, config.init_from)
+    else:
+        describe_weights(method.network)
+
+    def bank_of(dataset: ImageDataset, num_neighbors: int = 0) -> ImageBank:
+        if prepared.rows is not None:
+            return prepared.rows.bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
+        size = method.network.input_spec.size
+        bank = ImageBank(dataset, channels=dataset.in_channels, base_size=size, device=runtime.device)
+        bank.check(config.bad_limit)
+        warn_of_lost(dataset, bank.lost)
+        return bank
+
+    def deciding(option: str, split: str) -> HeldOut:
+        images = deciding_images(config, prepared, option, split)
+        return HeldOut(bank_of(images), images.labels)
+
+    def known(option: str) -> NDArray[np.int64]:
+        progress.warning(f"{option} uses labels that are hidden from training: what comes out is a comparison alone")
+        return prepared.dataset.labels
+
+    method.attach(
+        RunInputs(
+            dataset_name=prepared.dataset.name,
+            sample_ids=prepared.dataset.sample_ids,
+            source=prepared.dataset.source,
+            digest=lambda: prepared.objects_digest or prepared.dataset.digest(),
+            folder=run_folder(config),
+            is_new=fresh,
+            writes=not config.dry_run,
+            held_out=deciding,
+            say=progress.message,
+            truth=known,
+        )
+    )
+    for note in prepared.dataset.notes:
+        progress.message(note)
+    judging = eval_images(config, prepared)
+    held_out = None if judging is None else HeldOut(bank_of(judging), judging.labels)
+    num_neighbors = 0
+    if isinstance(config, RowOptions) and config.has_strong_views and config.row_mix > 0 and info.num_row_views == 0:
+        num_neighbors = config.row_neighbors
+    return RunSetup(prepared, bank_of(prepared.dataset, num_neighbors), method, held_out)
+
+
+def make_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
+    """Return the trainer of a run, or without one, of what writes nothing."""
+    prepared, method = setup.prepared, setup.method
+    known = MonitorInputs(setup.bank.rows, prepared.dataset.labels, prepared.dataset.sample_ids, setup.held_out)
+    return Trainer(
+        method,
+        setup.bank,
+        prepared.labels,
+        config,
+        runtime,
+        run=run,
+        monitor=method.monitor(known if run is None else replace(known, write_text=run.write_text)),
+        message=current_progress().message,
+        metadata={"method": config.command[1], **method.network.identity},
+    )

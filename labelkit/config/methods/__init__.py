@@ -1,1 +1,0 @@
-"""The options of each training method, one class per file."""

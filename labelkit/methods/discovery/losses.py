@@ -1,0 +1,299 @@
+"""Losses of category discovery.
+
+The loss of SimGCD and FlipClass: contrast, self-distillation and labels in one sum.
+
+Source: SimGCD (CVMI-Lab/SimGCD:train.py) and "Flipped Classroom: Aligning Teacher Attention with
+Student in Generalized Category Discovery", Sec. 4.2. With ``symmetric=True`` it is SimGCD's.
+
+Rivals of the key update: losses that pull attention together, and other targets for the student.
+
+Source: the ablations of "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category
+Discovery" (NeurIPS 2024), App. D.4, which names them and defines the last three.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
+from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+
+
+class DiscoveryLoss(nn.Module):
+    r"""Weighted sum of the unsupervised and the supervised losses of category discovery.
+
+    .. math::
+        L &= (1 - \lambda)(L^u_\text{rep} + L^u_\text{cons}) + \lambda (L^s_\text{rep} + L^s_\text{cons}) \\
+        L^u_\text{cons} &= \text{CE}(\text{teacher}, \text{student}) + \epsilon (\log c - H(\bar p))
+
+    with the contrastive losses of `InfoNCELoss` (all images) and `SupConLoss` (labeled images),
+    `DistillationLoss`, `MeanEntropyRegularizer` and `LabelLoss` (both views). In nats, >= 0.
+
+    Args:
+        supervised_weight: :math:`\lambda` in [0, 1].
+        contrastive_temperature: of `InfoNCELoss`, > 0.
+        supervised_temperature: of `SupConLoss`, > 0.
+        student_temperature: of the predictions in all terms on logits, > 0.
+        entropy_weight: :math:`\epsilon` >= 0.
+        symmetric: average both directions, each view once as teacher; else view 0 teaches view 1.
+
+    Shape:
+        - projections: ``(2b, d)`` float; rows 0..b-1 are view 0 (teacher), the others view 1.
+        - logits: ``(2b, c)`` float cosines, rows in the same order. The teacher's rows get
+          gradients from the label and entropy terms only, unless ``symmetric``.
+        - labels: ``(b,)`` int64 in ``[-1, c)``, -1 = unlabeled.
+        - teacher_temperature: float > 0.
+        - consistency: ``()`` float that takes the place of `DistillationLoss`, or ``None``.
+        - returns: ``()`` float32 (float64 stays), and its parts, detached: ``rep_u``, ``rep_s``,
+          ``cons_u_ce``, ``mean_entropy_gap`` (before the weight), ``cons_s``, ``n_labeled``.
+          Without labels the supervised parts are exactly 0.
+
+    Raises:
+        ValueError: fewer than 2 images, row counts that do not fit, or an argument out of range.
+
+    Source:
+        SimGCD's code. The FlipClass text swaps the two contrastive temperatures; the code's 1.0
+        (unsupervised) and 0.07 (supervised) are what produced the published baselines.
+    """
+
+    def __init__(
+        self,
+        *,
+        supervised_weight: float = 0.35,
+        contrastive_temperature: float = 1.0,
+        supervised_temperature: float = 0.07,
+        student_temperature: float = 0.1,
+        entropy_weight: float = 2.0,
+        symmetric: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 <= supervised_weight <= 1:
+            raise ValueError(f"supervised_weight must be in [0, 1], got {supervised_weight}")
+        if not entropy_weight >= 0:
+            raise ValueError(f"entropy_weight must be >= 0, got {entropy_weight}")
+        self.supervised_weight = supervised_weight
+        self.entropy_weight = entropy_weight
+        self.symmetric = symmetric
+        self.contrast = InfoNCELoss(contrastive_temperature)
+        self.label_contrast = SupConLoss(supervised_temperature)
+        self.distillation = DistillationLoss(student_temperature)
+        self.mean_entropy = MeanEntropyRegularizer(student_temperature)
+        self.label_loss = LabelLoss(student_temperature)
+
+    def forward(
+        self,
+        projections: Tensor,
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        teacher_temperature: float,
+        consistency: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss and its parts."""
+        b = len(labels)
+        if b < 2:
+            raise ValueError(f"need at least 2 images, got {b}")
+        if len(projections) != 2 * b or len(logits) != 2 * b:
+            raise ValueError(
+                f"need two rows per image: {b} labels, {len(projections)} projections, {len(logits)} logits"
+            )
+        rep_u = self.contrast(projections)
+        rep_s = self.label_contrast(projections, labels)
+        if consistency is not None:
+            cons_u_ce = consistency
+        else:
+            cons_u_ce = self.distillation(logits[b:], logits[:b], teacher_temperature)
+            if self.symmetric:
+                cons_u_ce = 0.5 * (cons_u_ce + self.distillation(logits[:b], logits[b:], teacher_temperature))
+        mean_entropy_gap = self.mean_entropy(logits)
+        cons_s = self.label_loss(logits, labels.repeat(2))
+
+        unsupervised = rep_u + cons_u_ce + self.entropy_weight * mean_entropy_gap
+        loss = (1 - self.supervised_weight) * unsupervised + self.supervised_weight * (rep_s + cons_s)
+        parts = {
+            "rep_u": rep_u,
+            "rep_s": rep_s,
+            "cons_u_ce": cons_u_ce,
+            "mean_entropy_gap": mean_entropy_gap,
+            "cons_s": cons_s,
+            "n_labeled": (labels >= 0).sum(),
+        }
+        return loss, {name: part.detach() for name, part in parts.items()}
+
+
+PullKind = Literal["l2", "kld", "coral"]
+
+
+class AttentionPull(nn.Module):
+    r"""Distance of the teacher's keys from the student's queries, per head.
+
+    .. math::
+        \text{l2} &= \text{mean}_{b,h,i} \lVert k_i - q_i \rVert^2 \\
+        \text{kld} &= \text{mean}_{b,h,i} \text{KL}(\text{softmax}(q_i) \,\Vert\, \text{softmax}(k_i)) \\
+        \text{coral} &= \text{mean}_{b,h} \lVert C_q - C_k \rVert_F^2 / (4 d^2)
+
+    with tokens i, softmax over the d entries of a token, and C the unbiased covariance over tokens. >= 0 (l2 and coral
+    in squared units of the keys, kld in nats); 0 when keys and queries are equal.
+
+    Args:
+        kind: ``"l2"``, ``"kld"`` or ``"coral"``.
+
+    Shape:
+        - keys: ``(b, h, t, d)`` float, of the teacher; gets the gradient.
+        - queries: ``(b, h, t, d)`` float, of the student; no gradient. t may differ for ``coral``.
+        - returns: ``()`` float32 (float64 stays).
+
+    Raises:
+        ValueError: unknown kind, shapes that do not fit, or fewer than 2 tokens for ``coral``.
+
+    Source:
+        App. D.4, which does not say over what ``kld`` is a distribution, nor how ``coral`` is scaled (here as in Deep
+        CORAL, Sun and Saenko 2016), and minimizes it over a transformed source, which we leave out.
+    """
+
+    def __init__(self, kind: PullKind) -> None:
+        super().__init__()
+        if kind not in ("l2", "kld", "coral"):
+            raise ValueError(f"kind must be 'l2', 'kld' or 'coral', got {kind!r}")
+        self.kind = kind
+
+    def forward(self, keys: Tensor, queries: Tensor) -> Tensor:
+        """Return the mean over images and heads."""
+        fits = keys.ndim == 4 and queries.ndim == 4 and keys.shape[:2] == queries.shape[:2]
+        if not fits or keys.shape[3] != queries.shape[3] or (self.kind != "coral" and keys.shape != queries.shape):
+            raise ValueError(f"keys {tuple(keys.shape)} and queries {tuple(queries.shape)} do not fit")
+        with without_autocast(keys):
+            k, q = promote(keys), promote(queries.detach())
+            if self.kind == "l2":
+                return (k - q).square().sum(dim=-1).mean()
+            if self.kind == "kld":
+                log_q, log_k = F.log_softmax(q, dim=-1), F.log_softmax(k, dim=-1)
+                return (log_q.exp() * (log_q - log_k)).sum(dim=-1).mean()
+            difference = _covariance(q) - _covariance(k)
+            return difference.square().sum(dim=(-2, -1)).mean() / (4 * keys.shape[-1] ** 2)
+
+
+class DistributionAlignment(nn.Module):
+    r"""Cross-entropy against teacher targets whose class shares were moved to uniform.
+
+    .. math::
+        u = \text{softmax}(t / \tau_s), \quad
+        \tilde u_k \propto u_k \frac{1/c}{\tilde p_k}, \quad
+        q_k \propto \tilde u_k^{\tau_s / \tau_t}, \quad
+        L = -\frac1b \sum_i \sum_k q_{ik} \log \text{softmax}(s_i / \tau_s)_k
+
+    where :math:`\tilde p` is the running mean of u over unlabeled images, uniform at first, used before it is updated.
+    In nats, >= 0; equal to `DistillationLoss` while :math:`\tilde p` is uniform.
+
+    Args:
+        num_classes: c >= 2.
+        student_temperature: :math:`\tau_s > 0`.
+        decay: of the running mean, in [0, 1).
+
+    Shape:
+        - student_logits: ``(b, c)`` float; gets the gradient.
+        - teacher_logits: ``(b, c)`` float; no gradient.
+        - teacher_temperature: float > 0.
+        - labels: ``(b,)`` int64; rows with -1 move the running mean, in training mode.
+        - returns: ``()`` float32 (float64 stays).
+
+    Source:
+        App. D.4; uniform shares, since new classes have no labels to count.
+    """
+
+    def __init__(self, num_classes: int, student_temperature: float, decay: float = 0.99) -> None:
+        super().__init__()
+        if num_classes < 2 or not student_temperature > 0 or not 0 <= decay < 1:
+            raise ValueError(
+                f"need num_classes >= 2, student_temperature > 0 and decay in [0, 1), got {num_classes}, "
+                f"{student_temperature}, {decay}"
+            )
+        self.student_temperature = student_temperature
+        self.decay = decay
+        # a buffer, so that a checkpoint carries it
+        self.shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
+
+    def targets(self, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
+        """The aligned, sharpened targets (b, c), rows summing to 1; no gradient."""
+        with without_autocast(teacher_logits):
+            log_u = F.log_softmax(promote(teacher_logits.detach()) / self.student_temperature, dim=1)
+            log_aligned = F.log_softmax(log_u - self.shares.to(log_u.dtype).log(), dim=1)
+            return F.softmax(log_aligned * (self.student_temperature / teacher_temperature), dim=1)
+
+    def forward(
+        self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float, labels: Tensor
+    ) -> Tensor:
+        """Return the mean over the batch, then take the batch into the running mean."""
+        targets = self.targets(teacher_logits, teacher_temperature)
+        with without_autocast(student_logits):
+            log_prediction = F.log_softmax(promote(student_logits) / self.student_temperature, dim=1)
+            loss = -(targets * log_prediction).sum() / max(len(targets), 1)
+        if self.training:
+            self._follow(teacher_logits, labels)
+        return loss
+
+    @torch.no_grad()
+    def _follow(self, teacher_logits: Tensor, labels: Tensor) -> None:
+        unlabeled = (labels < 0).to(self.shares.dtype)
+        with without_autocast(teacher_logits):
+            u = F.softmax(promote(teacher_logits) / self.student_temperature, dim=1).to(self.shares.dtype)
+            # without unlabeled rows the mean is the old value, so that nothing moves
+            count = unlabeled.sum()
+            mean = torch.where(count > 0, unlabeled @ u / count.clamp(min=1), self.shares)
+        self.shares.mul_(self.decay).add_(mean, alpha=1 - self.decay)
+
+
+class ConfidentPseudoLabelLoss(nn.Module):
+    r"""Cross-entropy against the teacher's class where the teacher is sure (FixMatch).
+
+    .. math:: L = \frac1b \sum_i 1[\max_k q_{ik} \ge \theta] \, \text{CE}(s_i / \tau_s, \arg\max_k q_{ik}),
+        \quad q_i = \text{softmax}(t_i / \tau_t)
+
+    divided by b, not by the number of images kept. In nats, >= 0; 0 when no image is kept.
+
+    Args:
+        student_temperature: :math:`\tau_s > 0`.
+        threshold: :math:`\theta` in [0, 1].
+
+    Shape:
+        - student_logits: ``(b, c)`` float; gets the gradient.
+        - teacher_logits: ``(b, c)`` float; no gradient.
+        - teacher_temperature: float > 0.
+        - returns: ``()`` float32 (float64 stays), and the share of images kept.
+
+    Source:
+        Sohn et al., "FixMatch" (2020), as used in App. D.4; the threshold 0.95 is FixMatch's.
+    """
+
+    def __init__(self, student_temperature: float, threshold: float = 0.95) -> None:
+        super().__init__()
+        if not student_temperature > 0 or not 0 <= threshold <= 1:
+            raise ValueError(
+                f"need student_temperature > 0 and threshold in [0, 1], got {student_temperature}, {threshold}"
+            )
+        self.student_temperature = student_temperature
+        self.threshold = threshold
+
+    def forward(
+        self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss and the share of images kept."""
+        with without_autocast(student_logits):
+            targets = F.softmax(promote(teacher_logits.detach()) / teacher_temperature, dim=1)
+            confidence, pseudo_labels = targets.max(dim=1)
+            kept = (confidence >= self.threshold).to(targets.dtype)
+            each = F.cross_entropy(promote(student_logits) / self.student_temperature, pseudo_labels, reduction="none")
+            return (kept * each).sum() / max(len(kept), 1), kept.mean()
+
+
+def _covariance(tokens: Tensor) -> Tensor:
+    """Unbiased covariance over tokens, (..., t, d) to (..., d, d)."""
+    if tokens.shape[-2] < 2:
+        raise ValueError(f"a covariance needs at least 2 tokens, got {tokens.shape[-2]}")
+    centered = tokens - tokens.mean(dim=-2, keepdim=True)
+    return centered.transpose(-1, -2) @ centered / (tokens.shape[-2] - 1)

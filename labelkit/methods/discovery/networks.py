@@ -1,0 +1,186 @@
+"""Networks of category discovery.
+
+A backbone of which paired training trains the last blocks alone, or nothing.
+
+Backbone, projector and cosine classifier of parametric category discovery (SimGCD, FlipClass).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from labelkit.models.frozen_part import FrozenPart, features_of_tokens, find_frozen_part
+from labelkit.models.heads import CosineClassifier, Projector
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.paired_attention import KeyUpdate, freeze_backbone, paired_forward
+from labelkit.models.seeding import seeded_init
+
+
+class PairedNetwork(BackboneNetwork):
+    """A vision transformer, or the layers that rows of a store go through, under what a method trains on it.
+
+    Args:
+        backbone: name of a vision transformer.
+        grad_from_block: first block that is trained.
+        train_stem: train what is around the blocks too.
+        linear_probe: train nothing of it.
+        seed: of all initial values.
+        options: see `BackboneOptions`.
+    """
+
+    crops = False
+
+    def __init__(
+        self,
+        backbone: str,
+        *,
+        grad_from_block: int,
+        train_stem: bool,
+        linear_probe: bool,
+        seed: int,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(backbone, seed=seed, **options)
+        self._of_rows = options.get("rows") is not None
+        if not self._of_rows:
+            freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
+        self._grad_from_block = self.backbone.info.depth if linear_probe else grad_from_block
+        self._train_stem = train_stem
+        self._kept: FrozenPart | None = None
+
+    def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
+        """Let ``features_of_pair`` and ``embed`` take what is kept of views in place of images; returns what that is.
+
+        Args:
+            moved_blocks: blocks in which the first view's keys move.
+
+        Raises:
+            ConfigError: nothing is frozen, or it changes from pass to pass.
+        """
+        self._kept = find_frozen_part(self.backbone.net, self._grad_from_block, moved_blocks, self._train_stem)
+        return self._kept
+
+    def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
+        """Two views (b, c, h, w) of the same images to features (2b, d), rows 0..b-1 of ``first``.
+
+        After ``reuse_frozen`` what is kept of views takes their place.
+
+        Args:
+            first: one view of each image.
+            second: the other.
+            options: others of `paired_forward`.
+        """
+        if self._of_rows:
+            features: Tensor = self.backbone(torch.cat([first, second]))
+            return features
+        return paired_forward(
+            self.backbone.net,
+            first,
+            second,
+            grad_from_block=self._grad_from_block,
+            train_stem=self._train_stem,
+            kept=self._kept,
+            **options,
+        )
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Images (b, c, h, w), or after ``reuse_frozen`` also what is kept of them, to features (b, d)."""
+        if self._kept is not None and images.ndim < 4:
+            return features_of_tokens(self.backbone.net, images, self._kept)
+        return super().embed(images)
+
+
+class DiscoveryNetwork(PairedNetwork):
+    """A vision transformer with a contrastive projector and a classifier over old and new classes.
+
+    Args:
+        backbone: name of a vision transformer.
+        num_classes: columns of the classifier; the first are the old classes.
+        grad_from_block, train_stem, linear_probe: what of the backbone is trained.
+        projector_hidden_dim, projection_dim: of the projector.
+        seed: of all initial values.
+        options: see `BackboneOptions`.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        num_classes: int,
+        *,
+        grad_from_block: int,
+        train_stem: bool,
+        linear_probe: bool,
+        projector_hidden_dim: int,
+        projection_dim: int,
+        seed: int,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(
+            backbone,
+            grad_from_block=grad_from_block,
+            train_stem=train_stem,
+            linear_probe=linear_probe,
+            seed=seed,
+            **options,
+        )
+        dim = self.backbone.info.feature_dim
+        with seeded_init(seed + 1):
+            self.projector = Projector(dim, projector_hidden_dim, projection_dim)
+            self.classifier = CosineClassifier(dim, num_classes)
+
+    @property
+    def num_outputs(self) -> int:
+        """Old and new classes."""
+        return int(self.classifier.prototypes.shape[0])
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Prototypes of old and new classes."""
+        return {"prototypes": self.classifier.prototypes}
+
+    def classify(self, embeddings: Tensor) -> Tensor:
+        """Cosine to each prototype, (b, c) in [-1, 1]."""
+        logits: Tensor = self.classifier(embeddings)
+        return logits
+
+    def forward_pair(
+        self,
+        first: Tensor,
+        second: Tensor,
+        *,
+        update: KeyUpdate | None = None,
+        align_blocks: tuple[int, ...] = (),
+        record: dict[int, dict[str, Tensor]] | None = None,
+        record_blocks: tuple[int, ...] | None = None,
+        collect: dict[int, tuple[Tensor, Tensor]] | None = None,
+        collect_blocks: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor]:
+        """Two views of the same images to projections and logits of both.
+
+        Args:
+            first: one view of each image, (b, c, h, w); after ``reuse_frozen``, what is kept of it.
+            second: the other, likewise.
+            update: how the first view's keys move toward the second view's queries; None = not at all.
+            align_blocks: where.
+            record: filled with energies per block if given.
+            record_blocks: blocks to record; default: the aligned ones.
+            collect: filled with the first view's keys and the second view's queries per block if given.
+            collect_blocks: blocks to collect.
+
+        Returns:
+            projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
+        """
+        features = self.features_of_pair(
+            first,
+            second,
+            update=update,
+            align_blocks=align_blocks,
+            record=record,
+            record_blocks=record_blocks,
+            collect=collect,
+            collect_blocks=collect_blocks,
+        )
+        return self.projector(features), self.classifier(features)

@@ -1,0 +1,260 @@
+"""Options of the methods of category discovery.
+
+What category-discovery methods share: GCD's contrastive recipe, and SimGCD's classifier on top of it.
+
+Options of FlipClass: SimGCD's recipe and the alignment of the teacher's attention.
+
+Options of GCD, the contrastive baseline under SimGCD.
+
+Options of SimGCD, the baseline under FlipClass.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.backbone import BackboneOptions
+from labelkit.options.base import with_default
+from labelkit.options.embeddings import RowOptions
+from labelkit.options.frozen_cache import ReuseOptions
+from labelkit.options.training import LabelKind, TrainConfig
+
+_MODEL: JsonDict = {"panel": "Model"}
+_LOSS: JsonDict = {"panel": "Loss"}
+_VIEWS: JsonDict = {"panel": "Views"}
+_MONITOR: JsonDict = {"panel": "Monitor"}
+
+
+class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
+    """Backbone, projector, contrastive losses and views of a category-discovery method.
+
+    Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
+    """
+
+    epochs: int = with_default(TrainConfig, "epochs", 200)
+
+    backbone: str = Field(
+        "vit_base_patch16_224.dino",
+        description="A vision transformer by its timm name, or one of ours (`labelkit list backbones`).",
+        json_schema_extra=_MODEL,
+    )
+    pretrained: bool = with_default(BackboneOptions, "pretrained", True)
+    grad_from_block: int = Field(
+        11, ge=0, description="First transformer block that is trained (0-based).", json_schema_extra=_MODEL
+    )
+    train_stem: bool = Field(
+        False,
+        description="Also train embedding layers and final norm (from scratch; with --grad-from-block 0).",
+        json_schema_extra=_MODEL,
+    )
+    linear_probe: bool = Field(False, description="Train the heads only.", json_schema_extra=_MODEL)
+    num_classes: int | None = Field(
+        None,
+        ge=2,
+        description="Classes in all, old and new; default: what the data says. "
+        "Unknown? `labelkit discover categories` estimates it.",
+        json_schema_extra=_MODEL,
+    )
+    projector_hidden_dim: int = Field(2048, ge=1, description="Width of the projector.", json_schema_extra=_MODEL)
+    projection_dim: int = Field(256, ge=1, description="Width of the contrastive space.", json_schema_extra=_MODEL)
+
+    supervised_weight: float = Field(
+        0.35, ge=0, le=1, description="Weight of the supervised terms (lambda).", json_schema_extra=_LOSS
+    )
+    contrastive_temperature: float = Field(
+        1.0, gt=0, description="Temperature of the unsupervised contrastive loss (tau_u).", json_schema_extra=_LOSS
+    )
+    supervised_temperature: float = Field(
+        0.07, gt=0, description="Temperature of the supervised contrastive loss (tau_c).", json_schema_extra=_LOSS
+    )
+
+    augmentation: Literal["generic", "fine", "digits"] = Field(
+        "generic",
+        description="Strength of the views: generic photos, fine-grained photos, digits (no mirror, no color).",
+        json_schema_extra=_VIEWS,
+    )
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Unless the terms that use labels have weight 0."""
+        return self.supervised_weight > 0
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Some: classes without a label are what is to be found."""
+        return "some"
+
+
+class DiscoveryTrainConfig(ContrastiveTrainConfig):
+    """A classifier over old and new classes beside the contrastive space; defaults are those of SimGCD's code."""
+
+    own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
+
+    student_temperature: float = Field(
+        0.1, gt=0, description="Temperature of the student's prediction (tau_s).", json_schema_extra=_LOSS
+    )
+    teacher_temperature_start: float = Field(
+        0.07, gt=0, description="Temperature of the teacher's target at the start (tau_t).", json_schema_extra=_LOSS
+    )
+    teacher_temperature_final: float = Field(
+        0.04,
+        gt=0,
+        description="Temperature of the teacher's target after --teacher-warmup-epochs.",
+        json_schema_extra=_LOSS,
+    )
+    teacher_warmup_epochs: int = Field(
+        30, ge=0, description="Epochs from the first to the final teacher temperature.", json_schema_extra=_LOSS
+    )
+    entropy_weight: float = Field(
+        2.0,
+        ge=0,
+        description="Weight of the mean-entropy regularizer (eps); differs by data set.",
+        json_schema_extra=_LOSS,
+    )
+    collapse_patience_epochs: int = Field(
+        5,
+        ge=1,
+        description="Stop after this number of evaluations in a row with a single cluster. They span at least 200 "
+        "steps.",
+        json_schema_extra=_LOSS,
+    )
+
+    view_gap: bool = Field(
+        False,
+        description="After an evaluated epoch, also classify a teacher's and a student's view of the unlabeled images: "
+        "metrics have the accuracy of both and the distance of their features. Two more passes over these images.",
+        json_schema_extra={**_MONITOR, "before": False},
+    )
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, also of the teacher's warm-up."""
+        return super().shortened(fraction) | self._scaled(fraction, "teacher_warmup_epochs", least=0)
+
+
+_ALIGN: JsonDict = {"panel": "Alignment"}
+
+
+class FlipClassConfig(DiscoveryTrainConfig):
+    """``labelkit train flipclass``; alignment defaults are those of the paper's Appendix D.1."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
+
+    align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
+        "flip",
+        description="flip: move the teacher's keys; none: weak teacher and strong student alone. Rivals of the paper: "
+        "sda: the student's augmentation grows over the first half; l2, kld, coral: a loss pulls the teacher's keys to "
+        "the student's queries; da: targets moved to even class shares; fixmatch: only sure targets count.",
+        json_schema_extra=_ALIGN,
+    )
+    align_blocks: tuple[int, ...] = Field(
+        (8, 9),
+        description="Blocks whose keys move, 0-based (8,9 = the paper's 9-10, fine-grained; 3,4 for CIFAR-10).",
+        json_schema_extra=_ALIGN,
+    )
+    update_space: Literal["key", "token", "literal"] = Field(
+        "key",
+        description="key: descend in the keys, per head; token: in the block's input; literal: Eq. 8 as printed.",
+        json_schema_extra=_ALIGN,
+    )
+    alpha: float = Field(0.0, ge=0, description="Weight of the keys' length in the energy.", json_schema_extra=_ALIGN)
+    beta: float | Literal["auto"] = Field(
+        1.0, description="Inverse temperature of the alignment; auto = 1/sqrt(head width).", json_schema_extra=_ALIGN
+    )
+    gamma_update: float = Field(0.1, ge=0, description="Step size of the update.", json_schema_extra=_ALIGN)
+    gamma_reg: float = Field(0.5, ge=0, description="Weight of the prior in the update.", json_schema_extra=_ALIGN)
+    align_loss_blocks: tuple[int, ...] | None = Field(
+        None,
+        description="Blocks of the loss of l2, kld and coral, trained ones only; default: the last.",
+        json_schema_extra=_ALIGN,
+    )
+    align_weight: float = Field(
+        1.0, ge=0, description="Weight of the loss of l2, kld, coral.", json_schema_extra=_ALIGN
+    )
+    fixmatch_threshold: float = Field(
+        0.95, ge=0, le=1, description="Least confidence of a target that counts (fixmatch).", json_schema_extra=_ALIGN
+    )
+    align_tokens: Literal["all", "patch"] = Field(
+        "all", description="Tokens that take part; patch leaves out the class token.", json_schema_extra=_ALIGN
+    )
+    update_grad: Literal["stop", "through"] = Field(
+        "stop", description="Whether gradients pass through the increment.", json_schema_extra=_ALIGN
+    )
+    student_view: Literal["strong", "weak"] = Field(
+        "strong", description="Augmentation of the student's view.", json_schema_extra=_ALIGN
+    )
+    log_energy: Literal["aligned", "all", "none"] = Field(
+        "aligned",
+        description="Blocks whose energies are logged, every --log-every-steps steps.",
+        json_schema_extra=_ALIGN,
+    )
+
+    @field_validator("align_blocks")
+    @classmethod
+    def _no_duplicates(cls, blocks: tuple[int, ...]) -> tuple[int, ...]:
+        if any(block < 0 for block in blocks):
+            raise ValueError(f"blocks count from 0, got {blocks}")
+        return tuple(sorted(set(blocks)))
+
+    @model_validator(mode="after")
+    def _options_of_the_mode(self) -> FlipClassConfig:
+        owners = {
+            "align_loss_blocks": ("l2", "kld", "coral"),
+            "align_weight": ("l2", "kld", "coral"),
+            "fixmatch_threshold": ("fixmatch",),
+            **dict.fromkeys(
+                ("update_space", "update_grad", "align_tokens", "alpha", "beta", "gamma_update", "gamma_reg"), ("flip",)
+            ),
+        }
+        for name, modes in owners.items():
+            default = type(self).model_fields[name].default
+            if self.align_mode not in modes and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name} has no meaning for align_mode {self.align_mode}; it goes with {', '.join(modes)}"
+                )
+        for block in self.align_loss_blocks or ():
+            if block < self.grad_from_block:
+                raise ValueError(
+                    f"align_loss_blocks: block {block} is frozen (grad_from_block is {self.grad_from_block}): a loss "
+                    "there has no gradient"
+                )
+        return self
+
+    @field_validator("beta")
+    @classmethod
+    def _positive_beta(cls, beta: float | str) -> float | str:
+        if isinstance(beta, float) and beta <= 0:
+            raise ValueError(f"must be greater than 0, got {beta}")
+        return beta
+
+
+class GCDConfig(RowOptions, ContrastiveTrainConfig):
+    """``labelkit train gcd``; defaults are those of the released code."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "gcd")
+
+    head_dim: int = Field(
+        65536,
+        ge=2,
+        description="Width of the contrastive space behind the projector's bottleneck.",
+        json_schema_extra={"panel": "Model"},
+    )
+
+
+class SimGCDConfig(RowOptions, DiscoveryTrainConfig):
+    """``labelkit train simgcd``; defaults are those of the released code."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
+
+    views: Literal["simgcd", "weak-strong"] = Field(
+        "simgcd",
+        description="simgcd: both views from one transform; weak-strong: FlipClass's two views.",
+        json_schema_extra={"panel": "Views"},
+    )
+    symmetric: bool = Field(
+        True,
+        description="Each view teaches the other; else the first teaches the second.",
+        json_schema_extra={"panel": "Loss"},
+    )

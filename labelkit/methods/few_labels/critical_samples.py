@@ -1,0 +1,302 @@
+"""LMCS's score of critical samples: rows near the known classes whose neighborhood names several of them.
+
+Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.3, Eq. 3.8 to 3.12.
+Each round:
+    1. mean of each class over the reference rows, nearest mean of each pool row      Eq. 3.8
+    2. keep (confine) the pool rows near their mean                                   Eq. 3.9
+    3. weigh the reference rows by their rank of nearness to each of these            Eq. 3.10
+    4. soft label = weight of each class, and its entropy                             Eq. 3.11, 3.12
+    5. take the rows of largest entropy whose soft label names the nearest class
+Rounds and shares of the classes: ``label_search.py``.
+Departures: the radius, which is not given, follows from the count; a row counts only if both equations name the same
+class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.methods.few_labels.nearest_centroid import (
+    BLOCK_ROWS,
+    FeatureNorm,
+    Rows,
+    class_means,
+    distances_between,
+    mean_distances,
+    rounded,
+    spread_warnings,
+)
+from labelkit.methods.few_labels.pseudo_label_selection import (
+    Candidates,
+    ClassReport,
+    Count,
+    Discovery,
+    Labels,
+    Round,
+    SearchOptions,
+    capped,
+    check_cap,
+    check_choice,
+    check_factor,
+    extent,
+    search,
+)
+
+Reference = Literal["original", "all"]
+LabelRule = Literal["agree", "vote", "center"]
+Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
+Delta = tuple[Literal["quantile", "absolute"], float]
+
+# Distances to the reference rows per temporary block: 32 MB in float64.
+_BLOCK_NUMBERS = 1 << 22
+
+
+@dataclass(frozen=True)
+class CriticalReport(ClassReport):
+    """What one round found of one class.
+
+    Attributes:
+        confined: candidates within the radius.
+        disagreeing: of these, rows whose soft label is largest for another class; ``agree`` leaves them out.
+        radius: largest distance of the confined; NaN without any.
+        lowest_entropy: of the rows taken, in bits; NaN without any.
+        highest_entropy: likewise.
+    """
+
+    confined: int
+    disagreeing: int
+    radius: float
+    lowest_entropy: float
+    highest_entropy: float
+
+
+@dataclass(frozen=True)
+class CriticalDiscovery(Discovery):
+    """Rows that were given a label, with what their neighborhood says.
+
+    Attributes:
+        per_class: of each round and class that has labels.
+        soft: (s, c) float32 weight of each class (Eq. 3.11), rows sum to 1.
+        entropy: (s,) float64 of these, in bits.
+    """
+
+    per_class: tuple[CriticalReport, ...]
+    soft: NDArray[np.float32]
+    entropy: NDArray[np.float64]
+
+    @property
+    def disagreement(self) -> float:
+        """Share of the confined rows whose soft label and nearest mean name different classes; NaN without any."""
+        confined = sum(report.confined for report in self.per_class)
+        return sum(report.disagreeing for report in self.per_class) / confined if confined else float("nan")
+
+
+def discover_critical(
+    features: ArrayLike,
+    labels: ArrayLike,
+    count: Count,
+    rounds: int = 1,
+    *,
+    reference: Reference = "original",
+    delta: Delta | None = None,
+    beta: float | None = None,
+    label_rule: LabelRule = "agree",
+    criterion: Criterion = "max_entropy",
+    confine: bool = True,
+    confine_factor: int = 10,
+    confine_cap: float = 0.25,
+    feature_norm: FeatureNorm = "none",
+    **options: Unpack[SearchOptions],
+) -> CriticalDiscovery:
+    """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
+
+    Args:
+        features: (n, d) numbers.
+        labels: (n,) integers, class or -1 = unlabeled; given ones and those found earlier.
+        count: rows to find in each round, or ``double``.
+        rounds: >= 1.
+        reference: rows that means and soft labels come from: ``original`` (the equations) or ``all``, those found too.
+        delta: radius: ``("absolute", v)`` (Eq. 3.9), ``("quantile", q)`` of the distances of the pool; ``None``: the
+            nearest ``confine_factor`` times as many rows as are wanted, but at most ``confine_cap`` of the candidates
+            (and not less than what is wanted), for each class by itself if balanced.
+        beta: of the weights ``beta / (beta + rank / reference rows)``, > 0; ``None``: 1 / number of classes with
+            labels, which gives half weight where as many rows are nearer as a class has.
+        label_rule: ``agree``: only rows whose soft label is largest for the class of the nearest mean; ``vote``: the
+            largest; ``center``: the nearest mean.
+        criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
+        confine: ``False``: any distance.
+        confine_factor: >= 1.
+        confine_cap: in (0, 1].
+        feature_norm: ``l2`` scales rows to length 1 first.
+        options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+
+    Returns:
+        The rows with labels, distances to the nearest mean, soft labels and entropies.
+
+    Raises:
+        ValueError: an argument that cannot be used, with the first row at fault.
+    """
+    rows = Rows(features, feature_norm=feature_norm)
+    critical = _Critical(rows, reference, delta, beta, label_rule, criterion, confine, confine_factor, confine_cap)
+    return search(critical, len(rows), labels, count, rounds, **options)
+
+
+def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
+    """Weight of each rank from 1, ``beta / (beta + rank / num_reference)`` (Eq. 3.10), (num_reference,) float64."""
+    ranks = np.arange(1, num_reference + 1) / num_reference
+    return np.asarray(beta / (beta + ranks))
+
+
+def soft_labels(
+    rows: Rows, asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
+) -> NDArray[np.float64]:
+    """Weight of each class among the reference rows (Eq. 3.11).
+
+    Args:
+        rows: (n, d).
+        asked: (m,) rows to judge.
+        labels: (n,) class of the reference rows, -1 elsewhere.
+        num_classes: c.
+        beta: of the weights.
+        scale: distances over this are rounded to rank by; ties to the lowest row.
+
+    Returns:
+        (m, c) float64, rows sum to 1.
+    """
+    references = np.flatnonzero(labels >= 0)
+    held = rows.take(references)
+    one_hot = np.zeros((len(references), num_classes))
+    one_hot[np.arange(len(references)), labels[references]] = 1
+    weights = rank_weights(len(references), beta)
+    soft = np.empty((len(asked), num_classes))
+    size = max(1, min(BLOCK_ROWS // 4, _BLOCK_NUMBERS // max(1, len(references))))
+    for start in range(0, len(asked), size):
+        block = slice(start, start + size)
+        order = np.argsort(rounded(distances_between(rows.take(asked[block]), held) / scale), axis=1, kind="stable")
+        weight = np.empty(order.shape)
+        np.put_along_axis(weight, order, np.broadcast_to(weights, order.shape), axis=1)
+        soft[block] = weight @ one_hot
+    soft /= weights.sum()
+    return soft
+
+
+def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Entropy of each row of (m, c) probabilities in bits (Eq. 3.12), (m,); 0 log 0 is 0."""
+    logs = np.log2(soft, out=np.zeros_like(soft), where=soft > 0)
+    return np.asarray(-(soft * logs).sum(axis=1))
+
+
+def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Class of the largest weight; of equal ones the nearest mean's, else the lowest."""
+    weights = rounded(soft)
+    every = np.arange(len(soft))
+    is_nearest = weights[every, nearest] == weights.max(axis=1)
+    return np.where(is_nearest, nearest, weights.argmax(axis=1)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Critical:
+    """The score; see :func:`discover_critical`."""
+
+    rows: Rows
+    reference: Reference
+    delta: Delta | None
+    beta: float | None
+    label_rule: LabelRule
+    criterion: Criterion
+    confine: bool
+    confine_factor: int
+    confine_cap: float
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_choice("reference", self.reference, ("original", "all"))
+        if self.delta is not None:
+            kind, value = self.delta
+            if kind not in ("quantile", "absolute"):
+                raise ValueError(f"delta must be a quantile or absolute, got {self.delta!r}")
+            if not 0 <= value or (kind == "quantile" and value > 1):
+                raise ValueError(f"delta must be >= 0, a quantile at most 1, got {self.delta!r}")
+        if self.beta is not None and not 0 < self.beta < np.inf:
+            raise ValueError(f"beta must be > 0, got {self.beta}")
+        check_choice("label_rule", self.label_rule, ("agree", "vote", "center"))
+        check_choice("criterion", self.criterion, ("max_entropy", "min_entropy", "min_distance"))
+        check_factor("confine_factor", self.confine_factor)
+        check_cap("confine_cap", self.confine_cap)
+
+    def __call__(self, turn: Round) -> CriticalDiscovery:
+        known, warnings = turn.known, [*spread_warnings([self.rows])]
+        referred = known.original if self.reference == "original" else known.current
+        candidates = turn.candidates(*self._nearest_means(referred, known))
+        confined = np.concatenate(self._confined(candidates))
+        beta = 1 / len(known.present) if self.beta is None else self.beta
+        soft = soft_labels(self.rows, known.pool[confined], referred, known.num_classes, beta, candidates.scale)
+        entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
+        voted = _largest(soft, nearest)
+        if len(np.unique(rounded(entropy))) == 1 < len(confined) and self.criterion != "min_distance":
+            warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
+        by_entropy = {"max_entropy": -rounded(entropy), "min_entropy": rounded(entropy)}
+        first = by_entropy.get(self.criterion, np.zeros(len(confined)))
+        ranking = np.lexsort((known.pool[confined], candidates.keys[confined], first))
+        if self.label_rule == "agree":
+            ranking = ranking[(voted == nearest)[ranking]]
+        mine = (
+            [ranking]
+            if turn.shares is None
+            else [ranking[nearest[ranking] == label] for label in range(known.num_classes)]
+        )
+        chosen = [group[:want] for group, want in zip(mine, candidates.wants, strict=True)]
+        picked = np.concatenate(chosen)
+        found = turn.table(
+            candidates,
+            [confined[group] for group in chosen],
+            [first[picked], candidates.keys[confined[picked]]],
+            labels=(voted if self.label_rule == "vote" else nearest)[picked],
+            warnings=warnings,
+        )
+        reports = []
+        for report in found.per_class:
+            inside = nearest == report.label
+            low, high = extent(entropy[picked[inside[picked]]])
+            reports.append(
+                CriticalReport(
+                    **vars(report),
+                    confined=int(inside.sum()),
+                    disagreeing=int((inside & (voted != nearest)).sum()),
+                    radius=extent(candidates.distance[confined[inside]])[1],
+                    lowest_entropy=low,
+                    highest_entropy=high,
+                )
+            )
+        told = {**vars(found), "per_class": tuple(reports)}
+        return CriticalDiscovery(**told, soft=soft[picked].astype(np.float32), entropy=entropy[picked])
+
+    def _confined(self, candidates: Candidates) -> list[NDArray[np.int64]]:
+        """Return the places of each group that are near enough (Eq. 3.9)."""
+        if not self.confine:
+            return candidates.groups
+        if self.delta is None:
+            return [
+                group[: min(self.confine_factor * want, max(want, capped(self.confine_cap, len(group))))]
+                for group, want in zip(candidates.groups, candidates.wants, strict=True)
+            ]
+        kind, radius = self.delta
+        if kind == "quantile":
+            radius = float(np.quantile(candidates.distance, radius)) if len(candidates.order) else 0.0
+        return [group[candidates.keys[group] <= round(radius / candidates.scale, 9)] for group in candidates.groups]
+
+    def _nearest_means(
+        self, referred: NDArray[np.int64], known: Labels
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Distance of each pool row to the nearest class mean, and the class."""
+        means = class_means(self.rows, referred, known.num_classes)
+        distance, nearest = np.empty(len(known.pool)), np.empty(len(known.pool), dtype=np.int64)
+        for start in range(0, len(known.pool), BLOCK_ROWS):
+            block = slice(start, start + BLOCK_ROWS)
+            distances = mean_distances(self.rows.take(known.pool[block]), means)
+            distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
+        return distance, nearest

@@ -1,0 +1,174 @@
+"""Options of snowball: the set of labels doubles, again and again."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.methods.few_labels.options import (
+    FreeMatchOptions,
+    MeanTeacherOptions,
+    MixMatchOptions,
+    TwoStreamTrainConfig,
+)
+from labelkit.methods.few_labels.search_options import ConfidentSearchOptions, GrowthOptions
+from labelkit.options.embeddings import RowOptions
+
+_GROWTH: JsonDict = {"panel": "Growth"}
+_DISCOVERY: JsonDict = {"panel": "Discovery"}
+_STOP: JsonDict = {"panel": "Stop"}
+_LOSS: JsonDict = {"panel": "Loss"}
+_AVERAGES: JsonDict = {"panel": "Averaged networks"}
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+
+
+class SnowballConfig(
+    RowOptions,
+    TwoStreamTrainConfig,
+    MeanTeacherOptions,
+    MixMatchOptions,
+    FreeMatchOptions,
+    ConfidentSearchOptions,
+    GrowthOptions,
+):
+    """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "snowball")
+
+    steps: int = Field(
+        150_000,
+        ge=1,
+        description="Updates of the first phase, on the given labels.",
+        json_schema_extra={"panel": "Optimization"},
+    )
+    later_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Updates of each later phase; default: a third of --steps (ours; not published).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    later_lr_ratio: float = Field(
+        0.5,
+        gt=0,
+        description="Highest learning rate of later phases over that of the first (ours; not published).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+
+    trainer: Literal["mean-teacher", "mixmatch", "freematch"] = Field(
+        "mean-teacher",
+        description="How the student learns in each phase; options of the others have no effect. FixMatch is freematch "
+        "with --fixed-threshold 0.95. Under mixmatch and freematch, --dropout 0 suits convnet13.",
+        json_schema_extra=_LOSS,
+    )
+    master_on: Literal["labeled", "all"] = Field(
+        "labeled",
+        description="Images on which the student is to agree with the master (Eq. 2.7: the labeled ones).",
+        json_schema_extra=_LOSS,
+    )
+    anchor_fraction: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of a batch's labeled images that is always drawn from the given labels. Discovered "
+        "labels may be wrong.",
+        json_schema_extra=_LOSS,
+    )
+    master: bool = Field(
+        True,
+        description="Form a master, the average of the teacher, after the first discovery. Otherwise the teacher "
+        "discovers and is judged (arm B of the ablation).",
+        json_schema_extra=_AVERAGES,
+    )
+    master_decay: float = Field(
+        0.999, ge=0, lt=1, description="Decay of the master's weights (beta).", json_schema_extra=_AVERAGES
+    )
+
+    cap: float = Field(
+        16.0,
+        ge=1,
+        description="Most labels, as a multiple of the given ones; 1: no growth, plain training.",
+        json_schema_extra=_GROWTH,
+    )
+    reinit: Literal["never", "generation"] = Field(
+        "never",
+        description="When to start with a fresh student: never, or in each generation after the first. A fresh "
+        "student remembers no wrong labels.",
+        json_schema_extra=_GROWTH,
+    )
+
+    embed_with: Literal["auto", "student", "teacher", "master", "student-first"] = Field(
+        "auto",
+        description="Network whose features discover. auto: teacher, and master once there is one; student-first: "
+        "student at the first discovery, then master (one reading of the dissertation).",
+        json_schema_extra=_DISCOVERY,
+    )
+    select: Literal["auto", "min", "far", "random", "max"] = Field(
+        "auto",
+        description="Images to take. min: the nearest to a class mean; far: the farthest of a confident set "
+        "(--far-factor); random: any; max: the farthest; auto = far for mixmatch, else min.",
+        json_schema_extra=_DISCOVERY,
+    )
+    score: Literal["distance", "softmax"] = Field(
+        "distance",
+        description="How to measure nearness: by the distance of features to the class mean, or by 1 - largest "
+        "probability.",
+        json_schema_extra=_DISCOVERY,
+    )
+    found_labels: Literal["assigned", "true"] = Field(
+        "assigned",
+        description="Label of an image that was found. true: its hidden one, to see what wrong labels cost "
+        "(Table 2.9); the set must have them.",
+        json_schema_extra={**_DISCOVERY, "before": "assigned"},
+    )
+    fusion_count: int = Field(
+        3,
+        ge=1,
+        description="Networks that --fusion joins: those of the last discoveries.",
+        json_schema_extra=_DISCOVERY,
+    )
+
+    churn: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Smallest share of changed predictions that goes on. A generation ends if fewer changed since "
+        "its last phase, the run if fewer changed since the last generation. 0: never.",
+        json_schema_extra=_STOP,
+    )
+    max_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Stop after this many updates: no phase begins that would take more. Default: no limit.",
+        json_schema_extra=_STOP,
+    )
+
+    @property
+    def phase_steps(self) -> int:
+        """Updates of a later phase."""
+        return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
+
+    @model_validator(mode="after")
+    def _check_growth(self) -> SnowballConfig:
+        if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
+            raise ValueError(
+                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
+            )
+        if self.score == "softmax" and self.feature_norm != "none":
+            raise ValueError("feature_norm has no meaning for score softmax")
+        if self.reinit == "generation" and (self.pretrained or self.weights or self.init_from):
+            raise ValueError("reinit generation starts from random weights, not from given ones")
+        if self.embed_with == "master" and not self.master:
+            raise ValueError("embed_with master needs the master")
+        if self.max_steps is not None and self.max_steps < self.steps:
+            raise ValueError(f"max_steps {self.max_steps} is less than the first phase, steps {self.steps}")
+        return self
+
+    def length(self) -> dict[str, int]:
+        """Return the steps of the first phase, and of later ones if they are their own."""
+        return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer steps, also of later phases and in all."""
+        return super().shortened(fraction) | self._scaled(fraction, "later_steps", "max_steps", least=1)

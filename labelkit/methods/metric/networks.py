@@ -1,0 +1,342 @@
+"""Networks of metric learning.
+
+Channel and spatial gates on feature maps (CBAM); the spatial gate is the attention map of TAC-CCL.
+
+Source: S. Woo et al., "CBAM: Convolutional Block Attention Module" (ECCV 2018) and ``Jongchan/attention-module``.
+
+The network of metric learning: a convolutional backbone, perhaps an assembly or attention, a unit embedding.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.errors import ConfigError
+from labelkit.methods.metric.assembly_network import Assembly, SpatialAssembly
+from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.patch_maps import size_error
+from labelkit.models.seeding import seeded_init
+
+
+class CBAM(nn.Module):
+    """Scale channels, then positions, each by a gate in (0, 1).
+
+    Args:
+        channels: c of the maps.
+        reduction: the channel gate's hidden layer has ``c / reduction`` units.
+        kernel: width of the convolution of the spatial gate, odd.
+
+    Shape:
+        - maps: ``(b, c, h, w)`` float.
+        - returns: maps ``(b, c, h, w)`` and the spatial gate ``(b, h, w)``.
+
+    Raises:
+        ValueError: the hidden layer would have no unit, or an even kernel.
+    """
+
+    def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:
+        super().__init__()
+        hidden = channels // reduction
+        if hidden < 1 or kernel % 2 == 0:
+            raise ValueError(f"{channels} channels, reduction {reduction} and kernel {kernel} make no gate")
+        self.channel_gate = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
+        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
+        self.normalization = nn.BatchNorm2d(1, momentum=0.01)
+
+    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gated maps and the spatial gate."""
+        summary = self.channel_gate(maps.mean(dim=(2, 3))) + self.channel_gate(maps.amax(dim=(2, 3)))
+        maps = maps * torch.sigmoid(summary)[:, :, None, None]
+        both = torch.stack([maps.amax(dim=1), maps.mean(dim=1)], dim=1)
+        gate = torch.sigmoid(self.normalization(self.conv(both)))
+        return maps * gate, gate[:, 0]
+
+
+Pool = Literal["avg", "max", "avg+max"]
+BuildAssembly = Callable[[int, tuple[int, int]], SpatialAssembly]
+BEFORE_POOL = "pool"
+# Moving features about directly before an average changes it by rounding alone; elsewhere by hundredths.
+_NO_EFFECT = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class MetricOutput:
+    """What a batch came to.
+
+    Attributes:
+        maps: (b, f, h, w), the last feature maps, after attention if there is any.
+        features: (b, f), pooled.
+        embeddings: (b, d) float32, unit rows.
+        attention: (b, h, w) in (0, 1), the spatial gate; ``None`` without attention.
+        assembly: how features were moved; ``None`` without an assembly.
+    """
+
+    maps: Tensor
+    features: Tensor
+    embeddings: Tensor
+    attention: Tensor | None
+    assembly: Assembly | None = None
+
+
+class MetricNetwork(BackboneNetwork):
+    """Images to unit embeddings; maps, features and attention on the way.
+
+    Args:
+        backbone: a convolutional one, any name of ``build_backbone``.
+        embed_dim: width of the embedding, d; ``None``, as for rows of a store: the features, without a linear layer.
+        pool: how the positions of the last maps become one vector.
+        attention: put CBAM on the last maps.
+        attention_reduction: width of the maps over the hidden width of its channel gate.
+        freeze_bn: normalization of the backbone uses its running statistics and keeps them; its scale and shift are
+            trained. Attention's is never frozen.
+        seed: of all initial values.
+        options: see `BackboneOptions`.
+
+    Raises:
+        ConfigError: a backbone without feature maps.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        *,
+        embed_dim: int | None,
+        pool: Pool = "avg",
+        attention: bool = False,
+        attention_reduction: int = 16,
+        freeze_bn: bool = False,
+        seed: int = 0,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(backbone, seed=seed, **options)
+        self.pool: Pool = pool
+        self.freeze_bn = freeze_bn
+        self._of_rows = options.get("rows") is not None
+        #: (f, h, w) of the last maps; a row of a store is one position
+        self.map_shape = (self.backbone.info.feature_dim, 1, 1) if self._of_rows else self._look_at_maps()
+        width = self.map_shape[0]
+        self.layer = "backbone" if embed_dim is None else "projection"
+        self._dim = width if embed_dim is None else embed_dim
+        self.projection: nn.Module = nn.Identity()
+        if embed_dim is not None:
+            with seeded_init(seed + 1):
+                linear = nn.Linear(width, embed_dim)
+                nn.init.kaiming_normal_(linear.weight, mode="fan_out")
+                nn.init.zeros_(linear.bias)
+            self.projection = linear
+        self.assembly: SpatialAssembly | None = None
+        self._seen: Assembly | None = None
+        self.attention: CBAM | None = None
+        if attention:
+            with seeded_init(seed + 2):
+                self.attention = CBAM(width, attention_reduction)
+
+    @torch.no_grad()
+    def _look_at_maps(self) -> tuple[int, int, int]:
+        """Shape of the maps of one image, tried out."""
+        info, was_training = self.backbone.info, self.backbone.training
+        self.backbone.eval()
+        maps = self._maps(torch.zeros(1, info.in_channels, info.image_size, info.image_size))
+        self.backbone.train(was_training)
+        if maps.ndim != 4:
+            raise ConfigError(
+                "--backbone",
+                f"{info.name} has no feature maps (its features have shape {tuple(maps.shape[1:])} for each image)",
+                "Choose a convolutional network, e.g. resnet18, googlenet or smallcnn.",
+            )
+        return maps.shape[1], maps.shape[2], maps.shape[3]
+
+    def insert_assembly(self, before: str, build: BuildAssembly) -> None:
+        """Move features about before a stage of the backbone.
+
+        Args:
+            before: name of the stage, e.g. ``layer4``; or ``pool``, which is refused unless nothing moves.
+            build: channels and grid of the maps there to a module; its random numbers are the caller's business.
+
+        Raises:
+            ConfigError: there is no such stage, it has no maps before it, or what follows does not see where features
+                are, so that an assembly would do nothing.
+        """
+        stages = dict(self.backbone.net.named_modules())
+        stages.pop("", None)
+        if before != BEFORE_POOL and before not in stages:
+            names = [name for name, _ in self.backbone.net.named_children()]
+            near = difflib.get_close_matches(before, stages, n=3, cutoff=0.5)
+            raise ConfigError(
+                "--san-before",
+                f"{self.backbone.info.name} has no stage {before!r}",
+                f"{f'Did you mean {near[0]}? ' if near else ''}Its stages: {', '.join(names)}; and parts of them.",
+            )
+        frozen = () if self.backbone.frozen is None else self.backbone.frozen.names
+        if any(before == name or before.startswith(f"{name}.") for name in frozen):
+            raise ConfigError(
+                f"--san-before {before}",
+                f"this stage is frozen; frozen are {', '.join(frozen)}",
+                "Name a later stage, or lower --freeze-stages.",
+            )
+        channels, height, width = self._shape_before(before)
+        assembly = build(channels, (height, width))
+        if assembly.kind != "identity":
+            self._check_effect(before)
+        self.assembly = assembly
+        self._assemble_before = before
+        if before != BEFORE_POOL:
+            stages[before].register_forward_pre_hook(self._assemble)
+
+    def _assemble(self, stage: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        assert self.assembly is not None
+        if self.assembly.bypassed:
+            return None
+        moved, self._seen = self.assembly(inputs[0])
+        return (moved, *inputs[1:])
+
+    @contextmanager
+    def without_assembly(self) -> Iterator[None]:
+        """Leave features where they are, to see what the assembly does."""
+        assert self.assembly is not None
+        self.assembly.bypassed = True
+        try:
+            yield
+        finally:
+            self.assembly.bypassed = False
+
+    def _shape_before(self, before: str) -> tuple[int, int, int]:
+        """Shape of the maps that a stage gets."""
+        if before == BEFORE_POOL:
+            return self.map_shape
+        found: list[tuple[int, ...]] = []
+
+        def noted(maps: Tensor) -> Tensor:
+            found.append(tuple(maps.shape))
+            return maps
+
+        self._look(before, noted)
+        if len(found) != 1 or len(found[0]) != 4:
+            raise ConfigError(
+                "--san-before",
+                f"{before} of {self.backbone.info.name} has no feature maps before it that are used once",
+                "Name a stage that images pass through as maps, e.g. layer4 of resnet18.",
+            )
+        return found[0][1], found[0][2], found[0][3]
+
+    def _check_effect(self, before: str) -> None:
+        """Refuse a place after which positions no longer matter."""
+
+        def moved(maps: Tensor) -> Tensor:
+            n = maps.shape[2] * maps.shape[3]
+            order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+            if bool((order == torch.arange(n)).all()):
+                order = order.flip(0)
+            return maps.flatten(2)[:, :, order].reshape(maps.shape)
+
+        plain, other = self._look(before, lambda maps: maps), self._look(before, moved)
+        if float((plain - other).norm(dim=1).max()) < _NO_EFFECT:
+            raise ConfigError(
+                "--san-before",
+                f"after {before} of {self.backbone.info.name} nothing sees where features are: an average over "
+                "positions follows, which cancels any assembly",
+                "Name an earlier stage, with a convolution wider than 1x1 or a strided pool after it.",
+            )
+
+    @torch.no_grad()
+    def _look(self, before: str, change: Callable[[Tensor], Tensor]) -> Tensor:
+        """Unit features (2, f) of two images of noise with the maps before a stage changed."""
+        info, was_training = self.backbone.info, self.backbone.training
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(2, info.in_channels, info.image_size, info.image_size, generator=generator)
+        self.backbone.eval()
+        if before == BEFORE_POOL:
+            maps = change(self._maps(images))
+        else:
+            stage = self.backbone.net.get_submodule(before)
+            hook = stage.register_forward_pre_hook(
+                lambda module, inputs: (change(inputs[0]), *inputs[1:]) if isinstance(inputs[0], Tensor) else None
+            )
+            maps = self._maps(images)
+            hook.remove()
+        self.backbone.train(was_training)
+        return F.normalize(self.pooled(maps), dim=1)
+
+    def train(self, mode: bool = True) -> MetricNetwork:
+        """Set the mode; frozen normalization stays in evaluation mode."""
+        super().train(mode)
+        if self.freeze_bn:
+            for layer in self.backbone.modules():
+                if isinstance(layer, _BatchNorm):
+                    layer.eval()
+        return self
+
+    @property
+    def embed_dim(self) -> int:
+        """Width of the embedding."""
+        return self._dim
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The unit embedding."""
+        return {"name": self.backbone.info.name, "layer": self.layer, "pooling": self.pool}
+
+    def new_modules(self) -> list[nn.Module]:
+        """Embedding and attention, which start from random values even if the backbone does not."""
+        found: list[nn.Module] = [] if self.layer == "backbone" else [self.projection]
+        return found if self.attention is None else [*found, self.attention]
+
+    def _maps(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.backbone.forward_features(images)
+        return maps[:, :, None, None] if self._of_rows else maps
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        """Maps (b, f, h, w) to features (b, f)."""
+        average, largest = maps.mean(dim=(2, 3)), maps.amax(dim=(2, 3))
+        return {"avg": average, "max": largest, "avg+max": average + largest}[self.pool]
+
+    def forward(self, images: Tensor) -> MetricOutput:
+        """Images (b, c, h, w) to all that there is."""
+        self._seen = None
+        maps, gate = self._maps(images), None
+        if self.assembly is not None and self._assemble_before == BEFORE_POOL:
+            maps = (self._assemble(self, (maps,)) or (maps,))[0]
+        # not kept: the graph of the batch hangs on it
+        seen, self._seen = self._seen, None
+        if self.attention is not None:
+            maps, gate = self.attention(maps)
+        features = self.pooled(maps)
+        projected = self.projection(features)
+        with without_autocast(projected):
+            return MetricOutput(maps, features, F.normalize(promote(projected), dim=1), gate, seen)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Unit embeddings (b, d)."""
+        return self.forward(images).embeddings
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Last maps (b, rows, cols, f), after assembly and attention: what is pooled."""
+        side = self.backbone.info.image_size
+        if self.assembly is not None and tuple(images.shape[-2:]) != (side, side):
+            problem = f"are not the {side} x {side} that features were moved about in"
+            raise size_error(self.backbone.info.name, images, problem)
+        return self.forward(images).maps.permute(0, 2, 3, 1)
+
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit embeddings and last maps, in one pass."""
+        output = self.forward(images)
+        return output.embeddings, output.maps.permute(0, 2, 3, 1)
+
+    @property
+    def patch_identity(self) -> dict[str, str]:
+        """The last maps."""
+        return {"name": self.backbone.info.name, "layer": "maps"}
+
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled features (b, f) of unit length, which first clusterings start from."""
+        return F.normalize(promote(self.forward(images).features), dim=1)

@@ -1,0 +1,162 @@
+"""Options of TAC-CCL: metric learning without labels, by clusters and by attention that moves with the image."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.methods.metric.options import MetricLearningConfig
+from labelkit.options.base import with_default
+
+_DATA: JsonDict = {"panel": "Data"}
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_MODEL: JsonDict = {"panel": "Model"}
+_MEMORY: JsonDict = {"panel": "Memory"}
+_CENTERS: JsonDict = {"panel": "Contrastive clustering"}
+_ATTENTION: JsonDict = {"panel": "Transformed attention"}
+_MATCHES: JsonDict = {"panel": "Matching images"}
+
+
+class TACCCLConfig(MetricLearningConfig):
+    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
+    #: What may happen to the second view is `labelkit.data.views.pairs.PairTransform`'s.
+    constants: ClassVar[Mapping[str, object]] = {
+        **MetricLearningConfig.constants,
+        "transforms": ("crop", "rotation", "zoom", "perspective"),
+        "pair_crop_area": (0.36, 1.0),
+        "pair_rotation_degrees": 30.0,
+        "pair_zoom": (0.7, 1.4),
+        "pair_perspective": 0.3,
+        "pair_mirror": 0.5,
+    }
+    #: What a user gives to train without a memory.
+    without_memory: ClassVar[str] = "--no-memory"
+
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+        "none",
+        description="Which labels may be used; this method uses none.",
+        json_schema_extra=_DATA,
+    )
+    attention: bool = Field(
+        True,
+        description="CBAM on the last feature maps; its spatial gate is the attention map.",
+        json_schema_extra=_MODEL,
+    )
+    clip_grad_norm: float | None = Field(
+        10.0, gt=0, description="Largest length of the gradient; none: no limit.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
+    lr_drop_epochs: tuple[int, ...] = with_default(MetricLearningConfig, "lr_drop_epochs", (36,))
+
+    memory: bool = Field(
+        True,
+        description="Compare a batch with earlier embeddings of all images, not with itself.",
+        json_schema_extra=_MEMORY,
+    )
+    memory_size: int | None = Field(
+        None, ge=2, description="Embeddings to keep. Default: the number of images.", json_schema_extra=_MEMORY
+    )
+    memory_mode: Literal["replace", "add"] = Field(
+        "replace",
+        description="The loss over the memory replaces that of the batch, or is added to it (XBM's code).",
+        json_schema_extra=_MEMORY,
+    )
+    memory_refill: bool = Field(
+        True, description="Fill the memory with fresh embeddings at every clustering.", json_schema_extra=_MEMORY
+    )
+    memory_warmup_steps: int | None = Field(
+        None,
+        ge=0,
+        description="Without --memory-refill: steps before the memory is used; default: one epoch.",
+        json_schema_extra=_MEMORY,
+    )
+
+    ccl: bool = Field(True, description="Use the contrastive clustering loss.", json_schema_extra=_CENTERS)
+    ccl_weight: float = Field(
+        0.1,
+        gt=0,
+        description="Weight of the contrastive clustering loss (ours; the paper gives none).",
+        json_schema_extra=_CENTERS,
+    )
+    ccl_positive: Literal["nearest", "assigned"] = Field(
+        "nearest",
+        description="Which center pulls: the nearest (the paper), or that of the image's cluster.",
+        json_schema_extra=_CENTERS,
+    )
+    ccl_start_epoch: int = Field(0, ge=0, description="First epoch with this loss.", json_schema_extra=_CENTERS)
+
+    tac: bool = Field(
+        True,
+        description="Train on a second, transformed view too: attention consistency and feature similarity.",
+        json_schema_extra=_ATTENTION,
+    )
+    tac_weight: float = Field(
+        1.0, ge=0, description="Weight of the attention loss (ours).", json_schema_extra=_ATTENTION
+    )
+    feature_weight: float = Field(
+        0.1,
+        ge=0,
+        description="Weight of the feature similarity; large ones collapse (ours).",
+        json_schema_extra=_ATTENTION,
+    )
+    tac_reduction: Literal["mean", "sum"] = Field(
+        "mean", description="Attention loss over the cells of a map; sum is the paper's.", json_schema_extra=_ATTENTION
+    )
+    tac_both: bool = Field(
+        False, description="Compare in both directions; helps with strong crops.", json_schema_extra=_ATTENTION
+    )
+    ms_both: bool = Field(False, description="The pair loss sees second views too.", json_schema_extra=_ATTENTION)
+
+    matches: Path | None = Field(
+        None,
+        description="Pairs of images found by `labelkit match`: second views may show the partner.",
+        json_schema_extra=_MATCHES,
+    )
+    match_share: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="How often an image with a partner in its cluster is shown with it (ours).",
+        json_schema_extra=_MATCHES,
+    )
+    match_align: Literal["homography", "none"] = Field(
+        "homography",
+        description="Compare attention at places that match, or at equal places of both views (the paper's Eq. 4.6 as "
+        "printed).",
+        json_schema_extra=_MATCHES,
+    )
+    match_mask: Literal["clip", "sum"] = Field(
+        "clip",
+        description="Weight of a place near keypoints: at most 1, or the sum over them (the paper's).",
+        json_schema_extra=_MATCHES,
+    )
+    match_sigma: float = Field(
+        1.0,
+        gt=0,
+        description="How far a keypoint reaches, in cells of the attention map (ours).",
+        json_schema_extra=_MATCHES,
+    )
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> TACCCLConfig:
+        if self.tac and not self.attention:
+            raise ValueError("tac needs attention; pass --no-tac too")
+        if self.matches is not None and not self.tac:
+            raise ValueError("matches are used by tac, which is off")
+        if self.ms_both and not self.tac:
+            raise ValueError("ms_both needs second views, which tac makes")
+        if self.tac and self.tac_weight == 0 and self.feature_weight == 0 and not self.ms_both:
+            raise ValueError("tac makes second views that no loss uses: tac_weight and feature_weight are 0")
+        if self.memory and self.memory_size is not None and self.memory_size < self.batch_size:
+            raise ValueError(f"memory_size {self.memory_size} is smaller than batch_size {self.batch_size}")
+        return self
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, and an earlier start of what waits."""
+        return super().shortened(fraction) | self._scaled(fraction, "ccl_start_epoch", "memory_warmup_steps", least=0)

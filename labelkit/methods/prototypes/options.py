@@ -1,0 +1,206 @@
+"""Options of softmax and DL2PA.
+
+What classifiers share that are trained with the label of every image.
+
+Options of DL2PA: fixed prototypes on the sphere, assigned to classes anew during training.
+
+Options of the learned softmax classifier (the paper's PSC), the baseline of DL2PA.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.backbone import BackboneTrainConfig
+from labelkit.options.base import with_default
+from labelkit.options.embeddings import RowOptions
+from labelkit.options.freezing import FreezeOptions
+from labelkit.options.prototypes import SHARPEST_T
+
+_DATA: JsonDict = {"panel": "Data"}
+_MODEL: JsonDict = {"panel": "Model"}
+_LOSS: JsonDict = {"panel": "Loss"}
+_VIEWS: JsonDict = {"panel": "Views"}
+
+
+class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
+    """Embedding, long-tail options and views of a classifier."""
+
+    own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
+
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+        "given",
+        description="Which labels may be used. given: all that there are; images without one are left out of training. "
+        "The other rules as for category discovery.",
+        json_schema_extra=_DATA,
+    )
+    num_classes: int | None = Field(
+        None,
+        ge=2,
+        description="Classes of the classifier; default: those of the data, also if no image of one can be used.",
+        json_schema_extra=_DATA,
+    )
+
+    embed_dim: int | None = Field(
+        None,
+        ge=2,
+        description="Width of the embedding, d: a linear layer on the backbone's features; default: these as they are.",
+        json_schema_extra=_MODEL,
+    )
+    embedding_bn: bool = Field(
+        False, description="Batch normalization of the embedding (long-tail recipe).", json_schema_extra=_MODEL
+    )
+
+    class_weights: Literal["none", "batch", "global"] = Field(
+        "none",
+        description="Weigh images so that classes count alike: within each batch (released code), or over the set.",
+        json_schema_extra=_LOSS,
+    )
+    mixup_alpha: float = Field(
+        0.0,
+        ge=0,
+        description="Mix pairs of images with a share drawn from Beta(alpha, alpha), once a step; 0: do not.",
+        json_schema_extra=_LOSS,
+    )
+
+    augmentation: Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"] = Field(
+        "imagenet",
+        description="Training view. crop-flip: shift by up to 4 pixels, mirror; imagenet: a random box, mirror; "
+        "imagenet-jitter: also jitter of 0.4; digits: zoom, rotation, shift. Sets that lose their sense in a mirror "
+        "are not mirrored.",
+        json_schema_extra=_VIEWS,
+    )
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Always."""
+        return True
+
+
+_PROTOTYPES: JsonDict = {"panel": "Prototypes"}
+_ASSIGNMENT: JsonDict = {"panel": "Assignment"}
+
+
+class DL2PAConfig(RowOptions, SupervisedTrainConfig):
+    """``labelkit train dl2pa``; defaults are those of the released code for CIFAR-100."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
+
+    epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
+
+    prototypes: Literal["uniform", "simplex", "hpn", "words"] = Field(
+        "uniform",
+        description="uniform: spread over the sphere for any number of classes; simplex: all pairs alike (ETF), for "
+        "d >= classes - 1. `labelkit prototypes` shows them. Rivals of the paper, with --no-reassign: hpn: each pushed "
+        "from its nearest other (hyperspherical prototype networks), and in the order of --class-vectors if these are "
+        "given; words: those of --class-vectors.",
+        json_schema_extra=_PROTOTYPES,
+    )
+    class_vectors: Path | None = Field(
+        None,
+        description="With --prototypes words or hpn: text file of word2vec or GloVe, in each line a class name (_ for "
+        "a space) and its numbers. As prototypes, those of more than d numbers are cut to their principal directions.",
+        json_schema_extra={**_PROTOTYPES, "before": None},
+    )
+    prototype_seed: int = Field(
+        0, ge=0, description="Seed of the prototypes; apart from --seed.", json_schema_extra=_PROTOTYPES
+    )
+    prototypes_from: Path | None = Field(
+        None,
+        description="Take the prototypes of this file of `labelkit prototypes`, or the directions that this run of "
+        "`train softmax` learned.",
+        json_schema_extra=_PROTOTYPES,
+    )
+
+    sharpest_t: float | None = Field(
+        SHARPEST_T,
+        gt=0,
+        le=1e9,
+        description="Sharpen the loss of the prototypes step by step up to this value, until the largest cosine "
+        "counts. none: minimize the paper's loss (Eq. 5) itself, also where opposite pairs are the widest spread.",
+        json_schema_extra={**_PROTOTYPES, "before": SHARPEST_T},
+    )
+
+    reassign: bool = Field(
+        True,
+        description="Assign classes to prototypes anew during training. Otherwise each class keeps its first "
+        "prototype.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+    updates_per_epoch: float = Field(
+        1.0,
+        gt=0,
+        description="Assignments per epoch, tau' of the paper's Fig. 3b: 10 = ten times an epoch, 0.1 = every tenth "
+        "epoch.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+    freeze_after: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="No new assignment after this share of the epochs; default: to the end.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+    initial_assignment: Literal["identity", "random"] = Field(
+        "identity",
+        description="Assignment to start with; random is drawn by --seed.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+    class_mean_decay: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Weight of the past in a class mean (alpha). The released code "
+        "means 0.9, but its update amounts to 0.95.",
+        json_schema_extra=_ASSIGNMENT,
+    )
+
+    loss: Literal["inner-product", "cross-entropy"] = Field(
+        "inner-product",
+        description="inner-product: (1 - cosine)^2 with the own prototype; cross-entropy: softmax over the inner "
+        "products with all prototypes.",
+        json_schema_extra=_LOSS,
+    )
+    reduction: Literal["sum", "half-mean"] = Field(
+        "half-mean",
+        description="inner-product over a batch. sum: of the released code for balanced data; half-mean: of the paper. "
+        "The learning rate depends on it.",
+        json_schema_extra=_LOSS,
+    )
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> DL2PAConfig:
+        if self.reduction == "sum" and self.loss != "inner-product":
+            raise ValueError("reduction sum goes with loss inner-product")
+        if self.prototypes_from is not None and self.prototypes != "uniform":
+            raise ValueError("prototypes and prototypes_from exclude each other")
+        if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
+            raise ValueError("sharpest_t is of prototypes uniform that are made now")
+        if self.prototypes != "hpn" and (self.class_vectors is not None) != (self.prototypes == "words"):
+            raise ValueError("prototypes words and class_vectors go together; prototypes hpn may have them")
+        return self
+
+
+class SoftmaxConfig(RowOptions, SupervisedTrainConfig):
+    """``labelkit train softmax``."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "softmax")
+
+    epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
+    uniformity_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the uniformity loss on the directions of the classifier (Table 8: 0.01).",
+        json_schema_extra=_LOSS,
+    )
+    cosine_scale: float | None = Field(
+        None,
+        gt=0,
+        description="Factor that turns cosines of embeddings and class vectors into logits. Default: a plain "
+        "linear layer.",
+        json_schema_extra=_LOSS,
+    )

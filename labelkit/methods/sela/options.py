@@ -1,0 +1,145 @@
+"""Options of SeLa: self-labelling by balanced optimal transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import option, with_default
+from labelkit.options.embeddings import RowOptions
+from labelkit.options.freezing import FreezeOptions
+from labelkit.options.representation import RepresentationTrainConfig
+
+_LABELS: JsonDict = {"panel": "Self-labelling"}
+_PASS: JsonDict = {"panel": "Label pass"}
+_SOLVER: JsonDict = {"panel": "Solver"}
+_VIEWS: JsonDict = {"panel": "Views"}
+_ROTATION: JsonDict = {"panel": "Second stage"}
+
+
+class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
+    """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "sela")
+    constants: ClassVar[Mapping[str, object]] = {"solver": "auto", "solver_stop": "marginal", "solver_memory_gib": None}
+    # heads have no batch normalization
+    row_refuses: ClassVar[tuple[str, ...]] = ("rotation", "label_pass_bn")
+
+    labels: Path | None = Field(
+        None,
+        description="Labels that judge the run; training uses none. A CSV "
+        "with a column of paths and one of labels; or a result of `labelkit label`, by its name or, of another store, "
+        "as OTHER.h5.results/NAME.h5. Default: those of the store, or of the images.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+
+    epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)
+
+    num_heads: int = Field(10, ge=1, description="Independent clusterings on one backbone.", json_schema_extra=_LABELS)
+    num_clusters: tuple[int, ...] = Field(
+        (3000,), description="Clusters of each head, or one number for all.", json_schema_extra=_LABELS
+    )
+    lam: float = Field(
+        25.0,
+        gt=0,
+        description="Weight of the assignment against its entropy (lambda); tied to the scale of the logits.",
+        json_schema_extra=_LABELS,
+    )
+    prior: str = Field(
+        "uniform",
+        description="Shares of the clusters: uniform, zipf:A (share of the y-th proportional to y^-A), or a file of "
+        "numbers (.npy, or text). Larger shares go to the clusters that are larger at the first optimization.",
+        json_schema_extra=_LABELS,
+    )
+    num_optimizations: int = Field(
+        100, ge=1, description="Label optimizations during training.", json_schema_extra=_LABELS
+    )
+    optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = Field(
+        "quadratic",
+        description="When labels are optimized: evenly, or densely at the start; official-*: the released code's "
+        "times.",
+        json_schema_extra=_LABELS,
+    )
+    optimization_epochs: tuple[float, ...] | None = Field(
+        None,
+        description="Optimize labels at these times instead, in epochs; fractions are fine.",
+        json_schema_extra=_LABELS,
+    )
+    refresh: Literal["all", "one"] = Field(
+        "all",
+        description="Heads that an optimization refreshes: all, or one after the other.",
+        json_schema_extra=_LABELS,
+    )
+    allow_empty: bool = Field(
+        False, description="Allow more clusters than images, so that some stay empty.", json_schema_extra=_LABELS
+    )
+
+    label_pass: Literal["clean", "official"] = Field(
+        "clean",
+        description="Images of the label pass. clean: no augmentation, no dropout; official: as in training, running "
+        "statistics are updated (the released code).",
+        json_schema_extra=_PASS,
+    )
+    label_pass_bn: Literal["batch", "running"] = Field(
+        "batch",
+        description="Batch normalization in the clean label pass: statistics of the batch, the running ones being left "
+        "alone, or the running ones.",
+        json_schema_extra=_PASS,
+    )
+    label_pass_batch_size: int | None = Field(
+        None, ge=2, description="Images of a batch of the label pass; default: --batch-size.", json_schema_extra=_PASS
+    )
+
+    solver_tolerance: float = Field(1e-4, gt=0, description="Error to stop at.", json_schema_extra=_SOLVER)
+    solver_max_iterations: int = Field(500, ge=1, description="Most passes of the solver.", json_schema_extra=_SOLVER)
+
+    augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = Field(
+        "imagenet", description="Training view: a recipe of the released code, or of digits.", json_schema_extra=_VIEWS
+    )
+
+    labels_from: Path | None = Field(
+        None,
+        description="Train a new network on the final labels of this run; they stay as they are.",
+        json_schema_extra=_ROTATION,
+    )
+    rotation: bool = Field(
+        False,
+        description="Also learn to name the rotation of an image (0, 90, 180, 270 degrees) with a head of its own.",
+        json_schema_extra=_ROTATION,
+    )
+
+    @model_validator(mode="after")
+    def _check_labels(self) -> SeLaConfig:
+        if len(self.num_clusters) not in (1, self.num_heads):
+            raise ValueError(f"num_clusters has {len(self.num_clusters)} values for num_heads {self.num_heads}")
+        if any(k < 2 for k in self.num_clusters):
+            raise ValueError(f"num_clusters must be at least 2, got {min(self.num_clusters)}")
+        if self.prior.startswith("zipf:"):
+            try:
+                exponent = float(self.prior.removeprefix("zipf:"))
+            except ValueError as error:
+                raise ValueError(f"prior {self.prior}: zipf: needs a number") from error
+            if not 0 <= exponent < float("inf"):
+                raise ValueError(f"prior {self.prior}: the number must be finite and not negative")
+        times = self.optimization_epochs
+        if times is not None and (not times or list(times) != sorted(set(times)) or times[0] < 0):
+            raise ValueError("optimization_epochs must increase from 0 or later")
+        if self.label_pass == "official" and self.label_pass_bn != "batch":
+            raise ValueError("label_pass_bn has no meaning for label_pass official: it runs as in training")
+        return self
+
+    @property
+    def clusters_per_head(self) -> tuple[int, ...]:
+        """Clusters of every head."""
+        return self.num_clusters if len(self.num_clusters) > 1 else self.num_clusters * self.num_heads
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs and optimizations, and their times."""
+        options = super().shortened(fraction) | self._scaled(fraction, "num_optimizations", least=1)
+        if self.optimization_epochs is not None and fraction < 1:
+            options["optimization_epochs"] = tuple(epoch * fraction for epoch in self.optimization_epochs)
+        return options

@@ -1,0 +1,127 @@
+"""Options of self-supervised learning from two views of an image: SimCLR, Barlow Twins, MoCo, SimSiam."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import with_default
+from labelkit.options.representation import RepresentationTrainConfig
+
+_LOSS: JsonDict = {"panel": "Loss"}
+_MODEL: JsonDict = {"panel": "Model"}
+_VIEWS: JsonDict = {"panel": "Views"}
+
+_PROJECTORS = {
+    "simclr": (512, 128),
+    "barlow-twins": (2048, 2048, 2048),
+    "moco": (512, 128),
+    "simsiam": (2048, 2048),
+}
+_OF_CROPS = ("crop", "crop_scale", "flip_prob", "jitter_prob", "gray_prob", "blur_prob")
+
+
+class SiameseConfig(RepresentationTrainConfig):
+    """``labelkit train siamese``; defaults are those of CoTAP's Table VIII for SimCLR on CIFAR."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "siamese")
+
+    backbone: str = with_default(RepresentationTrainConfig, "backbone", "resnet18_3x3")
+    epochs: int = with_default(RepresentationTrainConfig, "epochs", 800)
+    batch_size: int = with_default(RepresentationTrainConfig, "batch_size", 512)
+    lr: float = with_default(RepresentationTrainConfig, "lr", 0.06)
+    weight_decay: float = Field(
+        5e-4, ge=0, description="Weight decay of all parameters.", json_schema_extra={"panel": "Optimization"}
+    )
+    lr_final_ratio: float = with_default(RepresentationTrainConfig, "lr_final_ratio", 0.0)
+
+    loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = Field(
+        "simclr",
+        description="simclr: each view finds the other one in the batch; moco: in a queue that a slow network fills; "
+        "barlow-twins: both correlate number by number; simsiam: each is predicted from the other.",
+        json_schema_extra=_LOSS,
+    )
+    temperature: float = Field(
+        0.5,
+        gt=0,
+        description="Softmax temperature of simclr and moco (published for MoCo: 0.07, for v2: 0.2).",
+        json_schema_extra=_LOSS,
+    )
+    redundancy_weight: float = Field(
+        0.005,
+        ge=0,
+        description="Weight of correlations between different numbers (barlow-twins).",
+        json_schema_extra=_LOSS,
+    )
+    loss_scale: float = Field(
+        0.024,
+        gt=0,
+        description="Factor of the loss of barlow-twins, a sum over all pairs of numbers (default: released code).",
+        json_schema_extra={**_LOSS, "before": 1.0},
+    )
+    queue_size: int = Field(4096, ge=1, description="Earlier images in the queue (moco).", json_schema_extra=_LOSS)
+    ema_decay: float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="Decay of the slow network (moco; published for ImageNet: 0.999).",
+        json_schema_extra=_LOSS,
+    )
+
+    projector_dims: tuple[int, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Width of each layer of the projection; default: 512,128 for simclr and moco, 2048,2048,2048 for "
+        "barlow-twins, 2048,2048 for simsiam.",
+        json_schema_extra=_MODEL,
+    )
+    predictor_dim: int = Field(
+        512, ge=1, description="Width of the hidden layer of the prediction (simsiam).", json_schema_extra=_MODEL
+    )
+
+    augmentation: Literal["crops", "digits"] = Field(
+        "crops",
+        description="crops: a random box, mirrored, with other colors, blurred, as the options below say; digits: "
+        "moved, turned and scaled.",
+        json_schema_extra=_VIEWS,
+    )
+    crop: Literal["independent", "same", "none"] = Field(
+        "independent",
+        description="Box of each view: its own; that of the first view for both; or the whole image.",
+        json_schema_extra=_VIEWS,
+    )
+    crop_scale: tuple[float, float] = Field(
+        (0.08, 1.0), description="Share of the image in a box.", json_schema_extra=_VIEWS
+    )
+    flip_prob: float = Field(
+        0.5, ge=0, le=1, description="Probability of a mirror image, where it means the same.", json_schema_extra=_VIEWS
+    )
+    jitter_prob: float = Field(
+        0.8,
+        ge=0,
+        le=1,
+        description="Probability of color jitter: 0.4 of brightness, contrast and saturation, 0.1 of hue.",
+        json_schema_extra=_VIEWS,
+    )
+    gray_prob: float = Field(0.2, ge=0, le=1, description="Probability of losing color.", json_schema_extra=_VIEWS)
+    blur_prob: float = Field(0.5, ge=0, le=1, description="Probability of Gaussian blur.", json_schema_extra=_VIEWS)
+
+    @model_validator(mode="after")
+    def _check_views(self) -> SiameseConfig:
+        low, high = self.crop_scale
+        if not 0 < low <= high <= 1:
+            raise ValueError(f"crop_scale must be ordered in (0, 1], got {low},{high}")
+        if min(self.widths) < 1:
+            raise ValueError(f"projector_dims must be positive, got {min(self.widths)}")
+        if self.augmentation == "digits":
+            for name in _OF_CROPS:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} goes with augmentation crops, not digits")
+        return self
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the layers of the projection."""
+        return _PROJECTORS[self.loss] if self.projector_dims is None else self.projector_dims

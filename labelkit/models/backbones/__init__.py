@@ -1,0 +1,1 @@
+"""Backbones by name, and the networks behind these names."""

@@ -1,0 +1,418 @@
+"""GoogLeNet without classifiers, on torchvision's layers and parameter names, so that its published weights fit.
+
+Source: C. Szegedy et al., "Going Deeper with Convolutions" (CVPR 2015), as torchvision builds it (with normalization).
+
+Our convolutional networks by name, for training from scratch: AlexNet, ResNets, ConvNet-13, Wide ResNets, a demo.
+
+Source of the AlexNets: ``yukimasano/self-label:models/alexnet.py`` (after DeepCluster's).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import GoogLeNet
+
+from labelkit.errors import ConfigError
+from labelkit.models.backbones.bn_inception import BNInceptionBody
+from labelkit.models.backbones.convnet13 import MIN_SIDE, convnet13
+from labelkit.models.backbones.resnet import ResidualNetwork, Shortcut, cifar_resnet, fan_out_init, resnet18, resnet50
+from labelkit.models.backbones.shake_shake import shake_resnet26
+from labelkit.models.backbones.staged_network import StagedNetwork
+
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class _PublishedInput(nn.Module):
+    """Images normalized as ImageNet's, or gray ones, to what the published weights expect: values in [-1, 1]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Turn (b, 1 or 3, h, w) into (b, 3, h, w)."""
+        channels = images.expand(-1, 3, -1, -1).unbind(1)
+        scaled = [
+            channel[:, None] * (std / 0.5) + (mean - 0.5) / 0.5
+            for channel, mean, std in zip(channels, _MEAN, _STD, strict=True)
+        ]
+        return torch.cat(scaled, 1)
+
+
+class GoogLeNetBody(GoogLeNet):  # type: ignore[misc] # torchvision is not typed
+    """All of the network up to the average pool.
+
+    Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a, inception3b, maxpool3, inception4a to
+    inception4e, maxpool4, inception5a, inception5b.
+
+    Args:
+        in_channels: 3, or 1, which is repeated.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float, normalized as ImageNet's; what the published weights expect is made of it.
+        - returns: ``(b, 1024, h / 32, w / 32)`` maps of `forward_features`, sides rounded up after each step.
+    """
+
+    def __init__(self, in_channels: int = 3) -> None:
+        super().__init__(aux_logits=False, transform_input=True, init_weights=True)
+        self.published_input = _PublishedInput()
+        self.num_features = 1024
+        self.avgpool, self.dropout, self.fc = nn.Identity(), nn.Identity(), nn.Identity()
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, 1024, h', w')."""
+        x = self.published_input(images)
+        for name, stage in self.named_children():
+            if name not in ("avgpool", "dropout", "fc", "aux1", "aux2", "published_input"):
+                x = stage(x)
+        maps: Tensor = x
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, 1024)."""
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
+    """Leave out classifiers, as timm's networks do when weights are loaded."""
+    return {name: value for name, value in state.items() if not name.startswith(("fc.", "aux1.", "aux2."))}
+
+
+# Sources: S. Zagoruyko, N. Komodakis, "Wide Residual Networks" (BMVC 2016); ``google-research/mixmatch``.
+# Departures: convolutions have no biases (the TensorFlow code keeps them). The first block of groups 2 and 3 normalizes
+# its input too; in ``microsoft/Semi-supervised-learning`` these two normalizations have weights that are never used.
+
+LEAK = 0.1
+
+
+def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
+
+
+class WideBlock(nn.Module):
+    """Normalization, leaky ReLU, 3x3 convolution (strided); the same again.
+
+    Args:
+        in_channels: of the input.
+        channels: of the output.
+        stride: of the first convolution and of the shortcut.
+        activate_shortcut: whether the 1x1 shortcut starts after the first leaky ReLU instead of before it.
+        momentum: of the running statistics, share of the new batch.
+    """
+
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, *, activate_shortcut: bool, momentum: float
+    ) -> None:
+        super().__init__()
+        self.bn1, self.conv1 = nn.BatchNorm2d(in_channels, momentum=momentum), _conv(in_channels, channels, 3, stride)
+        self.bn2, self.conv2 = nn.BatchNorm2d(channels, momentum=momentum), _conv(channels, channels, 3)
+        self.act = nn.LeakyReLU(LEAK)
+        changes = stride != 1 or in_channels != channels
+        self.shortcut = _conv(in_channels, channels, 1, stride) if changes else None
+        self.activate_shortcut = activate_shortcut
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
+        active = self.act(self.bn1(maps))
+        inner = self.conv2(self.act(self.bn2(self.conv1(active))))
+        kept: Tensor = maps
+        if self.shortcut is not None:
+            kept = self.shortcut(active if self.activate_shortcut else maps)
+        summed: Tensor = inner + kept
+        return summed
+
+
+def wide_resnet(
+    depth: int, widen: int, *, stem: int = 16, momentum: float = 1e-3, in_channels: int = 3
+) -> StagedNetwork:
+    """Build WRN-``depth``-``widen``: a 3x3 stem, three groups of (depth - 4) / 6 blocks, normalization, average.
+
+    Args:
+        depth: 6 m + 4: 10, 16, 22, 28, ...
+        widen: the groups have ``stem * widen`` channels, doubled twice.
+        stem: channels of the stem; 16 in the literature, 8 for small demonstrations.
+        momentum: of all running statistics.
+        in_channels: of the images.
+
+    Raises:
+        ValueError: no such depth, or a width below 1.
+    """
+    if depth < 10 or (depth - 4) % 6:
+        raise ValueError(f"depth is {depth}, must be 6 m + 4, at least 10")
+    if widen < 1 or stem < 1:
+        raise ValueError(f"widen {widen} and stem {stem} must be positive")
+    stages: dict[str, nn.Module] = {"stem": _conv(in_channels, stem, 3)}
+    channels = stem
+    for group in range(3):
+        width, layers = stem * widen << group, []
+        for block in range((depth - 4) // 6):
+            first = block == 0
+            layers.append(
+                WideBlock(
+                    channels,
+                    width,
+                    2 if first and group > 0 else 1,
+                    activate_shortcut=first and group == 0,
+                    momentum=momentum,
+                )
+            )
+            channels = width
+        end = [nn.BatchNorm2d(channels, momentum=momentum), nn.LeakyReLU(LEAK)] if group == 2 else []
+        stages[f"group{group + 1}"] = nn.Sequential(*layers, *end)
+    return StagedNetwork(stages, channels)
+
+
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_HALF = (0.5, 0.5, 0.5)
+# filters, kernel, stride, padding; None is a 3x3 pool of stride 2
+_ALEXNET = ((96, 11, 4, 2), None, (256, 5, 1, 2), None, (384, 3, 1, 1), (384, 3, 1, 1), (256, 3, 1, 1), None)
+_ALEXNET_SMALL = ((64, 11, 4, 2), None, (192, 5, 1, 2), None, (384, 3, 1, 1), (256, 3, 1, 1), (256, 3, 1, 1), None)
+_HIDDEN = 4096
+
+
+class AlexNet(nn.Module):
+    """Five convolutions with normalization and two wide layers with dropout; features are the last ReLU's.
+
+    Args:
+        layers: filters, kernel, stride and padding of each convolution; ``None`` is a pool.
+        image_size: side of the images, which fixes the width of the first wide layer.
+        in_channels: of the images.
+
+    Shape:
+        - images: ``(b, c, image_size, image_size)`` float.
+        - returns: ``(b, 4096)`` float, not negative.
+    """
+
+    def __init__(self, layers: tuple[tuple[int, int, int, int] | None, ...], image_size: int, in_channels: int) -> None:
+        super().__init__()
+        parts: list[nn.Module] = []
+        channels, side = in_channels, image_size
+        for layer in layers:
+            if layer is None:
+                parts.append(nn.MaxPool2d(3, 2))
+                side = (side - 3) // 2 + 1
+                continue
+            filters, kernel, stride, padding = layer
+            parts += [nn.Conv2d(channels, filters, kernel, stride, padding), nn.BatchNorm2d(filters), nn.ReLU()]
+            channels, side = filters, (side + 2 * padding - kernel) // stride + 1
+        if side < 1:
+            raise ConfigError("image_size", f"{image_size} pixels are too few for an AlexNet", "Use at least 63.")
+        self.num_features = _HIDDEN
+        self.head_std = 0.01  # of linear layers put on top, as of those within
+        self.features = nn.Sequential(*parts)
+        self.hidden = nn.Sequential(
+            nn.Dropout(0.5),
+            nn.Linear(channels * side * side, _HIDDEN),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(_HIDDEN, _HIDDEN),
+            nn.ReLU(),
+        )
+        fan_out_init(self.features)
+        for module in self.hidden.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.01)
+                nn.init.zeros_(module.bias)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, 256, h', w')."""
+        maps: Tensor = self.features(images)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, 4096); they are what comes before any logits."""
+        features: Tensor = self.hidden(maps.flatten(1))
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+def _demo(image_size: int, in_channels: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    channels = in_channels
+    for filters, stride in ((16, 2), (32, 2), (64, 2), (128, 1)):
+        layers += [nn.Conv2d(channels, filters, 3, stride, 1), nn.BatchNorm2d(filters), nn.ReLU()]
+        channels = filters
+    return ResidualNetwork(nn.Sequential(*layers[:3]), nn.Sequential(*layers[3:]), channels)
+
+
+class SmallCNN(nn.Module):
+    """Five 3x3 convolutions with normalization and ReLU, a 2x2 pool after the first two: 32 pixels to 8x8 maps.
+
+    Args:
+        widths: channels of each convolution.
+        in_channels: of the images.
+        late_pool: also pool after the fourth, to 4x4 maps.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float.
+        - returns: ``(b, f)`` float, not negative.
+
+    Source:
+        The CPU demonstrations of our specifications of TAC-CCL (2.3) and, with the late pool, SAN (2.1).
+    """
+
+    def __init__(self, widths: tuple[int, int, int, int, int], in_channels: int, *, late_pool: bool = False) -> None:
+        super().__init__()
+        self.num_features = widths[-1]
+        channels = in_channels
+        for number, width in enumerate(widths, start=1):
+            block = nn.Sequential(nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+            self.add_module(f"block{number}", block)
+            if number <= 2 or (number == 4 and late_pool):
+                self.add_module(f"pool{number}", nn.MaxPool2d(2))
+            channels = width
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, f, h / 4, w / 4), or half of that."""
+        maps = images
+        for stage in self.children():
+            maps = stage(maps)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, f)."""
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+def _googlenet(image_size: int, in_channels: int) -> nn.Module:
+    from labelkit.models.backbones.convnets import GoogLeNetBody  # torchvision's networks take a second to import
+
+    return GoogLeNetBody(in_channels)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvNet:
+    """One named network.
+
+    Attributes:
+        build: image size and channels to the network.
+        feature_dim: width of its features.
+        image_size: side in pixels unless another is asked for.
+        mean, std: per color, of images in [0, 1].
+        pooling: how positions become one vector.
+        crop_pct: share of the resized image that the center crop keeps.
+        url: where published weights can be fetched from, if there are any.
+    """
+
+    build: Callable[[int, int], nn.Module]
+    feature_dim: int
+    image_size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    pooling: str = "avg"
+    crop_pct: float = 1.0
+    url: str = ""
+
+
+def _small(widths: tuple[int, int, int, int, int], *, late_pool: bool = False) -> ConvNet:
+    return ConvNet(lambda size, channels: SmallCNN(widths, channels, late_pool=late_pool), widths[-1], 32, _HALF, _HALF)
+
+
+def _photo(build: Callable[[int, int], nn.Module], feature_dim: int, pooling: str = "avg") -> ConvNet:
+    return ConvNet(build, feature_dim, 224, _IMAGENET_MEAN, _IMAGENET_STD, pooling, 0.875)
+
+
+def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
+    return ConvNet(
+        lambda size, channels: cifar_resnet(depth, width=width, shortcut=shortcut, in_channels=channels),
+        4 * width,
+        32,
+        _HALF,
+        _HALF,
+    )
+
+
+def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
+    def build(size: int, channels: int) -> nn.Module:
+        if size < MIN_SIDE:
+            remedy = f"Use at least {MIN_SIDE}."
+            raise ConfigError("image_size", f"{size} pixels are too few for a ConvNet-13", remedy)
+        return convnet13(width, weight_norm=weight_norm, in_channels=channels)
+
+    return ConvNet(build, width, 32, _HALF, _HALF)
+
+
+def _shake(width: int) -> ConvNet:
+    def build(size: int, channels: int) -> nn.Module:
+        if size % 4:
+            remedy = f"Try {max(4, size // 4 * 4)}."
+            raise ConfigError("image_size", f"{size} pixels are no multiple of 4, which shortcuts need", remedy)
+        return shake_resnet26(width, in_channels=channels)
+
+    return ConvNet(build, 4 * width, 32, _HALF, _HALF)
+
+
+def _wide(depth: int, widen: int, stem: int = 16, momentum: float = 1e-3) -> ConvNet:
+    return ConvNet(
+        lambda size, channels: wide_resnet(depth, widen, stem=stem, momentum=momentum, in_channels=channels),
+        4 * stem * widen,
+        32,
+        _HALF,
+        _HALF,
+    )
+
+
+CONVNETS: dict[str, ConvNet] = {
+    # of metric learning on small machines
+    "smallcnn": _small((16, 32, 64, 64, 128)),
+    "smallcnn_pool": _small((16, 32, 64, 64, 128), late_pool=True),
+    "smallcnn_wide": _small((32, 64, 128, 128, 256)),
+    "smallcnn_wide_pool": _small((32, 64, 128, 128, 256), late_pool=True),
+    # 227 pixels as in the tables of metric learning; 256 pixels of the shorter side
+    "googlenet": ConvNet(
+        _googlenet,
+        1024,
+        227,
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        crop_pct=227 / 256,
+        url="https://download.pytorch.org/models/googlenet-1378be20.pth",
+    ),
+    "bn_inception": ConvNet(
+        lambda size, channels: BNInceptionBody(channels),
+        1024,
+        227,
+        _IMAGENET_MEAN,
+        _IMAGENET_STD,
+        crop_pct=227 / 256,
+        url="http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth",
+    ),
+    "convnet_demo": ConvNet(_demo, 128, 32, _HALF, _HALF),
+    **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
+    # of hyperspherical prototype networks, which DL2PA's balanced experiments use: a 3x3 convolution as shortcut
+    **{f"resnet{depth}_hpn": _cifar(depth, shortcut="conv3") for depth in (20, 32)},
+    "resnet32_wide_cifar": _cifar(32, width=32),
+    # of self-supervised learning on small images
+    "resnet18_3x3": ConvNet(lambda size, channels: resnet18(channels), 512, 32, _HALF, _HALF),
+    "alexnet_sela": _photo(lambda size, channels: AlexNet(_ALEXNET, size, channels), _HIDDEN, "flatten"),
+    "alexnet_small_sela": _photo(lambda size, channels: AlexNet(_ALEXNET_SMALL, size, channels), _HIDDEN, "flatten"),
+    "resnet50_sela": _photo(lambda size, channels: resnet50(1, in_channels=channels), 2048),
+    # DL2PA's for long-tailed ImageNet: a last stage of twice the width
+    "resnet50_wide_end": _photo(
+        lambda size, channels: resnet50(1, widths=(64, 128, 256, 1024), in_channels=channels), 4096
+    ),
+    "resnet50v2_sela": _photo(lambda size, channels: resnet50(2, in_channels=channels), 2048),
+    # of semi-supervised learning; the small ones are for CPUs
+    "convnet13": _convnet13(128),
+    "convnet13_w32": _convnet13(32),
+    "convnet13_w16": _convnet13(16),
+    "convnet13_wn": _convnet13(128, weight_norm=True),
+    "resnet26_shake": _shake(96),
+    "resnet26_shake_w32": _shake(32),
+    "wrn28_2": _wide(28, 2),
+    "wrn28_8": _wide(28, 8),
+    "wrn16_2": _wide(16, 2),
+    # half the usual stem; short runs need statistics that follow quickly
+    "wrn10_1": _wide(10, 1, stem=8, momentum=0.1),
+}

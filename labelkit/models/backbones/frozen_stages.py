@@ -1,0 +1,190 @@
+"""The first stages of a convolutional network, which training leaves as they are: what leaves them can be kept.
+
+Nothing is known here of the code of a network. A trial pass finds which modules run before a stage ends; each is then
+left out by an identity in its place, and a second trial shows that the rest gives the same maps from what was kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from labelkit.errors import ConfigError
+from labelkit.models.frozen_part import KeptPart
+from labelkit.models.weights.files import fingerprint
+
+_CONTAINERS = ("stages", "blocks", "layers", "features")
+_NUMBERED = re.compile(r"[A-Za-z]+_?\d+[a-z]?")
+_STEM = re.compile(r"(?i)conv|stem")
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenStages(KeptPart):
+    """What is frozen of a network, and kept of views: the maps that leave the last frozen stage.
+
+    Attributes:
+        names: modules that are frozen, in the order in which they run.
+        shape: (c, h, w) of what leaves them, for an image of the size that the network is built for.
+    """
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def num_views(self) -> int | None:
+        """Any number: views do not meet in the frozen part."""
+        return None
+
+    def kept_at(self, view: int | None) -> tuple[object, ...]:
+        """The stage that is left."""
+        return (self.names[-1],)
+
+    @torch.no_grad()
+    def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
+        """Images (b, c, h, w) to the maps that leave the frozen stages, (b, c', h', w')."""
+        return _left(net, self.names[-1], images)
+
+    def fingerprint(self, net: nn.Module) -> str:
+        """Identify the weights of the frozen modules; 64 hexadecimal digits."""
+        starts = tuple(f"{name}." for name in self.names)
+        return fingerprint({name: tensor for name, tensor in net.state_dict().items() if name.startswith(starts)})
+
+
+def stage_names(net: nn.Module) -> list[str]:
+    """Return the names of a network's stages in their order: blocks.0, ... or layer1, ...; empty if it shows none."""
+    for name, child in net.named_children():
+        if name in _CONTAINERS and isinstance(child, nn.Sequential | nn.ModuleList) and len(child) > 1:
+            return [f"{name}.{part}" for part, module in child.named_children() if _learns(module)]
+    return [
+        name
+        for name, child in net.named_children()
+        if _NUMBERED.fullmatch(name)
+        and not _STEM.match(name)
+        and _learns(child)
+        and any(True for _ in child.children())
+    ]
+
+
+def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[int]) -> FrozenStages:
+    """Freeze the first stages of a network and what runs before them; modules behind them are left alone.
+
+    Args:
+        net: a convolutional network with ``forward_features``.
+        name: what the user calls it.
+        count: stages, at least 1.
+        image_shape: (c, h, w) of its images.
+
+    Raises:
+        ConfigError: it has fewer stages, or cannot be cut there.
+    """
+    stages = stage_names(net)
+    if count > len(stages):
+        listed = f"has {len(stages)} stages: {', '.join(stages)}" if stages else "shows no stages"
+        remedy = f"Give {len(stages)} at most." if stages else "Leave it out, or choose another --backbone."
+        raise ConfigError(f"--freeze-stages {count}", f"{name} {listed}", remedy)
+    container = stages[0].rpartition(".")[0]
+    units = [child for child, _ in net.named_children() if child != container]
+    units += [f"{container}.{child}" for child, _ in net.get_submodule(container).named_children() if container]
+    was_training = net.training
+    net.eval()
+    try:
+        found = _cut(net, units, stages[count - 1], image_shape)
+    finally:
+        net.train(was_training)
+    if found is None:
+        problem = f"{name} cannot be cut after {stages[count - 1]}: what follows needs more than the maps that leave it"
+        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or leave it out.")
+    for part in found.names:
+        net.get_submodule(part).requires_grad_(False)
+        for module in net.get_submodule(part).modules():
+            if isinstance(module, _BatchNorm):
+                module.keeps_statistics = True  # type: ignore[assignment] # a mark, no part
+    return found
+
+
+@contextmanager
+def without(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """Let maps pass by some modules."""
+    with ExitStack() as stack:
+        for name in names:
+            parent, _, leaf = name.rpartition(".")
+            modules: dict[str, nn.Module | None] = net.get_submodule(parent)._modules
+            stack.callback(modules.__setitem__, leaf, modules[leaf])
+            modules[leaf] = nn.Identity()
+        yield
+
+
+def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
+    """Refuse stages that give something else at each pass although they are in evaluation mode.
+
+    Raises:
+        ConfigError: normalization without running statistics.
+    """
+    for part in names:
+        for name, module in net.get_submodule(part).named_modules():
+            if isinstance(module, _BatchNorm) and module.running_mean is None:
+                problem = f"{part}.{name} normalizes with the statistics of each batch"
+                raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or leave it out.")
+
+
+class _Left(Exception):  # noqa: N818 - no error: a way out of a pass
+    def __init__(self, maps: Tensor) -> None:
+        self.maps = maps
+
+
+def _left(net: nn.Module, last: str, images: Tensor) -> Tensor:
+    """Run images up to the end of a module, and no further."""
+
+    def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        raise _Left(output)
+
+    handle = net.get_submodule(last).register_forward_hook(leave)
+    forward: Any = net
+    try:
+        forward.forward_features(images)
+    except _Left as left:
+        return left.maps
+    finally:
+        handle.remove()
+    raise AssertionError(f"{last} did not run")
+
+
+@torch.no_grad()
+def _cut(net: nn.Module, units: Sequence[str], last: str, image_shape: Sequence[int]) -> FrozenStages | None:
+    """Find what runs up to the end of a stage; ``None`` if the rest does not give the same from what left it."""
+    images = torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
+    order: list[str] = []
+    handles = [
+        net.get_submodule(name).register_forward_hook(lambda *_, name=name: order.append(name)) for name in units
+    ]
+    forward: Any = net
+    try:
+        whole = forward.forward_features(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if len(set(order)) < len(order) or last not in order:
+        return None
+    names = tuple(order[: order.index(last) + 1])
+    maps = _left(net, last, images)
+    if not isinstance(maps, Tensor) or maps.ndim != 4 or tuple(maps.shape[1:]) == tuple(image_shape):
+        return None
+    try:
+        with without(net, names):
+            again = forward.forward_features(maps)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    if not isinstance(again, Tensor) or again.shape != whole.shape or not torch.equal(again, whole):
+        return None
+    return FrozenStages(names, tuple(maps.shape[1:]))
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())

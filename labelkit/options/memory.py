@@ -1,0 +1,64 @@
+"""Sizes in bytes, and the bound on memory of the commands that hold more than rows."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+
+from labelkit.options.base import StageConfig, option
+
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([KMGT]I?B|B)?", re.IGNORECASE | re.ASCII)
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes that a size such as ``2GiB``, ``500 MB`` or ``1.5`` (GiB) stands for.
+
+    Raises:
+        ValueError: it is no size, or none above 0.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("not a size such as 2GiB or 500MB")
+    size = int(float(found[1]) * _UNITS[(found[2] or "GiB").upper()])
+    if size < 1:
+        raise ValueError("must be > 0")
+    return size
+
+
+def checked_size(value: object) -> object:
+    """Return a size as it is kept, with its unit; what is no text or number is left to be refused.
+
+    Raises:
+        ValueError: it is no size, or none above 0.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = repr(value)
+    if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
+        size_bytes(value)
+        if value.strip()[-1].isdigit():
+            return f"{value.strip()}GiB"
+    return value
+
+
+class MemoryConfig(StageConfig):
+    """A command that sizes its blocks by a bound on memory; see ``labelkit.commands.common.max_memory``."""
+
+    max_memory: str | None = Field(
+        None,
+        description="Memory to work in, such as 2GiB or 500MB; a number alone is GiB. Rows that take more than half "
+        "of it are read in blocks, and blocks of scores take a quarter at most. Default: rows are held in memory.",
+        json_schema_extra=option("Run"),
+    )
+
+    @field_validator("max_memory", mode="before")
+    @classmethod
+    def _size(cls, value: object) -> object:
+        return checked_size(value)
+
+    @property
+    def max_memory_bytes(self) -> int | None:
+        """The bound in bytes; None without one."""
+        return None if self.max_memory is None else size_bytes(self.max_memory)

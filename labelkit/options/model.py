@@ -1,0 +1,78 @@
+"""Which network turns images into features: shared by every command that runs one on images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.shared import CheckpointOptions
+
+_MODEL: JsonDict = {"panel": "Model"}
+
+
+class ModelConfig(CheckpointOptions):
+    """Options that name a network and its weights."""
+
+    checkpoint: Path | None = Field(
+        None,
+        description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
+        json_schema_extra=_MODEL,
+    )
+    backbone: str | None = Field(
+        None,
+        description="Without --checkpoint: a backbone by name; pixels (the resized image itself); or auto (default): "
+        "the best one whose weights are on this machine, in the hub's cache or in an installed package.",
+        json_schema_extra=_MODEL,
+    )
+    pretrained: bool = Field(
+        False,
+        description="With --backbone: take published weights, from this machine or else from the hub.",
+        json_schema_extra=_MODEL,
+    )
+    weights: Path | None = Field(
+        None,
+        description="Take the weights of this file. Without --backbone the network is guessed from their names and "
+        "shapes.",
+        json_schema_extra=_MODEL,
+    )
+    random_weights: bool = Field(
+        False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
+    )
+    image_size: int | None = Field(
+        None,
+        ge=1,
+        le=2048,
+        description="Side of the input in pixels; default: the backbone's, 224 for DINOv2 (published for 518).",
+        json_schema_extra=_MODEL,
+    )
+    seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_MODEL)
+
+    @model_validator(mode="after")
+    def _one_model(self) -> ModelConfig:
+        sources = [self.pretrained, self.weights is not None, self.random_weights]
+        if self.checkpoint is not None and self.backbone is not None:
+            raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
+        if self.checkpoint is not None and any(sources):
+            raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
+        if self.backbone == "pixels" and any(sources):
+            raise ValueError("pixels has no weights")
+        if self.guesses and (self.random_weights or self.pretrained):
+            raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
+        if self.takes_best:
+            if self.random_weights:
+                raise ValueError("--random-weights needs a network: give --backbone (a name)")
+        elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
+            raise ValueError("say where the weights come from: one of --pretrained, --weights FILE, --random-weights")
+        return self
+
+    @property
+    def takes_best(self) -> bool:
+        """Whether the best backbone at hand is asked for."""
+        return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
+
+    @property
+    def guesses(self) -> bool:
+        """Whether the network is to be found by its weights."""
+        return self.checkpoint is None and self.weights is not None and self.backbone in (None, "auto")

@@ -1,0 +1,456 @@
+"""Find and merge the sources of a config, and explain everything that is wrong with them at once.
+
+Class defaults < preset < config file < options. Presets live in ``presets/<method or command>/<name>.yaml``,
+inside the wheel or beside the package in a source tree; their first line is a comment with the
+command that runs them. ``yaml_file`` reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from labelkit.errors import ConfigError
+from labelkit.options.base import (
+    StageConfig,
+    choices,
+    fault_message,
+    flag,
+    in_presets,
+    nearest,
+    parse_text,
+    plain,
+    preset_keys,
+    shell_name,
+    value_text,
+)
+from labelkit.options.errors import Fault, faults_error
+from labelkit.options.yaml_file import read_source, read_text
+
+C = TypeVar("C", bound=StageConfig)
+
+_FOLDER_PRESET = "folder"
+_PRETRAINED_PRESET = "folder_pretrained"
+_STORE_PRESET = "index"
+_TABLE_SUFFIXES = {".csv", ".tsv"}
+DEFAULT_ORIGIN = "default"
+
+
+@dataclass(frozen=True)
+class Resolved(Generic[C]):
+    """A config and where each of its values came from.
+
+    Attributes:
+        config: the validated config.
+        origins: for each field ``default``, a preset or config file, or the option that set it.
+        preset_path: the preset that was used, if any.
+    """
+
+    config: C
+    origins: dict[str, str]
+    preset_path: Path | None
+
+
+@dataclass(frozen=True)
+class Collected(Generic[C]):
+    """All sources merged, before the config is made.
+
+    Attributes:
+        config_class: the class they are for.
+        values: what the sources set, the strongest only, as given.
+        origins: the origin of every field.
+        faults: everything wrong with the sources, missing fields aside.
+        missing: required fields that no source sets.
+        preset_path: the preset that was used, if any.
+    """
+
+    config_class: type[C]
+    values: dict[str, object]
+    origins: dict[str, str]
+    faults: tuple[Fault, ...]
+    missing: tuple[str, ...]
+    preset_path: Path | None
+
+
+def resolve(
+    config_class: type[C],
+    *,
+    preset: str | None = None,
+    dataset: str | None = None,
+    config_file: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    origins: Mapping[str, str] | None = None,
+    presets_folder: Path | None = None,
+) -> Resolved[C]:
+    """Merge all sources into a config.
+
+    Args:
+        config_class: the class to make.
+        preset: name of a preset or a YAML file; ``none`` for no preset at all. Without it a method's
+            preset named like the data set is used if there is one (``folder`` for a path, or ``folder_pretrained`` with
+            weights; ``index`` for a store).
+        dataset: the data set that chooses the preset; None takes it from the other sources.
+        config_file: a YAML mapping, stronger than the preset.
+        overrides: values of options, stronger than everything else; texts or typed values.
+        origins: where each override came from; its option by default.
+        presets_folder: holds ``<method or command>/<name>.yaml``; the shipped ones by default.
+
+    Raises:
+        ConfigError: unknown keys, bad values, missing fields: all of them, a line each.
+    """
+    collected = collect(
+        config_class,
+        preset=preset,
+        dataset=dataset,
+        config_file=config_file,
+        overrides=overrides,
+        origins=origins,
+        presets_folder=presets_folder,
+    )
+    return finish(collected)
+
+
+def collect(
+    config_class: type[C],
+    *,
+    preset: str | None = None,
+    dataset: str | None = None,
+    config_file: Path | None = None,
+    overrides: Mapping[str, object] | None = None,
+    origins: Mapping[str, str] | None = None,
+    presets_folder: Path | None = None,
+) -> Collected[C]:
+    """Merge all sources without making the config; arguments as for :func:`resolve`."""
+    overrides = dict(overrides or {})
+    where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
+    folder = presets_folder or shipped_presets()
+    faults: list[Fault] = []
+
+    file_values: dict[str, object] = {}
+    if config_file is not None:
+        file_values = read_source(config_file, str(config_file), faults)
+        retired = config_class.retired_fields - config_class.model_fields.keys()
+        file_values = {
+            key: value
+            for key, value in file_values.items()
+            if key not in retired
+            # numbers of a file are still text here
+            and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
+        }
+    if dataset is None:
+        dataset = _dataset_of(config_class, overrides, file_values)
+    of_store = any(source.get("index") not in (None, "none") for source in (overrides, file_values))
+    has_weights = any(
+        str(source.get("pretrained")).lower() == "true" or source.get("weights") not in (None, "none")
+        for source in (overrides, file_values)
+    )
+
+    preset_values: dict[str, object] = {}
+    preset_path: Path | None = None
+    preset_name = ""
+    try:
+        preset_path = _choose_preset(config_class, preset, dataset, folder, of_store=of_store, has_weights=has_weights)
+    except ConfigError as error:
+        faults.append(Fault(error.where, error.problem, error.remedy))
+    if preset_path is not None:
+        preset_name = _display(preset_path, folder)
+        preset_values = read_source(preset_path, preset_name, faults)
+
+    values: dict[str, object] = {}
+    merged_origins = dict.fromkeys(config_class.model_fields, DEFAULT_ORIGIN)
+    for source, name in ((preset_values, preset_name), (file_values, str(config_file))):
+        faults += _file_faults(config_class, source, name)
+        for key in source:
+            if key in config_class.model_fields:
+                values[key] = source[key]
+                merged_origins[key] = name
+    faults += _option_faults(config_class, overrides, where)
+    for key in overrides:
+        if key in config_class.model_fields:
+            values[key] = overrides[key]
+            merged_origins[key] = where[key]
+    missing = [name for name, field in config_class.model_fields.items() if field.is_required() and name not in values]
+    return Collected(config_class, values, merged_origins, tuple(faults), tuple(missing), preset_path)
+
+
+def finish(collected: Collected[C]) -> Resolved[C]:
+    """Make the config from its merged sources, or explain why not.
+
+    Raises:
+        ConfigError: every fault, a line each.
+    """
+    faults = list(collected.faults)
+    for name in collected.missing:
+        shown = shell_name(name, collected.config_class.model_fields[name])
+        faults.append(Fault(shown, "missing", f"Give {shown} a value."))
+    if faults:
+        raise faults_error(faults)
+    try:
+        config = collected.config_class.model_validate(collected.values)
+    except ValidationError as error:
+        raise faults_error(_joint_faults(collected, error)) from error
+    return Resolved(config, collected.origins, collected.preset_path)
+
+
+def parsed_values(collected: Collected[C]) -> dict[str, object]:
+    """Return the plain value of every field although required ones are missing; None stands for those."""
+    values: dict[str, object] = {}
+    for name, field in collected.config_class.model_fields.items():
+        if name in collected.values:
+            value = parse_text(field.annotation, collected.values[name])
+            adapter: TypeAdapter[Any] = TypeAdapter(cast(Any, field.annotation))
+            values[name] = plain(adapter.validate_python(value))
+        else:
+            values[name] = None if field.is_required() else plain(field.get_default(call_default_factory=True))
+    return values
+
+
+def shipped_presets() -> Path | None:
+    """Return the folder of the presets that came with labelkit, or None."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / "presets"
+    if inside.is_dir():
+        return inside
+    beside = package.parent / "presets"
+    # Beside an installed package anyone's "presets" may lie; a source tree has this file.
+    if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
+        return beside
+    return None
+
+
+def preset_folder_name(command: tuple[str, ...]) -> str:
+    """Return the folder of a command's presets: the method of ``train``, else the command's words."""
+    return command[1] if command[0] == "train" else "-".join(command)
+
+
+def available_presets(config_class: type[StageConfig], presets_folder: Path | None = None) -> dict[str, Path]:
+    """Return the presets of a command by name, sorted; a method of a user has those of the one that it extends."""
+    folder = presets_folder or shipped_presets()
+    if folder is None or not config_class.command:
+        return {}
+    found = folder / preset_folder_name(config_class.command)
+    if config_class.command[0] == "train" and not found.is_dir():
+        extended = (kind.command for kind in config_class.__mro__ if issubclass(kind, StageConfig) and kind.command)
+        folders = (folder / preset_folder_name(command) for command in extended)
+        found = next((path for path in folders if path.is_dir()), found)
+    return {path.stem: path for path in sorted(found.glob("*.yaml"))}
+
+
+def preset_command(path: Path) -> str:
+    """Return the command in a preset's first line, ``# labelkit train sela --dataset cifar10``.
+
+    Raises:
+        ConfigError: the first line is no such comment.
+    """
+    first = read_text(path).partition("\n")[0].strip()
+    command = first.removeprefix("#").strip()
+    if not first.startswith("#") or not command.startswith("labelkit "):
+        raise ConfigError(
+            str(path), "the first line does not name the command", "Write `# labelkit ...` in the first line."
+        )
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class PresetLine:
+    """One option of a preset as its file has it.
+
+    Attributes:
+        option: key.
+        value: YAML.
+        place: what the file says behind it: where the value comes from, mostly; may be empty.
+    """
+
+    option: str
+    value: str
+    place: str
+
+
+def preset_comment(path: Path) -> str:
+    """Return the comment below the first line of a preset: what it is, and what the marks of its lines mean."""
+    lines = []
+    for line in read_text(path).splitlines()[1:]:
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+def preset_lines(path: Path) -> list[PresetLine]:
+    """Return the options of a preset that came with labelkit, in the order of its file."""
+    lines = [line for line in read_text(path).splitlines() if line and not line.startswith("#")]
+    found = []
+    for line in lines:
+        option, _, rest = line.partition(":")
+        value, _, place = rest.partition("  # ")
+        found.append(PresetLine(option, value.strip(), place.strip()))
+    return found
+
+
+def _dataset_of(
+    config_class: type[StageConfig], overrides: Mapping[str, object], file_values: Mapping[str, object]
+) -> str | None:
+    field = config_class.model_fields.get("dataset")
+    if field is None:
+        return None
+    for source in (overrides, file_values):
+        if "dataset" in source:
+            return str(source["dataset"])
+    return None if field.is_required() or field.default is None else str(field.default)
+
+
+def _choose_preset(
+    config_class: type[StageConfig],
+    preset: str | None,
+    dataset: str | None,
+    folder: Path | None,
+    *,
+    of_store: bool,
+    has_weights: bool,
+) -> Path | None:
+    available = available_presets(config_class, folder)
+    if preset is not None:
+        if preset in available:
+            return available[preset]
+        if preset == "none":
+            return None
+        path = Path(preset)
+        if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
+            return path
+        close = nearest(preset, available)
+        hint = f"Did you mean `{close}`? " if close else ""
+        names = ", ".join(available) or "none"
+        raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Available: {names}.")
+    if config_class.command[:1] != ("train",) or dataset is None:
+        return None
+    if of_store and _STORE_PRESET in available:
+        return available[_STORE_PRESET]
+    if dataset in available:
+        return available[dataset]
+    if not _is_path(dataset):
+        return None
+    # what a small network from scratch wants, such as images of 32 pixels, ruins one with weights
+    special = available.get(_PRETRAINED_PRESET) if has_weights else None
+    return special or available.get(_FOLDER_PRESET)
+
+
+def _is_path(dataset: str) -> bool:
+    if "/" in dataset or os.sep in dataset or Path(dataset).suffix.lower() in _TABLE_SUFFIXES:
+        return True
+    try:
+        return Path(dataset).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long, a null character, an unknown ~user: no such path
+        return False
+
+
+def _display(path: Path, folder: Path | None) -> str:
+    if folder is not None and path.is_relative_to(folder):
+        return str(Path("presets") / path.relative_to(folder))
+    return str(path)
+
+
+def _file_faults(config_class: type[StageConfig], values: Mapping[str, object], name: str) -> list[Fault]:
+    """Check the keys and values of a preset or config file."""
+    faults = []
+    fields = config_class.model_fields
+    for key, value in values.items():
+        if key in config_class.constants and key not in fields:
+            always = value_text(config_class.constants[key])
+            problem = f"{key}: no option any more, it is always {always} (value {value_text(value)})"
+            faults.append(Fault(name, problem, "Leave it out."))
+        elif key not in fields:
+            close = nearest(key, preset_keys(config_class))
+            faults.append(Fault(name, f"{key}: unknown key (value {value_text(value)})", _did_you_mean(close)))
+        elif not in_presets(fields[key]):
+            faults.append(
+                Fault(
+                    name,
+                    f"{key}: only an option, not part of a preset (value {value_text(value)})",
+                    f"Give it as {flag(key)}.",
+                )
+            )
+    faults += [Fault(name, f"{key}: {problem}", remedy) for key, problem, remedy in _value_faults(config_class, values)]
+    return faults
+
+
+def _option_faults(
+    config_class: type[StageConfig], values: Mapping[str, object], where: Mapping[str, str]
+) -> list[Fault]:
+    faults = []
+    for key, value in values.items():
+        if key not in config_class.model_fields:
+            close = nearest(key, config_class.model_fields)
+            problem = f"unknown key (value {value_text(value)})"
+            if not where[key].endswith(key):
+                problem = f"{key}: {problem}"
+            faults.append(Fault(where[key], problem, _did_you_mean(close)))
+    faults += [Fault(where[key], problem, remedy) for key, problem, remedy in _value_faults(config_class, values)]
+    return faults
+
+
+def _did_you_mean(name: str | None) -> str:
+    return f"Did you mean `{name}`?" if name else "Keys: see `labelkit config`."
+
+
+def _value_faults(config_class: type[StageConfig], values: Mapping[str, object]) -> list[tuple[str, str, str]]:
+    """Return (key, problem, remedy) of every value that its field refuses.
+
+    Each source is checked by itself, so that a bad value in a preset is found even if an option
+    overrides it. Relations between fields need all sources and come later.
+    """
+    known = {key: value for key, value in values.items() if key in config_class.model_fields}
+    try:
+        config_class.model_validate(known)
+    except ValidationError as error:
+        problems: dict[str, list[dict[str, Any]]] = {}
+        for detail in error.errors(include_url=False):
+            if detail["loc"] and detail["loc"][0] in known:
+                problems.setdefault(str(detail["loc"][0]), []).append(dict(detail))
+        return [(key, *_describe(config_class, key, known[key], details)) for key, details in problems.items()]
+    return []
+
+
+def _describe(
+    config_class: type[StageConfig], key: str, value: object, details: list[dict[str, Any]]
+) -> tuple[str, str]:
+    field = config_class.model_fields[key]
+    # A union reports each of its members: any of them would do.
+    messages = " or ".join(dict.fromkeys(fault_message(detail, field) for detail in details))
+    remedy = ""
+    for detail in details:
+        if detail["type"] == "literal_error":
+            close = nearest(str(detail["input"]), choices(field.annotation))
+            remedy = f"Did you mean `{close}`?" if close else ""
+    return f"{messages} (value {value_text(value)})", remedy
+
+
+def _joint_faults(collected: Collected[C], error: ValidationError) -> list[Fault]:
+    """Explain faults that appear only when all values come together."""
+    faults = []
+    for detail in error.errors(include_url=False):
+        if detail["loc"]:
+            key = str(detail["loc"][0])
+            field = collected.config_class.model_fields[key]
+            value = value_text(collected.values.get(key, field.default))
+            faults.append(Fault(collected.origins[key], f"{key}: {fault_message(dict(detail), field)} (value {value})"))
+            continue
+        context = detail.get("ctx", {})
+        message = str(context["error"]) if "error" in context else str(detail["msg"])
+        command = " ".join(("labelkit", *collected.config_class.command))
+        faults.append(Fault(command, message, _sources_named(collected, message)))
+    return faults
+
+
+def _sources_named(collected: Collected[C], message: str) -> str:
+    """Return where the values of the fields that a message names came from, defaults aside."""
+    words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}
+    named = [name for name in collected.config_class.model_fields if name in words and name in collected.values]
+    return "; ".join(
+        f"{name} = {value_text(collected.values[name])} comes from {collected.origins[name]}" for name in named
+    )

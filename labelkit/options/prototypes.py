@@ -1,0 +1,50 @@
+"""Options of ``labelkit prototypes``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from labelkit.options.shared import OverwriteOption
+
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+
+SHARPEST_T = 32768.0
+
+
+class PrototypesConfig(OverwriteOption):
+    """``labelkit prototypes``."""
+
+    command: ClassVar[tuple[str, ...]] = ("prototypes",)
+
+    num_classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread, one per class.")
+    embed_dim: int = Field(..., ge=2, le=100_000, description="Dimensions of a vector.")
+    method: Literal["auto", "optimize"] = Field(
+        "auto",
+        description="auto: the closed form where there is one (up to twice as many classes as dimensions, or two "
+        "dimensions), else optimize; optimize: minimize the loss in any case.",
+    )
+    t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (Eq. 5; 2 in the paper's code).")
+    sharpest_t: float | None = Field(
+        SHARPEST_T,
+        gt=0,
+        le=1e9,
+        description="Then sharpen the loss step by step up to this value, until the largest cosine counts; none: "
+        "the paper's loss alone.",
+    )
+    max_iterations: int = Field(200, ge=1, description="Most iterations for every sharpness.")
+    num_inits: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
+    seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
+    cache: bool = Field(True, description="Look in the user's cache first, and keep new prototypes there.")
+    out: Path | None = Field(
+        None,
+        description="File to write; default: prototypes-CLASSESxDIM.h5.",
+        json_schema_extra={**_OUTPUT, "makes": "prototypes"},
+    )
+    plot: Path | None = Field(
+        None, description="Also draw the cosines to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+    )

@@ -1,0 +1,35 @@
+"""What methods share that learn a representation without a label, and how they are looked at while they learn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from labelkit.options.backbone import BackboneRunConfig, BackboneTrainConfig
+
+_DATA: JsonDict = {"panel": "Data"}
+_MONITOR: JsonDict = {"panel": "Monitor"}
+
+
+class RepresentationRunConfig(BackboneRunConfig):
+    """Monitor of a method without labels."""
+
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+        "none",
+        description="Labels are never used in training; as for the other methods, for what a store is to call labeled.",
+        json_schema_extra=_DATA,
+    )
+
+    knn_neighbors: int = Field(10, ge=1, description="Neighbors of the kNN monitor.", json_schema_extra=_MONITOR)
+    knn_temperature: float = Field(
+        0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).", json_schema_extra=_MONITOR
+    )
+    linear_monitor: bool = Field(
+        False, description="Also train a linear probe on the features at each evaluation.", json_schema_extra=_MONITOR
+    )
+
+
+class RepresentationTrainConfig(RepresentationRunConfig, BackboneTrainConfig):
+    """The same for a run whose length is counted in epochs."""

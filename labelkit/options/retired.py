@@ -1,0 +1,45 @@
+"""Options of commands whose groups keep the ids of an earlier run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import StageConfig
+
+RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+
+_EARLIER: JsonDict = {"panel": "Earlier groups", "preset": False}
+
+
+class PreviousOption(StageConfig):
+    """A command whose groups keep the ids that they had in an earlier run."""
+
+    previous: Path | None = Field(
+        None,
+        description="Store of an earlier run, often of fewer images. Groups keep the ids that they had there. New "
+        "groups get ids that were never used.",
+        json_schema_extra=_EARLIER,
+    )
+    previous_result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result in --previous; default: the one named like the result that is written.",
+        json_schema_extra=_EARLIER,
+    )
+    keep_overlap: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="With --previous: a group keeps an id if both groups share at least this part of the images "
+        "in either.",
+        json_schema_extra=_EARLIER,
+    )
+
+    @model_validator(mode="after")
+    def _result_of_a_store(self) -> PreviousOption:
+        if self.previous_result is not None and self.previous is None:
+            raise ValueError("--previous-result goes with --previous STORE")
+        return self

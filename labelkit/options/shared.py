@@ -1,0 +1,369 @@
+"""Options that several commands take: each is declared here once, with its panel.
+
+A config class takes an option by naming its mixin among its bases. A larger group of options lies in a file of its
+own: ``backbone``, ``data``, ``earlier``, ``gate``, ``index``, ``memory``, ``model``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from labelkit.options.base import StageConfig, option
+
+STORE = option("Store", preset=False, aliases=("--store",))
+"""Of every field ``index``: a store is called a store, and an index is a structure of fast search."""
+
+
+def _known_device(device: str) -> str:
+    kind, _, number = device.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (device != kind and not (kind == "cuda" and number.isdecimal())):
+        raise ValueError("must be one of auto, cpu, cuda, cuda:NUMBER, mps")
+    return device
+
+
+Device = Annotated[str, AfterValidator(_known_device)]
+"""A device to compute on; one of several GPUs has a number, from 0."""
+
+
+class IndexOption(StageConfig):
+    """A command that reads a store."""
+
+    index: Path = Field(..., description="Store to read, NAME.h5.", json_schema_extra=STORE)
+
+
+class LabelColumnOption(StageConfig):
+    """A command that reads labels from a CSV."""
+
+    label_column: str | None = Field(
+        None,
+        description="Column of --labels FILE that holds the labels, or else of the CSV, Parquet or .json files of "
+        "--dataset; default: label, class or category.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+
+
+class LabelsOption(LabelColumnOption):
+    """A command that takes labels from a file or from a result of ``labelkit label``."""
+
+    labels: Path | None = Field(
+        None,
+        description="Labels: a CSV with a column of paths and one of labels; or a result of `labelkit label`, by its "
+        "name or, of another store, as OTHER.h5.results/NAME.h5. Default: those of the store.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+
+
+class AddedLabelsOption(LabelsOption):
+    """A command that learns from labels: those of the store, and those that are given."""
+
+    own_labels: bool = Field(
+        True,
+        description="Also use the labels of the store that training may use; those of --labels go first. A result of "
+        "this store says itself which of them it took.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+
+
+class SplitOption(StageConfig):
+    """A command that may use some rows of a store only."""
+
+    comes_last: ClassVar[bool] = True
+
+    split: str = Field("all", description="Rows to use: a split's name, or all.")
+
+
+class NormalizeOption(StageConfig):
+    """A command that may bring rows to one length."""
+
+    comes_last: ClassVar[bool] = True
+
+    normalize: bool = Field(True, description="Scale every row to length 1 first.")
+
+
+class MinSizeOption(StageConfig):
+    """A command that makes groups of rows."""
+
+    min_size: int = Field(
+        1,
+        ge=1,
+        description="Least rows of a group. Smaller ones are set aside while the others are grouped again, and join "
+        "the nearest one. Groups with a label are kept.",
+    )
+
+
+class NewClassesOption(StageConfig):
+    """A command that finds classes without a label."""
+
+    new_classes: str = Field(
+        "auto",
+        pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
+        description="Classes without a label: auto tests whether there are any; none; some: estimate their number; or "
+        "their number.",
+    )
+
+    @model_validator(mode="after")
+    def _the_number_is_given_once(self) -> Self:
+        if getattr(self, "num_classes", None) is not None and self.new_classes != "auto":
+            raise ValueError("--num-classes counts all classes, --new-classes those without a label; leave one out")
+        return self
+
+
+class DatasetOptions(StageConfig):
+    """A command that reads the images of a data set."""
+
+    dataset: str = Field(
+        "digits",
+        description="A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, "
+        "a CSV with columns path,label[,split], or archives such as shards/{000..099}.tar. An empty label means "
+        "unlabeled.",
+        json_schema_extra=option("Data"),
+    )
+    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=option("Data"))
+
+
+class ListingOptions(StageConfig):
+    """A command that lists images in folders, or in files."""
+
+    exclude: tuple[str, ...] = Field(
+        (),
+        description="Leave out images and folders whose name matches one of these comma-separated patterns, such as "
+        "'thumbs,*_mask.png'. A pattern with / is compared with the path below the data set.",
+        json_schema_extra={**option("Data"), "before": []},
+    )
+    follow_links: bool = Field(
+        False,
+        description="Also list what links to folders lead to, in a folder of images.",
+        json_schema_extra={**option("Data"), "before": False},
+    )
+    max_pixels: float = Field(
+        250e6,
+        gt=0,
+        description="Largest image to read, width times height. Above 64 megapixels, networks see it shrunk by 2, 4, "
+        "...; a larger JPEG than that is shrunk while it is decoded.",
+        json_schema_extra={**option("Data"), "before": 250e6},
+    )
+
+    def listing(self) -> dict[str, Any]:
+        """Return these options as ``load_dataset`` takes them."""
+        return {name: getattr(self, name) for name in ListingOptions.model_fields}
+
+
+class SheetOption(StageConfig):
+    """A command that draws a sheet of images."""
+
+    comes_last: ClassVar[bool] = True
+
+    columns: int = Field(
+        10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=option("Images")
+    )
+
+
+class MaxImagesOption(StageConfig):
+    """A command that may look at a part of its images."""
+
+    max_images: int | None = Field(
+        None,
+        ge=1,
+        description="Most images to use of each split, drawn by --seed.",
+        json_schema_extra=option("Data"),
+    )
+
+
+class EvalSplitOption(StageConfig):
+    """A command that trains on a split of images and scores another."""
+
+    eval_split: str = Field(
+        "auto", description="Images that are scored; auto = val, else test.", json_schema_extra=option("Data")
+    )
+
+
+class ScoresOutOptions(StageConfig):
+    """A command that writes its scores, and draws a few images."""
+
+    out: Path | None = Field(
+        None,
+        description="Also write everything as JSON: scores, protocol, network, data.",
+        json_schema_extra=option("Output", preset=False, makes="json"),
+    )
+    num_pictures: int = Field(
+        6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=option("Output", preset=False)
+    )
+
+
+class StoredImagesOptions(StageConfig):
+    """A command that reads the images of a store again, for instance to draw them."""
+
+    comes_last: ClassVar[bool] = True
+
+    dataset: str | None = Field(
+        None,
+        description="Data set with the images, if they moved since embed read them.",
+        json_schema_extra=option("Images"),
+    )
+    data_root: Path = Field(
+        Path("data"),
+        description="Folder where named sets live (with --dataset).",
+        json_schema_extra=option("Images"),
+    )
+
+
+class CheckpointOptions(StageConfig):
+    """A command that reads a checkpoint of a run."""
+
+    checkpoint: Path | None = Field(
+        None,
+        description="Run folder of `labelkit train`, or a checkpoint in it.",
+        json_schema_extra=option("Model"),
+    )
+    which: Literal["last", "best"] = Field(
+        "last",
+        description="Checkpoint of a run folder: the last, or the one of lowest loss.",
+        json_schema_extra=option("Model"),
+    )
+
+
+class HeldOutOptions(StageConfig):
+    """A command that judges a run by images that it was not trained on."""
+
+    comes_last: ClassVar[bool] = True
+
+    which: Literal["last", "best"] = Field(
+        "last",
+        description="Checkpoint of a run folder: the last, or the one of lowest loss.",
+        json_schema_extra={"panel": "Store", "preset": False},
+    )
+    split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
+
+
+class DeviceOption(StageConfig):
+    """A command that computes on a device of choice."""
+
+    comes_last: ClassVar[bool] = True
+
+    device: Device = Field(
+        "auto",
+        description="Where to compute: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second GPU), mps.",
+        json_schema_extra=option("Run"),
+    )
+
+
+class WorkersOption(StageConfig):
+    """A command that reads many images."""
+
+    comes_last: ClassVar[bool] = True
+
+    num_workers: int | None = Field(
+        None,
+        ge=0,
+        le=256,
+        description="Processes that decode images. By default, training and embedding take one per core, at most 8, "
+        "if /dev/shm has room for their batches; none for images in memory or fewer than 500.",
+        json_schema_extra=option("Run"),
+    )
+
+
+class PrecisionOptions(WorkersOption):
+    """A command that trains a network."""
+
+    comes_last: ClassVar[bool] = True
+
+    precision: Literal["float32", "bf16", "fp16"] = Field(
+        "float32", description="Compute type of the network.", json_schema_extra=option("Run")
+    )
+
+
+class ThreadsOption(StageConfig):
+    """A command that computes with torch."""
+
+    comes_last: ClassVar[bool] = True
+
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=option("Run")
+    )
+
+
+class ResamplesOptions(StageConfig):
+    """A command whose scores have intervals."""
+
+    comes_last: ClassVar[bool] = True
+
+    bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals; 0: no intervals.")
+    seed: int = Field(0, ge=0, description="Seed of the resamples.")
+
+
+class AbsentClassesOption(StageConfig):
+    """A command that averages the IoU of classes."""
+
+    comes_last: ClassVar[bool] = True
+
+    absent_as_zero: bool = Field(
+        False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
+    )
+
+
+class PerClassOption(StageConfig):
+    """A command that may show scores by class."""
+
+    comes_last: ClassVar[bool] = True
+
+    per_class: bool = Field(False, description="Also show the scores of every class.")
+
+
+class TableOption(StageConfig):
+    """A command that writes what it found as a table."""
+
+    csv: Path | None = Field(
+        None,
+        description="Table to write; default: INDEX.RESULT.csv beside the store.",
+        json_schema_extra=option("Output", preset=False, makes="csv"),
+    )
+
+
+class StoreOutOption(StageConfig):
+    """A command that makes a store."""
+
+    comes_last: ClassVar[bool] = True
+
+    out: Path = Field(
+        ..., description="Store to write, NAME.h5.", json_schema_extra=option("Output", preset=False, makes="store")
+    )
+
+
+class ShardsOptions(StageConfig):
+    """A command that makes a store, in one file or in several."""
+
+    comes_last: ClassVar[bool] = True
+
+    shards: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="Files that the rows are spread over, in NAME.h5.shards; NAME.h5 names them. Content and results "
+        "are those of one file. Default: one file.",
+        json_schema_extra=option("Output", preset=False),
+    )
+    shard_rows: int | None = Field(
+        None,
+        ge=1,
+        description="Instead of --shards: most rows of a file.",
+        json_schema_extra=option("Output", preset=False),
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_split(self) -> Self:
+        if self.shards is not None and self.shard_rows is not None:
+            raise ValueError("give either --shards or --shard-rows")
+        return self
+
+
+class OverwriteOption(StageConfig):
+    """A command that writes files at paths of choice."""
+
+    comes_last: ClassVar[bool] = True
+
+    overwrite: bool = Field(
+        False, description="Replace files that are there.", json_schema_extra=option("Output", preset=False)
+    )

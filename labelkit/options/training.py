@@ -1,0 +1,360 @@
+"""What every training method shares: data, optimizer, device, run folder; and its length in epochs or in steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import StageConfig, value_text
+from labelkit.options.data import DataConfig
+from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
+
+LabelKind = Literal["few", "some", "all", "none"]
+
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_RUN: JsonDict = {"panel": "Run"}
+_RUN_ONLY: JsonDict = {"panel": "Run", "preset": False}
+
+
+class UpdateOptions(StageConfig):
+    """How the weights are updated, and by which seed."""
+
+    batch_size: int = Field(
+        128, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
+    )
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
+    lr: float = Field(0.1, gt=0, description="Highest learning rate.", json_schema_extra=_OPTIMIZATION)
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum (sgd).", json_schema_extra=_OPTIMIZATION)
+    weight_decay: float = Field(
+        5e-5,
+        ge=0,
+        description="Weight decay; biases and one-dimensional parameters have none.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    clip_grad_norm: float | None = Field(
+        None, gt=0, description="Largest length of the gradient; default: no limit.", json_schema_extra=_OPTIMIZATION
+    )
+    grad_accumulation_steps: int = Field(
+        1,
+        ge=1,
+        description="Batches per optimizer update; losses see one batch at a time.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    seed: int = Field(0, ge=0, description="Seed of everything but the split.", json_schema_extra=_RUN)
+
+
+class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
+    """Options of ``labelkit train`` that depend neither on the method nor on how its length is counted."""
+
+    # A saved config.yaml lists the options as it always did.
+    keeps_order: ClassVar[bool] = True
+
+    #: Options that may differ between a run and its resumption.
+    resumable_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            "data_root", "download", "device", "num_workers", "threads",
+            "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
+            "guard", "guard_loss_ratio", "guard_min_spread", "deterministic",
+            "compile", "max_disk",
+        }
+    )  # fmt: skip
+
+    log_every_steps: int = Field(
+        10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN
+    )
+    checkpoint_every_minutes: float = Field(
+        10, gt=0, description="Also write a checkpoint inside an epoch after this time.", json_schema_extra=_RUN
+    )
+    keep_every_steps: int | None = Field(
+        None, ge=1, description="Steps between two checkpoints that are kept for good.", json_schema_extra=_RUN
+    )
+    tensorboard: bool = Field(
+        False, description="Write TensorBoard event files too (extra `tensorboard`).", json_schema_extra=_RUN
+    )
+    deterministic: bool = Field(
+        False,
+        description="On a GPU, use algorithms that give the same bits each time; refuse a run that has an operation "
+        "without one. On a CPU all runs are so.",
+        json_schema_extra=_RUN,
+    )
+    compile: bool = Field(
+        False,
+        description="Compile the backbone by torch.compile: some minutes at the first step, then faster on most GPUs. "
+        "Numbers differ in their last digits. Not for methods that look inside the backbone.",
+        json_schema_extra=_RUN,
+    )
+    guard: Literal["none", "warn", "stop"] = Field(
+        "stop",
+        description="What to do when training goes wrong for good: end with exit code 4, only warn, or not look. "
+        "Signs: the loss explodes, features or class vectors become alike, one cluster takes all, "
+        "weights stand still. A loss or weights that are not finite always end the run.",
+        json_schema_extra=_RUN,
+    )
+    guard_loss_ratio: float = Field(
+        100,
+        gt=1,
+        description="A loss explodes if it stays above this multiple of the first step's loss (at least 1). Ours: "
+        "losses whose weights grow stay below 10 in all measured presets.",
+        json_schema_extra=_RUN,
+    )
+    guard_min_spread: float = Field(
+        1e-4,
+        ge=0,
+        lt=1,
+        description="Features are all alike if they differ by less than this share of their length. Ours: float32 "
+        "resolves 1e-7, and presets for small networks were measured from 0.01 up.",
+        json_schema_extra=_RUN,
+    )
+    stop_after_steps: int | None = Field(
+        None,
+        ge=1,
+        description="Stop with a checkpoint after this step, counted from the start of the run. Go on with --resume.",
+        json_schema_extra=_RUN_ONLY,
+    )
+    out: Path | None = Field(
+        None,
+        description="Run folder to make; default: runs/METHOD-DATASET.",
+        json_schema_extra={**_RUN_ONLY, "makes": "folder"},
+    )
+    init_from: Path | None = Field(
+        None,
+        description="Start from the weights of this run folder or weights file; nothing else is taken.",
+        json_schema_extra=_RUN,
+    )
+    resume: bool = Field(False, description="Go on with the run in --out.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Remove the run in --out first.", json_schema_extra=_RUN_ONLY)
+    dry_run: bool = Field(
+        False,
+        description="Show configuration, counts, parameters, memory and time; write nothing.",
+        json_schema_extra=_RUN_ONLY,
+    )
+
+    @model_validator(mode="after")
+    def _check_run(self) -> RunConfig:
+        if self.resume and self.overwrite:
+            raise ValueError("resume and overwrite exclude each other")
+        return self
+
+    # ------------------------------------------------------------------ facts that trainer and stages ask for
+
+    #: What the network says by itself: ``names`` of classes, ``groups`` without a name, or ``nothing``.
+    own_output: ClassVar[Literal["names", "groups", "nothing"]] = "nothing"
+
+    #: Whether images without a label are what the method lives on, so that a run without any is refused.
+    needs_unlabeled: ClassVar[bool] = False
+
+    @property
+    def in_epochs(self) -> TrainConfig | None:
+        """These options, if they count the length of the run in epochs."""
+        return None
+
+    @property
+    def uses_nesterov(self) -> bool:
+        """Whether momentum looks ahead (sgd)."""
+        return False
+
+    @property
+    def clips_each_gradient(self) -> bool:
+        """Whether ``clip_grad_norm`` limits the gradient of each parameter, not of all together."""
+        return False
+
+    @property
+    def view_size(self) -> int | None:
+        """Side of a view in pixels that was asked for; ``None``: the backbone's."""
+        return None
+
+    @property
+    def judging_split(self) -> str | None:
+        """Split whose labels judge the network: a name, or ``auto``; ``None``: no image is held out to judge by."""
+        return None
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Whether a label changes the network, so that labels of a single class are a fault."""
+        return False
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """Labels that the method takes: a ``few`` of each class, ``some`` of the old classes, ``all``, or ``none``."""
+        return "none" if self.label_split == "none" else "all"
+
+    def length(self) -> dict[str, int]:
+        """Return the options that say how long the run is: epochs or steps."""
+        return {}
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether nothing can be taken from the length of the run."""
+        return False
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return the options that make a run take this share of its time.
+
+        Drops of the learning rate, warm-ups and phases keep their place in the run. Counts are rounded down, but a run
+        keeps one epoch at least. Evaluations between epochs, which cost time and change nothing, are left out.
+
+        Args:
+            fraction: in (0, 1].
+        """
+        return {}
+
+    def _scaled(self, fraction: float, *names: str, least: int) -> dict[str, object]:
+        """Return this share of some counts, those that are ``None`` left out; nothing if the run keeps its length."""
+        if fraction >= 1:
+            return {}
+        counts = {name: getattr(self, name) for name in names}
+        # 1e-9: 0.29 * 100 is a little less than 29
+        return {name: max(least, int(n * fraction + 1e-9)) for name, n in counts.items() if n is not None}
+
+
+class TrainConfig(RunConfig):
+    """Options of a run whose length is counted in passes over the training set."""
+
+    epochs: int = Field(..., ge=1, description="Passes over the training set.", json_schema_extra=_OPTIMIZATION)
+    lr_schedule: Literal["cosine", "constant", "step"] = Field(
+        "cosine",
+        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_drop_epochs: tuple[int, ...] = Field(
+        (), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_drop_factor: float = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="What each drop multiplies the learning rate by (step).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_update: Literal["epoch", "step"] = Field(
+        "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_final_ratio: float = Field(
+        1e-3, ge=0, le=1, description="Final over highest learning rate (cosine).", json_schema_extra=_OPTIMIZATION
+    )
+    lr_warmup_epochs: int = Field(
+        0, ge=0, description="Epochs of linear growth at the start.", json_schema_extra=_OPTIMIZATION
+    )
+    eval_every_epochs: int = Field(1, ge=1, description="Epochs between two evaluations.", json_schema_extra=_RUN)
+
+    @model_validator(mode="after")
+    def _check_schedule(self) -> TrainConfig:
+        if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
+            raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
+        if self.lr_schedule == "step" and not self.lr_drop_epochs:
+            raise ValueError("lr_schedule step needs lr_drop_epochs")
+        if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
+            raise ValueError(f"lr_drop_epochs must be positive and increase, got {value_text(self.lr_drop_epochs)}")
+        return self
+
+    @property
+    def in_epochs(self) -> TrainConfig:
+        """These options."""
+        return self
+
+    def length(self) -> dict[str, int]:
+        """Return the epochs."""
+        return {"epochs": self.epochs}
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether there is one epoch."""
+        return self.epochs == 1
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, and what is counted in them; judged once, at the end."""
+        options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
+        options |= self._scaled(fraction, "epochs", least=1) | self._scaled(fraction, "lr_warmup_epochs", least=0)
+        if self.lr_drop_epochs and fraction < 1:
+            drops = {max(1, round(epoch * fraction)) for epoch in self.lr_drop_epochs}
+            options["lr_drop_epochs"] = tuple(sorted(drops))
+        return options
+
+
+class StepRunConfig(RunConfig):
+    """Length of a run that is counted in updates, where a pass over the images means nothing."""
+
+    steps: int = Field(..., ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
+    eval_every_steps: int = Field(
+        1000, ge=1, description="Updates between two evaluations, each with a checkpoint.", json_schema_extra=_RUN
+    )
+
+    def length(self) -> dict[str, int]:
+        """Return the steps."""
+        return {"steps": self.steps}
+
+    @property
+    def is_shortest(self) -> bool:
+        """Whether every step is followed by an evaluation."""
+        return self.eval_every_steps == 1
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer steps, and as many evaluations as before: some methods count in them."""
+        options = super().shortened(fraction)
+        if fraction >= 1:
+            return options
+        every = max(1, int(self.eval_every_steps * fraction + 1e-9))
+        options |= self._scaled(fraction, "steps", least=1) | {"eval_every_steps": every}
+        if self.steps % self.eval_every_steps == 0:
+            options["steps"] = every * (self.steps // self.eval_every_steps)
+        return options
+
+
+class StepTrainConfig(StepRunConfig):
+    """Optimizer and learning rate of such a run."""
+
+    nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
+    lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
+        "cosine",
+        description="Shape of the learning rate. cosine: to 0 at the end, or by --lr-horizon later; fixmatch: the "
+        "first 7/16 of half a period of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_horizon: float = Field(
+        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_ramp_up: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate grows (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_ramp_down: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate falls (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    adam_beta1_end: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
+        "does (ramps).",
+        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
+    )
+    adam_beta2_start: float = Field(
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
+        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
+    )
+
+    @model_validator(mode="after")
+    def _check_ramps(self) -> StepTrainConfig:
+        if self.lr_ramp_up + self.lr_ramp_down > 1:
+            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            raise ValueError("nesterov needs optimizer sgd with momentum")
+        return self
+
+    @property
+    def uses_nesterov(self) -> bool:
+        """As asked for."""
+        return self.nesterov

@@ -1,0 +1,365 @@
+"""Compare methods of all kinds on one split and one budget of time: who learns the better features?
+
+Every method gets the same training images, with the labels that its kind needs; the same judges look at the same
+held-out images through each network. Pixels and untrained networks are rows too.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelkit.commands.common.holdout import has_own_splits
+from labelkit.commands.common.own_code import is_same_code
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.training_data import chosen_old_classes, read_listing
+from labelkit.commands.evaluate.dense_result import mean_and_spread, percent_and_spread
+from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
+from labelkit.formatting import percent
+from labelkit.methods import OWN_METHODS_VARIABLE
+from labelkit.methods.registry import METHODS
+from labelkit.options.base import nearest, value_text
+from labelkit.options.data import DataConfig
+from labelkit.pipelines.compare.judges import JUDGES, embed_for_judges, judge_store
+from labelkit.pipelines.compare.options import CompareConfig
+from labelkit.pipelines.compare.runs import (
+    DataFacts,
+    MethodRuns,
+    RunFailed,
+    Stopped,
+    Workplace,
+    kept_record,
+    method_config,
+)
+from labelkit.progress import Progress, current_progress
+from labelkit.store.commit import commit_json
+from labelkit.store.run_folder import locked, translated
+
+_ABOUT = "comparison.json"
+_PIXELS = "pixels"
+_UNTRAINED = "before training"
+
+
+@dataclass
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: of the method, or what stands for none.
+        kind: of its labels: few, some, all, none.
+        runs: records of finished runs.
+        failures: reason by seed.
+    """
+
+    name: str
+    kind: str = "none"
+    network: str | None = None
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    failures: dict[int, str] = field(default_factory=dict)
+
+    def mean(self, *keys: str) -> dict[str, object] | None:
+        """Return mean, spread and values of a number over the runs, if they have it."""
+        values = []
+        for run in self.runs:
+            found: Any = run
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            if isinstance(found, int | float):
+                values.append(float(found))
+        return mean_and_spread(values) if values else None
+
+    def scores(self) -> dict[str, dict[str, object]]:
+        """Return all scores of the judges."""
+        names = dict.fromkeys(name for run in self.runs for name in run["scores"])
+        return {name: stats for name in names if (stats := self.mean("scores", name)) is not None}
+
+    def labels_text(self) -> str:
+        """Return how many labels were used, in words."""
+        if not self.runs or self.kind == "none":
+            return self.kind
+        labels, classes = self.runs[0]["labels"], self.runs[0]["labeled_classes"]
+        return f"all {labels:,}" if self.kind == "all" else f"{labels:,} of {classes} classes"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return everything for JSON."""
+        return {
+            "method": self.name,
+            "labels": self.labels_text(),
+            "network": self.network,
+            "scores": self.scores(),
+            "minutes": self.mean("minutes"),
+            "peak_memory_mib": self.mean("peak_memory_mib"),
+            "runs": self.runs,
+            "failures": {str(seed): reason for seed, reason in self.failures.items()},
+        }
+
+
+def compare_methods(config: CompareConfig) -> SimpleResult:
+    """Train and judge methods; a run that fails is a row with its reason.
+
+    Raises:
+        ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
+        DatasetError: images without the labels that judging needs.
+        InputError: not a single run finished.
+        ResourceError: the folder for runs is full, ...
+        Interrupted: a signal asked to stop; what is finished is in ``--keep``.
+    """
+    names = _chosen(config.methods)
+    data, images, config = _data(config)
+    with _workplace(config) as folder:
+        rows = _references(names, config, data, folder)
+        rows += _trained(names, config, data, Workplace(folder))
+    values: dict[str, object] = {
+        "measured": f"features of {len(names)} methods on {data.test_split} of {config.dataset}",
+        "images": images,
+        "budget_seconds": config.budget_seconds,
+        "seeds": list(range(config.seeds)),
+        "options": config.to_yaml_dict(),
+        "rows": [row.to_dict() for row in rows],
+    }
+    made: tuple[Path, ...] = ()
+    if config.out is not None:
+        commit_json(config.out, jsonable(values))
+        made = (config.out,)
+    trained = [row for row in rows if row.name in names]
+    if not any(row.runs for row in trained):
+        reasons = "; ".join(f"{row.name}: {next(iter(row.failures.values()))}" for row in trained)
+        raise InputError("compare", f"no run finished ({reasons})", "Mend that, or raise --budget.")
+    return SimpleResult(values, made, _tables(config, data, images, rows))
+
+
+def _chosen(methods: tuple[str, ...]) -> list[str]:
+    for name in methods:
+        if name not in METHODS:
+            guess = nearest(name, METHODS)
+            hint = f"Did you mean `{guess}`? " if guess else ""
+            known = f"{', '.join(METHODS)}; others by {OWN_METHODS_VARIABLE}"
+            raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Known: {known}.")
+    return list(dict.fromkeys(methods or METHODS))
+
+
+def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConfig]:
+    """Return the common images, their numbers, and the options with the names of ``--old-classes`` spelled out."""
+    given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing())
+    listing, _ = read_listing(given)
+    holdout = None if has_own_splits(listing) else config.holdout
+    if holdout is not None:
+        listing, _ = read_listing(given.model_copy(update={"holdout": holdout, "split_seed": config.split_seed}))
+    test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
+    if test_split is None or "train" not in listing.split_names:
+        names = ", ".join(listing.split_names)
+        raise DatasetError(config.dataset, f"has no splits train and test (it has: {names})", "Choose another set.")
+    used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
+    if (listing.labels[used] < 0).any():
+        raise DatasetError(
+            config.dataset,
+            f"{int((listing.labels[used] < 0).sum())} images have no label, and a comparison needs the truth",
+            "Give class folders, or a CSV with all labels.",
+        )
+    images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
+    if config.old_classes is not None:
+        # a file may be another one when the comparison goes on
+        old = chosen_old_classes(config.old_classes, listing.class_names)
+        config = config.model_copy(update={"old_classes": tuple(listing.class_names[label] for label in old)})
+    return DataFacts(len(listing.class_names), test_split, holdout), images, config
+
+
+@contextmanager
+def _workplace(config: CompareConfig) -> Iterator[Path]:
+    """Give the folder for runs: ``--keep`` with its lock held, or one that vanishes.
+
+    Raises:
+        ConfigError: what is kept there was made with other options.
+        BusyError: another comparison works there.
+    """
+    if config.keep is None:
+        with tempfile.TemporaryDirectory(prefix="labelkit-compare-") as scratch:
+            yield Path(scratch)
+        return
+    now = {name: value for name, value in config.to_yaml_dict().items() if name not in CompareConfig.resumable_fields}
+    about = config.keep / _ABOUT
+    with ExitStack() as held:
+        with translated(config.keep):
+            there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
+            # a lock alone is of a comparison that was stopped at its very start
+            if there - {"lock"} and _ABOUT not in there:
+                raise ConfigError("--keep", f"{config.keep} holds something else", "Give a new folder.")
+            config.keep.mkdir(parents=True, exist_ok=True)
+        held.enter_context(locked(config.keep))
+        if about.exists():
+            then = kept_record(about)
+            differing = [
+                f"--{name.replace('_', '-')} {value_text(then.get(name))} (now {value_text(now[name])})"
+                for name in now
+                if then.get(name) != now[name]
+            ]
+            if differing:
+                problem = f"{config.keep} holds runs with {', '.join(differing)}"
+                raise ConfigError("--keep", problem, "Give the same options, or another folder.")
+        else:
+            commit_json(about, now)
+        _check_code(config.keep, _chosen(config.methods))
+        yield config.keep
+
+
+def _check_code(keep: Path, names: Sequence[str]) -> None:
+    """Note with which code methods of the user run there.
+
+    Raises:
+        ConfigError: runs of one are by other code.
+    """
+    for name in names:
+        if not is_same_code(keep / f"{name}.code.json", name):
+            problem = f"{keep} holds runs of other code of {name}"
+            raise ConfigError("--keep", problem, f"Remove {name}-s* and {name}.* there, or give another folder.")
+
+
+def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
+    """Judge pixels, and the networks of the methods as they are before training."""
+    progress = current_progress()
+    wanted: dict[str, tuple[str, dict[str, Any]]] = {_PIXELS: ("pixels", {"backbone": "pixels", "image_size": 32})}
+    for name in names:
+        try:
+            options: Any = method_config(name, config, data, 0)
+        except LabelkitError:
+            continue  # its own row will tell
+        start: dict[str, Any] = {"backbone": options.backbone, "image_size": options.image_size}
+        if options.weights is not None:
+            start["weights"] = options.weights
+        else:
+            start["pretrained" if options.pretrained else "random_weights"] = True
+        label = f"{options.backbone}, {_UNTRAINED}"
+        wanted.setdefault(label, (options.backbone, start))
+    rows = []
+    for number, (label, (network, model)) in enumerate(wanted.items()):
+        row = Row(label, network=network)
+        for seed in range(config.seeds):
+            record, store = folder / f"reference-{label.split(',')[0]}-s{seed}.json", folder / f"reference-{number}.h5"
+            try:
+                if not record.exists():
+                    seeded = model if label == _PIXELS else model | {"seed": seed}
+                    embed_for_judges(config, store, data.holdout, **seeded)
+                    found = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own="nothing")
+                    commit_json(record, {"method": label, "seed": seed, "scores": found})
+                row.runs.append(kept_record(record))
+            except LabelkitError as error:
+                # pixels need next to nothing: where they cannot be kept, nothing can
+                if label == _PIXELS and isinstance(error, ResourceError):
+                    raise
+                row.failures[seed] = str(error)
+                break
+            finally:
+                store.unlink(missing_ok=True)
+                shutil.rmtree(store.with_name(f"{store.name}.results"), ignore_errors=True)
+        _say(progress, row)
+        rows.append(row)
+    return rows
+
+
+def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, place: Workplace) -> list[Row]:
+    """Train and judge, several methods at a time if asked."""
+    progress = current_progress()
+
+    def work(name: str) -> Row:
+        row = Row(name)
+        runs = MethodRuns(name, config, data, place)
+        for seed in range(config.seeds):
+            try:
+                options: Any = method_config(name, config, data, seed)
+                row.kind, row.network = options.label_kind, options.backbone
+                record = runs.run(seed)
+            except Stopped:
+                return row
+            except (RunFailed, LabelkitError) as error:
+                row.failures[seed] = str(error).strip()
+                continue
+            row.runs.append(record | {"minutes": record["seconds"] / 60})
+        return row
+
+    finished: dict[str, Row] = {}
+    with ThreadPoolExecutor(config.jobs) as pool, progress.task("compare", total=len(names)) as task:
+        try:
+            for future in as_completed([pool.submit(work, name) for name in names]):
+                row = future.result()
+                finished[row.name] = row
+                _say(progress, row)
+                task.advance()
+        except BaseException:
+            # the processes would go on without us
+            place.stop.set()
+            raise
+    return [finished[name] for name in names]
+
+
+def _say(progress: Progress, row: Row) -> None:
+    scores = row.scores()
+    names = [name for name in (*JUDGES, "own_accuracy") if name in scores]
+    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_spread(scores[name])} %" for name in names)
+    if row.runs:
+        progress.message(f"{row.name}: {shown}")
+    for seed, reason in row.failures.items():
+        progress.warning(f"{row.name}, seed {seed} failed: {reason}")
+
+
+def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows: Sequence[Row]) -> tuple[Table, ...]:
+    lines: list[list[Cell]] = []
+    for row in rows:
+        scores = row.scores()
+        cells = [percent_and_spread(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
+        memory = row.mean("peak_memory_mib")
+        lines.append(
+            [
+                row.name,
+                row.labels_text(),
+                row.network if row.name in METHODS else None,
+                length_text(row),
+                *cells,
+                _plain(row.mean("minutes")),
+                None if memory is None else round(float(str(memory["mean"]))),
+                len(row.runs),
+            ]
+        )
+    split = f"{images['train']:,} images to train on, {images[data.test_split]:,} of {data.test_split} to judge by"
+    title = f"{config.dataset}: {split}; at most {config.budget} of training; scores in %, mean ± standard deviation"
+    columns = [
+        "method", "labels", "network", "length", f"{config.neighbors}-NN", "k-means", "R@1", "own", "minutes", "MiB",
+        "runs",
+    ]  # fmt: skip
+    tables = [Table(title, columns, lines)]
+    failures: list[list[Cell]] = [
+        [row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())
+    ]
+    if failures:
+        tables.append(Table("runs that failed", ["method", "seed", "reason"], failures))
+    return tuple(tables)
+
+
+def _plain(stats: dict[str, object] | None) -> str | None:
+    """Return ``1.23 ± 0.45`` of what ``mean_and_spread`` made."""
+    if stats is None:
+        return None
+    spread = stats["sd"]
+    return f"{stats['mean']:.2f}" + (f" ± {spread:.2f}" if isinstance(spread, float) else "")
+
+
+def length_text(row: Row) -> str | None:
+    """Return the length of the runs, with its share of the preset's and a mark if it took longer than allowed."""
+    if not row.runs or "length" not in row.runs[0]:
+        return None
+    first = row.runs[0]
+    text = ", ".join(
+        f"{value:,} {name.replace('_', ' ').removesuffix('s' if value == 1 else '')}"
+        # the whole before its parts; a record that was read again has them in the order of the alphabet
+        for name, value in sorted(first["length"].items(), key=lambda item: len(item[0]))
+    )
+    if first["share_of_preset"] < 1:
+        text += f" ({percent(first['share_of_preset'])} %)"
+    return text + (", over budget" if any(run["over_budget"] for run in row.runs) else "")

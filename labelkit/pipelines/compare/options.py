@@ -1,0 +1,125 @@
+"""Options of ``labelkit compare``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.base import option
+from labelkit.options.shared import DatasetOptions, DeviceOption, ListingOptions, OverwriteOption
+
+_DATA: JsonDict = {"panel": "Data"}
+_RUN: JsonDict = {"panel": "Run"}
+_OUTPUT: JsonDict = option("Output", preset=False)
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOptions):
+    """``labelkit compare``."""
+
+    command: ClassVar[tuple[str, ...]] = ("compare",)
+
+    methods: tuple[str, ...] = Field(
+        (), description="Methods to compare, comma-separated (`labelkit list methods`); default: all."
+    )
+    budget: str = Field(
+        "10m",
+        description="Training time of each run, as 90s, 10m or 2h. A run that would take longer gets fewer epochs "
+        "or steps, and shorter schedules. No run gets more than its preset has.",
+    )
+    seeds: int = Field(3, ge=1, le=100, description="Runs of each method, with seeds from 0 on.")
+
+    dataset: str = Field(
+        "digits",
+        description="A registered name (`labelkit list datasets`), a folder of class folders, or a CSV with labels.",
+        json_schema_extra=_DATA,
+    )
+    holdout: float = Field(
+        0.25,
+        gt=0,
+        lt=1,
+        description="In a set without a test split: share of each class that only judges.",
+        json_schema_extra=_DATA,
+    )
+    max_per_class: int | None = Field(
+        None, ge=1, description="Use only the first images of each class, in each split.", json_schema_extra=_DATA
+    )
+    labels_per_class: int = Field(
+        4, ge=1, description="Labels that methods for few labels get, drawn anew by each seed.", json_schema_extra=_DATA
+    )
+    num_old_classes: int | None = Field(
+        None,
+        ge=1,
+        description="Classes with labels for methods that discover the others; default: what the set defines, else "
+        "half.",
+        json_schema_extra=_DATA,
+    )
+    old_classes: tuple[str, ...] | None = Field(
+        None,
+        description="Classes with labels for methods that discover the others, instead of --num-old-classes: names, "
+        "patterns and numbers from 0, or one file NAME.txt with one of these in each line.",
+        json_schema_extra=_DATA,
+    )
+    label_ratio: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Share of the images of these classes with a label, drawn from all of them together.",
+        json_schema_extra=_DATA,
+    )
+    split_seed: int = Field(
+        0, ge=0, description="Seed of --holdout and of the labels for discovery.", json_schema_extra=_DATA
+    )
+    method_preset: str | None = Field(
+        None,
+        description="Preset of every method by name, or none; default: the one named like the data set (folder for a "
+        "path).",
+    )
+    neighbors: int = Field(10, ge=1, description="Neighbors that vote in the kNN judge.")
+
+    keep: Path | None = Field(
+        None,
+        description="Keep runs, stores and scores in this folder; the same command goes on with what is there. "
+        "Default: they vanish.",
+        json_schema_extra={**_OUTPUT, "makes": "folder"},
+    )
+    out: Path | None = Field(
+        None, description="Also write everything as JSON.", json_schema_extra={**_OUTPUT, "makes": "json"}
+    )
+    jobs: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Runs at a time. Use at most the number of cores; more would slow each other down.",
+        json_schema_extra=_RUN,
+    )
+    threads: int = Field(1, ge=1, description="CPU threads of each run.", json_schema_extra=_RUN)
+
+    resumable_fields: ClassVar[frozenset[str]] = frozenset(
+        {"methods", "seeds", "data_root", "keep", "out", "overwrite", "jobs"}
+    )
+    """Options that may differ when a kept comparison goes on."""
+
+    @field_validator("budget")
+    @classmethod
+    def _time(cls, value: str) -> str:
+        if not re.fullmatch(r"\d+(\.\d+)?[smh]", value) or float(value[:-1]) == 0:
+            raise ValueError("must be a number with s, m or h, like 90s, 10m or 2h")
+        return value
+
+    @model_validator(mode="after")
+    def _one_choice_of_old_classes(self) -> CompareConfig:
+        if self.old_classes is not None and self.num_old_classes is not None:
+            raise ValueError("old_classes and num_old_classes exclude each other")
+        if self.old_classes is not None and not self.old_classes:
+            raise ValueError("old_classes names no class")
+        return self
+
+    @property
+    def budget_seconds(self) -> float:
+        """The budget in seconds."""
+        return float(self.budget[:-1]) * _UNITS[self.budget[-1]]

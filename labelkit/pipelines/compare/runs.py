@@ -1,0 +1,346 @@
+"""One method of a comparison: its options, its length, its runs in processes of their own, its scores."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from labelkit.commands.train.run import train_method
+from labelkit.errors import InputError, LabelkitError
+from labelkit.files import parse_object, read_bytes, read_object
+from labelkit.methods.registry import METHODS, own_digest
+from labelkit.options.presets import resolve
+from labelkit.options.training import RunConfig
+from labelkit.pipelines.compare.judges import embed_for_judges, judge_store
+from labelkit.pipelines.compare.options import CompareConfig
+from labelkit.store.commit import commit_bytes, commit_json
+
+# a run may take so much more than the budget before it is shortened once more
+_SLACK = 1.25
+# and is stopped here; starting and reading images take time too
+_LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
+# to write a checkpoint when it is stopped
+_END_SECONDS = 60
+
+
+class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is always caught
+    """A run that did not finish; its message is the reason."""
+
+
+class TooSlow(RunFailed):
+    """A run that was stopped since it took too long."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error
+    """The comparison was asked to stop."""
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What all runs share.
+
+    Attributes:
+        num_classes: of the data set.
+        test_split: the held-out images that judge.
+        holdout: share that is set apart; ``None`` for a set with splits of its own.
+    """
+
+    num_classes: int
+    test_split: str
+    holdout: float | None
+
+
+@dataclass
+class Workplace:
+    """Where runs are kept and how they take turns.
+
+    Attributes:
+        folder: for runs, stores and scores.
+        one_at_a_time: held by whoever computes in this process.
+        stop: set when all are to end.
+    """
+
+    folder: Path
+    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
+    """Return the options of one run: the preset's, on the common images, with the labels of its kind.
+
+    Args:
+        name: of the method.
+        config: of the comparison.
+        data: the common images.
+        seed: of weights and of the draw of a few labels.
+        fraction: share of the preset's length.
+
+    Raises:
+        ConfigError: the options do not fit together.
+    """
+    spec = METHODS[name]
+    common: dict[str, object] = {
+        "dataset": config.dataset,
+        "data_root": config.data_root,
+        **config.listing(),
+        "holdout": data.holdout,
+        "holdout_classes": None,
+        "max_per_class": config.max_per_class,
+        "split_seed": config.split_seed,
+        "num_labels": None,
+        "seed": seed,
+        "threads": config.threads,
+        "device": config.device,
+    }
+    preset = resolve(spec.config, preset=config.method_preset, overrides={"dataset": config.dataset}).config
+    kind = preset.label_kind
+    if kind == "few":
+        common |= {"num_labels": config.labels_per_class * data.num_classes, "label_seed": seed}
+        common["label_split"] = "few-labels"
+    elif kind == "some":
+        common |= {"label_split": "gcd", "label_ratio": config.label_ratio}
+        common |= {"num_old_classes": config.num_old_classes, "old_classes": config.old_classes}
+    else:
+        common["label_split"] = "given" if kind == "all" else "none"
+    values = preset.to_yaml_dict(operational=False) | common | preset.shortened(fraction)
+    made: RunConfig = spec.config.model_validate(values)
+    return made
+
+
+class MethodRuns:
+    """All runs of a method, one after the other; what is finished in the folder is not done again.
+
+    Args:
+        name: of the method.
+        config: of the comparison.
+        data: the common images.
+        place: where to work.
+    """
+
+    def __init__(self, name: str, config: CompareConfig, data: DataFacts, place: Workplace) -> None:
+        self.name = name
+        self.config = config
+        self.data = data
+        self.place = place
+        self.length_file = place.folder / f"{name}.length.json"
+        self.time_limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
+
+    def run(self, seed: int) -> dict[str, Any]:
+        """Train and judge with one seed; return the record of it.
+
+        Raises:
+            RunFailed: with the reason.
+            Stopped: the comparison is to end.
+        """
+        record = self.place.folder / f"{self.name}-s{seed}.json"
+        if record.exists():
+            return kept_record(record)
+        try:
+            values = self._train_and_judge(seed)
+        except LabelkitError as error:
+            raise RunFailed(str(error).strip()) from error
+        except Exception as error:
+            if own_digest(self.name) is None or isinstance(error, RunFailed | Stopped):
+                raise
+            raise RunFailed(f"{type(error).__name__}: {error}") from error  # the code of a user, whatever it raises
+        commit_json(record, values)
+        return values
+
+    def _train_and_judge(self, seed: int) -> dict[str, Any]:
+        length = self._length()
+        run = self.place.folder / f"{self.name}-s{seed}"
+        while True:
+            config = method_config(self.name, self.config, self.data, seed, length["fraction"])
+            # the others keep the length of the first: their runs are to be alike
+            is_last_try = bool(length["shortened_again"] or seed or config.is_shortest)
+            try:
+                cost = self._train(config, run)
+            except TooSlow:
+                done = steps_logged(run) / (length["steps"] * length["fraction"])
+                if is_last_try or not done:
+                    raise
+                seconds = self.time_limit / min(1.0, done)
+            else:
+                summary = kept_record(run / "summary.json")
+                seconds = summary["seconds"]
+                if is_last_try or seconds <= _SLACK * self.config.budget_seconds:
+                    break
+            length |= {
+                "fraction": length["fraction"] * self.config.budget_seconds / seconds,
+                "shortened_again": True,
+            }
+            commit_json(self.length_file, length)
+        store = self.place.folder / f"{self.name}-s{seed}.h5"
+        with self.place.one_at_a_time:
+            self._check_stop()
+            embed_for_judges(self.config, store, self.data.holdout, checkpoint=run)
+            scores = judge_store(
+                store, self.data.test_split, neighbors=self.config.neighbors, seed=seed, own=config.own_output
+            )
+        return {
+            "method": self.name,
+            "seed": seed,
+            "labels": summary["samples"]["labeled"],
+            "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
+            "network": getattr(config, "backbone", None),
+            "length": config.length(),
+            "share_of_preset": min(1.0, length["fraction"]),
+            "seconds_per_step_probed": length["seconds_per_step"],
+            "steps": summary["steps"],
+            "seconds": summary["seconds"],
+            "over_budget": summary["seconds"] > _SLACK * self.config.budget_seconds,
+            **cost,
+            "scores": scores,
+        }
+
+    def _length(self) -> dict[str, Any]:
+        """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
+        if self.length_file.exists():
+            return kept_record(self.length_file)
+        config = method_config(self.name, self.config, self.data, 0).model_copy(update={"dry_run": True})
+        with self.place.one_at_a_time:
+            self._check_stop()
+            plan: dict[str, Any] = train_method(config).to_json()
+        seconds = plan["seconds_per_step"] * plan["steps"]
+        length = {
+            "seconds_per_step": plan["seconds_per_step"],
+            "steps": plan["steps"],
+            "fraction": min(1.0, self.config.budget_seconds / seconds) if seconds else 1.0,
+            "shortened_again": False,
+        }
+        commit_json(self.length_file, length)
+        return length
+
+    def _train(self, config: RunConfig, run: Path) -> dict[str, float]:
+        """Train in a process of its own; return what it took."""
+        self._check_stop()
+        if run.exists():
+            # it was stopped: what it took would not be known
+            shutil.rmtree(run)
+        options = run.with_name(f"{run.name}.yaml")
+        commit_bytes(options, yaml.safe_dump(config.to_yaml_dict(operational=False), sort_keys=False).encode())
+        command = [
+            *(sys.executable, "-m", "labelkit", "train", self.name, "--preset", "none"),
+            *("--config", str(options), "--out", str(run), "--json"),
+        ]
+        said = run.with_name(f"{run.name}.log")
+        cost, code = run_process(
+            command,
+            said,
+            limit=self.time_limit,
+            stop=self.place.stop,
+            environment=os.environ | {"OMP_NUM_THREADS": str(self.config.threads)},
+        )
+        if code != 0:
+            raise RunFailed(_reason(said, code))
+        return cost
+
+    def _check_stop(self) -> None:
+        if self.place.stop.is_set():
+            raise Stopped
+
+
+def kept_record(path: Path) -> dict[str, Any]:
+    """Return what a comparison or a run of it wrote.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    try:
+        return read_object(path)
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), f"cannot be read: {error}", "Remove it, and it is made again.") from error
+
+
+def steps_logged(run: Path) -> int:
+    """Return the last step that a run logged; 0 if it logged none."""
+    log = run / "metrics.jsonl"
+    lines = read_bytes(log).splitlines() if log.exists() else []
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):  # a line that was cut when it was stopped
+            return int(parse_object(line, {"step": int})["step"])
+    return 0
+
+
+def run_process(
+    command: Sequence[str], said: Path, *, limit: float, stop: threading.Event, environment: dict[str, str]
+) -> tuple[dict[str, float], int]:
+    """Run a process to its end; return its CPU seconds, peak memory in MiB and exit code.
+
+    Args:
+        command: words.
+        said: file for what it says on stderr.
+        limit: seconds after which it is stopped.
+        stop: set when it is to end.
+        environment: of the process.
+
+    Raises:
+        Stopped: ``stop`` was set; the process has ended.
+        TooSlow: it took longer than ``limit``; likewise.
+    """
+    deadline = time.monotonic() + limit
+    peak = cpu_seconds = 0.0
+    with said.open("wb") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+        asked = float("inf")  # when it was asked to end
+        while True:
+            peak = max(peak, peak_of_running(process.pid))
+            cpu_seconds = max(cpu_seconds, _cpu_seconds(process.pid))
+            if process.poll() is not None:
+                break
+            if asked == float("inf") and (stop.is_set() or time.monotonic() > deadline):
+                process.terminate()
+                asked = time.monotonic()
+            if time.monotonic() > asked + _END_SECONDS:
+                process.kill()
+            time.sleep(0.05)
+    if stop.is_set():
+        raise Stopped
+    if asked < float("inf"):
+        raise TooSlow(f"not done after {limit:.0f} s, so it was stopped")
+    cost = {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}
+    return cost, process.returncode
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process took so far; 0 if it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+def peak_of_running(pid: int) -> float:
+    """Return the most memory that a process had resident so far, in MiB; where the system tells only that, now."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), flags=re.MULTILINE)
+        if found:
+            return int(found[1]) / 2**10
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0.0
+    return float(getattr(memory, "peak_wset", memory.rss)) / 2**20
+
+
+def _reason(said: Path, code: int) -> str:
+    """Return the error that a process ended with."""
+    text = read_bytes(said).decode(errors="replace").strip()
+    at = text.rfind("error: ")
+    if at >= 0 and (at == 0 or text[at - 1] == "\n"):
+        return text[at + len("error: ") :]
+    return f"exit code {code}" + (f": {text.splitlines()[-1]}" if text else "")

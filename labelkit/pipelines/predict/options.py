@@ -1,0 +1,102 @@
+"""Options of ``labelkit predict``: answers for photos that are not in the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from labelkit.options.base import option
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
+
+_FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption):
+    """``labelkit predict``."""
+
+    command: ClassVar[tuple[str, ...]] = ("predict",)
+
+    new: tuple[Path, ...] = Field(
+        ...,
+        min_length=1,
+        description="Photos, folders of photos, or stores of the same model. - reads paths from standard input, one in "
+        "a line, or separated by NUL (`find -print0`).",
+        json_schema_extra={"positional": True},
+    )
+    from_: Path = Field(
+        ...,
+        description="Folder that `labelkit start` made, or a store with a result of `labelkit discover answer`.",
+        json_schema_extra=option("Answers", preset=False),
+    )
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result of the store to answer by: answers, or groups. Default: the newest answers.",
+        json_schema_extra=option("Answers", preset=False),
+    )
+    min_confidence: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Below this confidence a photo is unsure. Default: as when the answers were made.",
+        json_schema_extra=option("Answers"),
+    )
+    labels: Path | None = Field(
+        None,
+        description="CSV of paths and labels of the new photos: says how many answers are right. Nothing is learned "
+        "from these labels.",
+        json_schema_extra=option("Labels", preset=False),
+    )
+    checkpoint: Path | None = Field(
+        None,
+        description="Run folder or weights file that the store was embedded with. Default: where it was last seen.",
+        json_schema_extra=option("Model", preset=False),
+    )
+    max_bad: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of photos that may be unreadable: they are listed and left out. With more, the command "
+        "ends with exit code 3, after the answers for the others.",
+        json_schema_extra=option("Photos"),
+    )
+    format: Literal["table", "csv", "jsonl"] | None = Field(
+        None,
+        description="How the answers are written: table (on the screen only), csv, or jsonl (a JSON object in each "
+        "line). Default: a table; with --out, jsonl if its name ends so, else csv.",
+        json_schema_extra=option("Output"),
+    )
+    out: Path | None = Field(
+        None,
+        description="File to write; default: the screen.",
+        json_schema_extra=option("Output", preset=False, makes="answers"),
+    )
+
+    @field_validator("new")
+    @classmethod
+    def _one_standard_input(cls, new: tuple[Path, ...]) -> tuple[Path, ...]:
+        if new.count(Path("-")) > 1:
+            raise ValueError("- can be read once only")
+        return new
+
+    @model_validator(mode="after")
+    def _column_of_a_table(self) -> PredictConfig:
+        if self.label_column is not None and self.labels is None:
+            raise ValueError("--label-column names a column of --labels FILE")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_shown(self) -> PredictConfig:
+        if self.out is not None and self.format == "table":
+            raise ValueError("--format table is for the screen; --out takes csv or jsonl")
+        return self
+
+    @property
+    def written_as(self) -> str:
+        """The format that is asked for, or that the name of the file says."""
+        if self.format is not None:
+            return self.format
+        return "table" if self.out is None else _FORMAT_OF_SUFFIX.get(self.out.suffix.lower(), "csv")

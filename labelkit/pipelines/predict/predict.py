@@ -1,0 +1,400 @@
+"""What ``predict`` answers by: a store, one of its results, and the rule of that.
+
+Answer for photos that are not in the store, by the rule that its answers were made with.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from labelkit.algorithms.answer_rule import AnswerRule, group_rule
+from labelkit.commands.common.embeddings import check_features, unit_rows
+from labelkit.commands.common.label_files import LabeledImages, placed_csv
+from labelkit.commands.common.onnx_session import load_ahead, may_be_quick
+from labelkit.commands.common.results import Table
+from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
+from labelkit.commands.common.stored_predictions import group_names, new_groups, stored_answers
+from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, sorted_by_bytes
+from labelkit.data.files import is_folder
+from labelkit.data.folders import walk_images
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.formatting import percent
+from labelkit.pipelines.predict.options import PredictConfig
+from labelkit.pipelines.start.record import RECORD, Record, last_finished
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_text
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import Result, list_results, newest_name, read_result
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where answers come from.
+
+    Attributes:
+        store: rows that answers are known for.
+        result: these answers, or groups.
+        rule: for other images.
+        names: of the groups, by number.
+        min_confidence: that the answers were made with; 0 for groups.
+    """
+
+    store: EmbeddingStore
+    result: Result
+    rule: AnswerRule
+    names: list[str]
+    min_confidence: float
+
+    def rows_by_digest(self) -> dict[bytes, int]:
+        """Return the row of each image file by its digest; empty where the store does not know the files."""
+        if not self.store.has_images:
+            return {}
+        digests = np.ascontiguousarray(self.store.sha256)
+        # of equal files the first row counts
+        return {digests[row].tobytes(): row for row in range(self.store.n - 1, -1, -1)}
+
+
+def open_source(place: Path, result: str | None) -> Source:
+    """Open what is to be answered by.
+
+    Args:
+        place: folder of ``start``, or a store.
+        result: name of answers or groups; ``None``: the newest.
+
+    Raises:
+        ConfigError: it is neither.
+        StoreError: it has no such result, or one that cannot be used.
+    """
+    path, name = (place, result) if is_store(place) else _of_start(place, result)
+    store = open_store(path)
+    if name is None:
+        name = newest_name(store, "answer")
+        if name not in list_results(store):
+            problem = "has no answers to predict by"
+            raise StoreError(str(path), problem, f"Make some: `labelkit discover answer --index {path}`.")
+    found = read_result(store, name)
+    rule = _rule(store, found)
+    return Source(store, found, rule, group_names(found), float(found.params.get("min_confidence", 0.0)))
+
+
+def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
+    """Store and result of the last round of a folder of ``start``.
+
+    Raises:
+        ConfigError: it is no such folder, or nothing is finished in it.
+    """
+    remedy = "Give a folder that `labelkit start` made, or a store (NAME.h5)."
+    if not (folder / RECORD).is_file():
+        raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
+    last = last_finished(Record.read(folder).rounds, folder, "answer", "groups")
+    if last is None:
+        raise ConfigError("--from", f"nothing is finished in {folder}", "Call `labelkit start` again.")
+    return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
+
+
+def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
+    """Return the rule of answers, or one made of groups.
+
+    Raises:
+        StoreError: the result holds neither.
+    """
+    if result.kind == "answers":
+        rule = AnswerRule.of_arrays(result.arrays, result.params)
+        if rule is None:
+            problem = "was made by a labelkit that kept no rule for new images"
+            raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+        if "rule_threshold" in result.arrays:
+            problem = "was made with --coverage, a rule that labelkit has no more"
+            raise StoreError(result.where, problem, f"Make it again: `labelkit {result.stage} ... --overwrite`.")
+        return rule
+    ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
+    if ids is None:
+        remedy = "Name a result of `labelkit discover answer`, or of a command that groups."
+        raise StoreError(result.where, f"holds {result.kind}, which says nothing of new images", remedy)
+    groups = np.asarray(ids, dtype=np.int64)
+    rows = np.flatnonzero(groups >= 0)
+    features = check_features(store, rows)
+    is_unit = result.params.get("normalize") is not False
+    features = unit_rows(features) if is_unit else features
+    return group_rule(features, groups[rows], new_groups(result), scaled=is_unit)
+
+
+COLUMNS = ("path", "label", "kind", "confidence", "note")
+"""Of the table. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the label
+is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it."""
+
+_STANDARD_INPUT = Path("-")
+_BLOCK = 256
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one photo.
+
+    Attributes:
+        path: as it was given.
+        label: name of a class or group; of an unsure photo the best guess.
+        kind: see ``COLUMNS``.
+        confidence: in [0, 1]; ``None``: nothing is known of it.
+        note: what else to know; may be empty.
+    """
+
+    path: str
+    label: str
+    kind: str
+    confidence: float | None
+    note: str
+
+    def texts(self) -> list[str]:
+        """Return the row of the table."""
+        stated = "" if self.confidence is None else f"{self.confidence:.4f}"
+        return [self.path, self.label, self.kind, stated, self.note]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """All answers.
+
+    Attributes:
+        values: for programs.
+        paths: files that were made.
+        table: for people.
+        text: what stands in place of the table; may be empty.
+        fault: more photos could not be read than are allowed.
+    """
+
+    values: dict[str, object]
+    paths: tuple[Path, ...]
+    table: Table
+    text: str
+    fault: DatasetError | None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the values."""
+        return self.values
+
+    def made(self) -> list[Path]:
+        """Return the paths."""
+        return list(self.paths)
+
+    def tables(self) -> list[Table]:
+        """Return the table."""
+        return [self.table]
+
+
+def predict_photos(config: PredictConfig) -> Predictions:
+    """Answer for photos, for those in folders, and for the rows of stores.
+
+    Raises:
+        DatasetError: no photo, or none that can be read.
+        StoreError: what to answer by cannot be used.
+        CheckpointError: the model of the store is not here, or another one was given.
+        ConfigError: the source is neither folder nor store, or the file is in the way.
+    """
+    stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
+    photos = list(dict.fromkeys(_photos(config, stores)))
+    if not photos and not stores:
+        raise DatasetError("standard input", "names no photo", "Write one path in a line, or part them by NUL.")
+    quick = may_be_quick(len(photos), config.checkpoint, config.device)
+    loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
+    if photos:
+        loading.start()  # another process checks the store meanwhile
+    try:
+        source = open_source(config.from_, config.result)
+        min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
+        asked = [rows_of_other(source.store, path) for path in stores]
+    finally:
+        if photos:
+            loading.join()
+    truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
+    if photos:
+        found = embedded_images(
+            _as_dataset(photos, config.max_pixels),
+            source.store,
+            checkpoint=config.checkpoint,
+            device=config.device,
+            where="predict",
+        )
+        asked.insert(0, found)
+    predictions = [line for queries in asked for line in _answers(source, queries, min_confidence)]
+    order = {str(path): place for place, path in enumerate(photos)}
+    predictions.sort(key=lambda line: order.get(line.path, len(order)))
+    skipped = [entry for queries in asked for entry in queries.skipped]
+    return _result(config, source, predictions, skipped, min_confidence, truth)
+
+
+def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
+    """Return the given label of each new photo that has one, by name.
+
+    Raises:
+        DatasetError: the file cannot be used, or names photos that are not asked for.
+    """
+    if config.labels is None:
+        return {}
+    images = LabeledImages("this call", names, None, None)
+    return {names[place]: text for place, text in placed_csv(config.labels, images, config.label_column).items()}
+
+
+def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
+    """Yield the photos in the order that they were asked for, those of a folder by name.
+
+    Raises:
+        DatasetError: a folder has none, or cannot be listed.
+    """
+    for path in config.new:
+        if path in stores:
+            continue
+        given = [path] if path != _STANDARD_INPUT else [Path(line) for line in _lines() if line]
+        for entry in given:
+            if not is_folder(entry):
+                yield entry
+                continue
+            names = sorted_by_bytes(walk_images(entry, exclude=config.exclude, follow_links=config.follow_links))
+            if not names:
+                raise DatasetError(str(entry), "no images", "Give a folder of photos.")
+            yield from (entry / name for name in names)
+
+
+def _lines() -> list[str]:
+    """Paths on standard input, apart by NUL or by lines; bytes that are no text stay what they are in file names."""
+    content = sys.stdin.buffer.read()
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # of PowerShell
+    text = content.decode("utf-16", "replace") if is_wide else content.decode("utf-8-sig", "surrogateescape")
+    return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
+
+
+def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
+    """List photos, wherever they are; their ids are the paths as they were given."""
+    ids = tuple(sorted_by_bytes({str(photo) for photo in photos}))
+    none = np.full(len(ids), -1)
+    return ImageDataset(
+        name="photos",
+        root=Path(),
+        sample_ids=ids,
+        labels=none,
+        given=none >= 0,
+        class_names=(),
+        splits=none.astype(np.int16),
+        split_names=(),
+        in_channels=3,
+        chiral=False,
+        photographic=True,
+        source=LimitedSource(FileSource(Path(), ids), max_pixels),
+    )
+
+
+def _answers(source: Source, queries: Queries, min_confidence: float) -> Iterator[Prediction]:
+    """Answer for embedded photos."""
+    stored = stored_answers(source.result, min_confidence)
+    row_of = source.rows_by_digest() if queries.sha256 is not None else {}
+    for start in range(0, len(queries.names), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        found = source.rule.answer(queries.embeddings[block], source.store.embeddings)
+        for place, name in enumerate(queries.names[block]):
+            digest = b"" if queries.sha256 is None else queries.sha256[start + place].tobytes()
+            row = row_of.get(digest)
+            if row is not None and stored.kinds[row] != "left out":
+                note = f"same file as {source.store.sample_ids[row]}"
+                yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
+                continue
+            kind = "new" if source.rule.class_of_group[found.named[place]] < 0 else "known"
+            # no confidence at all, as of groups, is not a small one
+            if found.confidence[place] < min_confidence:
+                kind = "unsure"
+            label = source.names[int(found.named[place])]
+            yield Prediction(name, label, kind, _number(found.confidence[place]), "")
+
+
+def _number(confidence: float) -> float | None:
+    return None if np.isnan(confidence) else float(confidence)
+
+
+def _result(
+    config: PredictConfig,
+    source: Source,
+    predictions: list[Prediction],
+    skipped: list[tuple[str, str]],
+    min_confidence: float,
+    truth: dict[str, str],
+) -> Predictions:
+    """Write what was asked for, and say what was found."""
+    counts = Counter(line.kind for line in predictions)
+    values: dict[str, object] = {
+        "from": config.from_,
+        "store": source.store.path,
+        "result": source.result.name,
+        "min_confidence": min_confidence,
+        "counts": {kind: counts[kind] for kind in ("given", "known", "new", "unsure")},
+        "images": [asdict(line) for line in predictions],
+        "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
+    }
+    if truth:
+        values["judged"] = _judged(source, predictions, truth)
+    table = Table("", COLUMNS, [line.texts() for line in predictions])
+    text = {"csv": _csv, "jsonl": _json_lines}.get(config.written_as, lambda lines: "")(predictions)
+    made: tuple[Path, ...] = ()
+    if config.out is not None:
+        commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))
+        made, text = (config.out,), ""
+        table = Table("answers", list(counts), [list(counts.values())])
+    return Predictions(values, made, table, text, _too_many(config, len(predictions), skipped))
+
+
+def _judged(source: Source, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
+    """Compare answers with given labels, say in a message how many are right, and return the numbers."""
+    new = new_groups(source.result)
+    known = {name for name, is_new in zip(source.names, new, strict=True) if not is_new}
+    unnamed = {name for name, is_new in zip(source.names, new, strict=True) if is_new}
+    mine = [line for line in predictions if line.path in truth and truth[line.path] in known]
+    others = [line for line in predictions if line.path in truth and truth[line.path] not in known]
+    sure = [line for line in mine if line.kind != "unsure"]
+    counts = {
+        "labels": len(mine),
+        "right": sum(line.label == truth[line.path] for line in mine),
+        "answered": len(sure),
+        "answered_right": sum(line.label == truth[line.path] for line in sure),
+        "of_new_classes": len(others),
+        "of_new_classes_in_new_groups": sum(line.label in unnamed for line in others),
+    }
+    said = []
+    if mine:
+        said.append(
+            f"of {len(mine)} photos with a label {counts['right']} are named right "
+            f"({percent(counts['right'] / len(mine))} %)"
+        )
+        said.append(f"of the {len(sure)} that are answered, {counts['answered_right']}")
+    if others:
+        inside = counts["of_new_classes_in_new_groups"]
+        said.append(f"of {len(others)} whose class has no name here, {inside} are in groups without a name")
+    current_progress().message("; ".join(said))
+    return counts
+
+
+def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str]]) -> DatasetError | None:
+    total = answered + len(skipped)
+    if len(skipped) <= config.max_bad * total:
+        return None
+    named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
+    more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+    problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
+    return DatasetError("photos", problem, "Repair or remove them, or raise --max-bad.")
+
+
+def _csv(predictions: list[Prediction]) -> str:
+    return csv_text(COLUMNS, (line.texts() for line in predictions))
+
+
+def _json_lines(predictions: list[Prediction]) -> str:
+    return "".join(json.dumps(asdict(line)) + "\n" for line in predictions)

@@ -1,0 +1,57 @@
+"""Options of ``labelkit reproduce``: run the rows of a published table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from labelkit.options.base import StageConfig, option
+
+_WHAT = option("What", preset=False)
+_RUN = option("Run", preset=False)
+
+
+class ReproduceConfig(StageConfig):
+    """``labelkit reproduce``."""
+
+    command: ClassVar[tuple[str, ...]] = ("reproduce",)
+
+    table: str | None = Field(
+        None,
+        description="Table, as `labelkit list tables` names it, or a YAML file like those of presets/tables.",
+        json_schema_extra={"positional": True},
+    )
+    all: bool = Field(False, description="Run all tables.", json_schema_extra=_WHAT)
+    row: tuple[str, ...] | None = Field(
+        None,
+        description="Only these rows; any part of their name that is in no other will do.",
+        json_schema_extra=_WHAT,
+    )
+    seeds: int = Field(3, ge=1, le=100, description="Seeds of each row: 0, 1, ...", json_schema_extra=_RUN)
+    data_root: Path = Field(Path("data"), description="Folder of the named data sets.", json_schema_extra=_RUN)
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N: where networks run.", json_schema_extra=_RUN)
+    num_workers: int | None = Field(
+        None,
+        ge=0,
+        le=256,
+        description="Processes that decode images in trainings and embeddings; default: as the row says.",
+        json_schema_extra=_RUN,
+    )
+    dry_run: bool = Field(
+        False, description="Say what would be run and which data are missing; write nothing.", json_schema_extra=_RUN
+    )
+    out: Path = Field(
+        Path("reproduced"),
+        description="Folder to write; what is done there is not done again.",
+        json_schema_extra=option("Output", preset=False, makes="folder"),
+    )
+
+    @model_validator(mode="after")
+    def _one_or_all(self) -> ReproduceConfig:
+        if self.all == (self.table is not None):
+            raise ValueError("name a table, or pass --all")
+        if self.all and self.row is not None:
+            raise ValueError("--row goes with one table, not with --all")
+        return self

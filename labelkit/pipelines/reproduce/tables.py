@@ -1,0 +1,212 @@
+"""Read the published tables in ``presets/tables``: their rows, the commands that make each, and what was published.
+
+A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for what a row sets; the last one's JSON
+has the measured values, that of another where a value's place begins with its number (``#1.metrics.accuracy``). A
+number that was not published is ``null`` or left out. What a row sets may be a whole command; one that is empty is not
+run. ``against`` names the row that another is compared with, where a figure draws the change. A ``train`` gets its
+folder, seed and data by itself, or names another folder by ``--out``; other commands name them as ``{here}``,
+``{seed}`` and ``{data_root}``. A row whose file ``{data_root}/...`` is not there has no data.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from labelkit.errors import ConfigError
+from labelkit.files import read_bytes
+from labelkit.options.presets import shipped_presets
+
+FOLDER = "tables"
+LEFT_OUT = "left_out"
+_MAX_BYTES = 1 << 18
+_OF_DATASETS = ("--dataset", "--scene-dataset")
+_OWN = ("here", "seed", "data_root")
+_OF_COMMAND = re.compile(r"#([1-9]\d?)\.(.+)")
+
+
+Unit = Literal["%", "error %", "number"]
+
+
+class _Row(BaseModel):
+    """One row: its name, its numbers, and what it puts into the commands."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(min_length=1)
+    published: float | dict[str, float | None] = {}
+    against: str | None = None
+
+
+class _File(BaseModel):
+    """A table as its file has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str
+    place: str
+    title: str
+    unit: Unit = "%"
+    units: dict[str, Unit] = {}
+    note: str = ""
+    values: dict[str, str] = Field(min_length=1)
+    commands: list[str] = Field(min_length=1)
+    rows: list[_Row] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> _File:
+        names = [row.name for row in self.rows]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
+        for row in self.rows:
+            if row.against is not None and (row.against not in names or row.against == row.name):
+                raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is no other row")
+        numbers = [int(found[1]) for place in self.values.values() if (found := _OF_COMMAND.fullmatch(place))]
+        if max(numbers, default=0) > len(self.commands):
+            raise ValueError(f"values of command {max(numbers)}, there are {len(self.commands)}")
+        if strange := self.units.keys() - self.values.keys():
+            raise ValueError(f"units of {sorted(strange)}, which values does not name")
+        wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
+        for row in self.rows:
+            given = set(row.model_extra or {})
+            if given != wanted:
+                raise ValueError(f"row {row.name!r} sets {sorted(given)}, the commands want {sorted(wanted)}")
+            if not (published_of(row, self.values).keys() <= self.values.keys()):
+                raise ValueError(f"row {row.name!r} has numbers that values does not name")
+        return self
+
+
+def published_of(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
+    """Numbers of a row by name; a single number is that of the first value."""
+    return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table.
+
+    Attributes:
+        name: in the table.
+        published: numbers by the name of the value, in the unit of the table; ``None``, or none: measured alone.
+        commands: words of each command after ``labelkit``, with ``{here}``, ``{seed}`` and ``{data_root}`` in them; no
+            words where a row leaves a command out.
+        datasets: that the commands read.
+        against: name of the row that it is compared with; ``None``: with what was published alone.
+    """
+
+    name: str
+    published: dict[str, float | None]
+    commands: tuple[tuple[str, ...], ...]
+    datasets: tuple[str, ...]
+    against: str | None = None
+
+
+@dataclass(frozen=True)
+class PublishedTable:
+    """A table.
+
+    Attributes:
+        name: of its file.
+        source: method whose paper has it.
+        place: where it stands there.
+        title: what it shows.
+        unit: of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
+        units: of values with another one.
+        note: what differs from the publication, if anything.
+        values: for each value its place in the JSON of the last command, or of command n after ``#n.``.
+        rows: of the table.
+    """
+
+    name: str
+    source: str
+    place: str
+    title: str
+    unit: str
+    units: dict[str, Unit]
+    note: str
+    values: dict[str, str]
+    rows: tuple[Row, ...]
+
+    def of(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        """Take the values out of the JSON of the commands, in their order.
+
+        Raises:
+            ConfigError: one is not there.
+        """
+        found = {}
+        for name, place in self.values.items():
+            numbered = _OF_COMMAND.fullmatch(place)
+            value: Any = outputs[int(numbered[1]) - 1 if numbered else -1]
+            for part in (numbered[2] if numbered else place).split("."):
+                value = value[int(part)] if isinstance(value, list) else (value or {}).get(part)
+            if not isinstance(value, int | float):
+                raise ConfigError(
+                    f"table {self.name}",
+                    f"{place} is not a number of {'this' if numbered else 'the last'} command",
+                    "Mend the table.",
+                )
+            unit = self.units.get(name, self.unit)
+            found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
+        return found
+
+
+def available_tables() -> dict[str, Path]:
+    """Return the files of the tables that come with labelkit, by name."""
+    presets = shipped_presets()
+    found = [] if presets is None else sorted((presets / FOLDER).glob("*.yaml"))
+    return {path.stem: path for path in found if path.stem != LEFT_OUT}
+
+
+def left_out() -> list[dict[str, str]]:
+    """Return source, place and reason of each published table that is not there."""
+    presets = shipped_presets()
+    return (
+        [] if presets is None else list(yaml.safe_load(read_bytes(presets / FOLDER / f"{LEFT_OUT}.yaml", _MAX_BYTES)))
+    )
+
+
+def read_table(name: str) -> PublishedTable:
+    """Read a table by its name, or from a YAML file.
+
+    Raises:
+        ConfigError: there is no such table, or the file does not hold one.
+    """
+    path = available_tables().get(name)
+    if path is None:
+        path = Path(name)
+        if path.suffix not in (".yaml", ".yml"):
+            raise ConfigError("reproduce", f"there is no table {name!r}", "See `labelkit list tables`.")
+    try:
+        file = _File.model_validate(yaml.safe_load(read_bytes(path, _MAX_BYTES)))
+    except OSError as error:
+        raise ConfigError("reproduce", f"{path}: {error.strerror}", "See `labelkit list tables`.") from error
+    except (yaml.YAMLError, ValidationError, RecursionError) as error:
+        fault = str(error).splitlines()[0]
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            fault = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
+        raise ConfigError("reproduce", f"{path} is not a table: {fault}", "Compare it with presets/tables.") from error
+    rows = tuple(_row(row, file) for row in file.rows)
+    return PublishedTable(
+        path.stem, file.source, file.place, file.title, file.unit, file.units, file.note, file.values, rows
+    )
+
+
+def _row(row: _Row, file: _File) -> Row:
+    filled = {name: str(value) for name, value in (row.model_extra or {}).items()} | {n: f"{{{n}}}" for n in _OWN}
+    commands = [tuple(shlex.split(command.format(**filled))) for command in file.commands]
+    datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
+    return Row(row.name, published_of(row, file.values), tuple(commands), tuple(datasets), row.against)
+
+
+def dataset_places(words: Sequence[str]) -> list[int]:
+    """Return where the words of a command name data sets."""
+    return [at for at in range(1, len(words)) if words[at - 1] in _OF_DATASETS and words[at] != "none"]

@@ -1,0 +1,456 @@
+"""Labels that ``start`` knows: those of earlier calls, those filled in in its own tables, and those of files.
+
+A label is of a photo, not of a path: it follows a photo that was moved or renamed, by the bytes of the file, also where
+its path is that of another photo now. A photo that is not there any more while a file that no earlier call knew has its
+path was edited: its label stays. Labels of photos that are not there are kept in a file of their own until these are
+back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from labelkit.commands.common.label_files import LabeledImages, find_texts, place_texts
+from labelkit.commands.common.labels import similar_names
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.path_rule import find_paths, written_name
+from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv
+from labelkit.errors import DatasetError
+from labelkit.files import sha256_file
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes, install
+from labelkit.store.csv_table import csv_bytes
+from labelkit.store.embeddings import EmbeddingStore
+
+GIVEN, AWAY = "given.csv", "away.csv"
+NEXT, NOVEL, CHECK = "next.csv", "novel.csv", "check.csv"
+FILLED = (NEXT, NOVEL, CHECK)
+"""Tables whose labels people fill in or correct."""
+_SHOWN = 5
+# labels of a class up to which its name may be a slip
+_FEW = 2
+
+
+@dataclass(frozen=True)
+class WrittenLabel:
+    """A label as it is written down: of a path, and of the file that was there then.
+
+    Attributes:
+        path: below the folder of the photos.
+        text: the label.
+        file: SHA-256 in hex; empty if it is not known.
+    """
+
+    path: str
+    text: str
+    file: str
+
+
+@dataclass(frozen=True)
+class KnownLabels:
+    """All labels that were ever given.
+
+    Attributes:
+        placed: by place of the photo in the listing.
+        files: SHA-256 of the photo at each of these places, in hex; empty if it cannot be read.
+        away: of photos that are not there.
+        followed: labels that are at another path than they were written for.
+        left: by path, labels that a photo took along from there, or that were corrected in a table of ``start``, in
+            this call or earlier; a table of the user may still have them.
+    """
+
+    placed: dict[int, str]
+    files: dict[int, str]
+    away: list[WrittenLabel]
+    followed: int
+    left: dict[str, list[str]]
+
+
+def collect_labels(
+    tables: OwnTables,
+    labels: Sequence[Path],
+    dataset: ImageDataset,
+    label_column: str | None = None,
+    stores: Sequence[EmbeddingStore] = (),
+    *,
+    left: Mapping[str, Sequence[str]] | None = None,
+    checked: Mapping[str, str] | None = None,
+    is_same: bool = False,
+) -> KnownLabels:
+    """Return the label of each photo that has one; later sources win.
+
+    Args:
+        tables: of ``start``.
+        labels: CSVs of the user.
+        dataset: the photos.
+        label_column: header of the column of labels in the CSVs of the user; ``None`` for the usual one.
+        stores: of earlier calls, the newest first, which know what file was at a path.
+        left: of the last call; see :class:`KnownLabels`.
+        checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
+        is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
+
+    Raises:
+        DatasetError: a file cannot be used, or names photos that are not there and were not in an earlier call.
+    """
+    progress = current_progress()
+    place_of = {written_name(name): place for place, name in enumerate(dataset.sample_ids)}
+    gone_from = {path: set(texts) for path, texts in (left or {}).items()}
+    folder = tables.folder
+    kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
+    filled[-1] = [label for label in filled[-1] if label.text != (checked or {}).get(label.path)]
+    known_away = set(kept)
+    # by path and file: the same path may have been that of several photos
+    earlier = {(label.path, label.file): label for label in (*kept, *given)}
+    changed: Counter[Path] = Counter()
+    own = [folder / name for name in FILLED]
+
+    def take(table: Path, written: Sequence[WrittenLabel]) -> None:
+        for new in written:
+            old = earlier.get((new.path, new.file), new)
+            changed[table] += old.text != new.text
+            if old.text != new.text and table in own:
+                gone_from.setdefault(old.path, set()).add(old.text)
+            earlier[new.path, new.file] = new
+
+    for path, written in zip(own, filled, strict=True):
+        take(path, written)
+    placed: dict[int, tuple[str, Path]] = {}
+    newest: set[WrittenLabel] = set()
+    for path in labels:
+        table = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=_is_in(path, folder))
+        take(path, table.written)
+        newest |= set(table.written)
+        # of two tables the last one counts
+        again = {place_of.get(label.path) for label in table.written}
+        placed = {place: one for place, one in placed.items() if place not in again}
+        placed |= {place: (text, path) for place, text in table.placed.items()}
+    fresh_paths = {label.path for written in filled for label in written}
+    noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
+    files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
+    known: dict[int, str] = {}
+    strays: list[WrittenLabel] = []
+    for label in earlier.values():
+        place = place_of.get(label.path)
+        if place is None or (label.file and files.digest(place) not in (label.file, "")):
+            strays.append(label)
+        else:
+            known[place] = label.text
+    sought = [label for label in strays if not (is_same and label in known_away)]
+    followed = _follow(strays, sought, newest, place_of, files, stores, known)
+    for label in (*followed.moved, *followed.away):
+        gone_from.setdefault(label.path, set()).add(label.text)
+    _tell(followed, known_away, folder)
+    table_of: dict[str, Path] = {}
+    for path in labels:
+        mine = {place: text for place, (text, table) in placed.items() if table == path}
+        fresh = _without_old(mine, known, place_of, gone_from, told=(path, folder / GIVEN))
+        changed[path] += sum(known.get(place, text) != text for place, text in fresh.items())
+        known |= fresh
+        table_of |= dict.fromkeys(fresh.values(), path)
+    for path, count in (+changed).items():
+        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new one is taken")
+    for name, count, near in _slips(known):
+        progress.warning(
+            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the "
+            f"same, replace it in {table_of.get(name, folder / GIVEN)} and call again"
+        )
+    return KnownLabels(
+        known,
+        {place: files.digest(place) for place in known},
+        followed.away,
+        len(followed.moved),
+        {path: sorted(texts) for path, texts in sorted(gone_from.items())},
+    )
+
+
+def _without_old(
+    placed: Mapping[int, str],
+    known: Mapping[int, str],
+    place_of: Mapping[str, int],
+    gone_from: Mapping[str, Set[str]],
+    *,
+    told: tuple[Path, Path],
+) -> dict[int, str]:
+    """Leave out lines of the user's table that are of a photo which had the path before, or that were corrected since.
+
+    Args:
+        placed: the lines, by place of their paths.
+        known: labels by place, without the table.
+        place_of: place of each path.
+        gone_from: by path, labels that photos took along from there.
+        told: the table, and where labels can be added, for the message.
+    """
+    old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
+    stale = {place for place, text in placed.items() if text in old.get(place, ()) and text != known.get(place)}
+    if stale:
+        table, given = told
+        current_progress().warning(
+            f"{table}: {_labels(len(stale))} of photos that were corrected or deleted, or have other names by now, "
+            f"left out; the labels are known, so --labels may be left out too; if they are right for the photos "
+            f"that have the names now, add them to {given}"
+        )
+    return {place: text for place, text in placed.items() if place not in stale}
+
+
+def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> None:
+    """Say which labels went elsewhere, wait from now on, or stay with edited photos."""
+    progress = current_progress()
+    if followed.moved:
+        progress.message(f"{_labels(len(followed.moved))} of photos that were moved or renamed, taken along")
+    if waiting := [label for label in followed.away if label not in known_away]:
+        progress.warning(
+            f"{_labels(len(waiting))} of photos that are not there ({_names(waiting)}): {folder / AWAY} is to keep "
+            "them until they are"
+        )
+    if followed.edited:
+        progress.warning(
+            f"{_labels(len(followed.edited))} of photos that are other files than they were "
+            f"({_names(followed.edited)}): taken for edited ones, which keep their labels; if they are other photos, "
+            f"delete their lines in {folder / GIVEN} and call again"
+        )
+
+
+def _labels(count: int) -> str:
+    return "1 label" if count == 1 else f"{count} labels"
+
+
+def _names(labels: Sequence[WrittenLabel]) -> str:
+    more = ", ..." if len(labels) > _SHOWN else ""
+    return ", ".join(label.path for label in labels[:_SHOWN]) + more
+
+
+def _is_in(table: Path, folder: Path) -> bool:
+    return table.resolve().parent == folder.resolve()
+
+
+@dataclass(frozen=True)
+class _UserTable:
+    """What a CSV of the user says: labels by place, and labels of the files that were at a path in an earlier call."""
+
+    placed: dict[int, str]
+    written: list[WrittenLabel]
+
+
+def _read_user_table(
+    labels: Path,
+    label_column: str | None,
+    dataset: ImageDataset,
+    stores: Sequence[EmbeddingStore],
+    left: Mapping[str, Set[str]],
+    *,
+    is_own: bool,
+) -> _UserTable:
+    """Read the table of ``--labels``.
+
+    A table that ``start`` made, or one that tells files, is of the photos of that time. In others a path is that of the
+    photo that is there now; one that is there no more is that of the photo which was there last, unless its label was
+    taken along before.
+    """
+    read_label_csv(labels, label_column, tell=current_progress().message)
+    written = [WrittenLabel(*row) for row in read_file_labels(labels, label_column)]
+    if is_own:
+        written = _with_files(written, stores)
+    told = [label for label in written if label.file]
+    texts = {label.path: label.text for label in written if not label.file}
+    images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
+    if unknown := find_texts(labels, texts, images).unknown:
+        former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
+        were = find_paths(unknown, former, table=labels, root=dataset.root)
+        gone = [WrittenLabel(written_name(former[place]), texts.pop(name), "") for name, place in were.places.items()]
+        told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
+    return _UserTable(place_texts(labels, texts, images) if texts else {}, told)
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """Labels of photos with another path, of none, and of photos that are other files at the same path."""
+
+    moved: list[WrittenLabel]
+    away: list[WrittenLabel]
+    edited: list[WrittenLabel]
+
+
+def _follow(
+    strays: Sequence[WrittenLabel],
+    sought: Sequence[WrittenLabel],
+    newest: Set[WrittenLabel],
+    place_of: Mapping[str, int],
+    files: _Files,
+    stores: Sequence[EmbeddingStore],
+    known: dict[int, str],
+) -> _Followed:
+    """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left."""
+    texts = defaultdict(set)
+    for label in strays:
+        texts[label.file].add(label.text)
+    wanted = {label.file for label in sought if label.file and len(texts[label.file]) == 1}
+    found = _places_of(wanted, files, stores)
+    # a photo of any earlier call, which came back or has another's name
+    described = {digest.tobytes().hex() for store in stores if strays for digest in store.sha256}
+    followed = _Followed([], [], [])
+    for label in strays:
+        place = place_of.get(label.path)
+        if label.file in found:
+            followed.moved.append(label)
+            for other in found[label.file]:
+                if label in newest:
+                    known[other] = label.text
+                known.setdefault(other, label.text)
+        elif place is None or files.digest(place) in described:
+            followed.away.append(label)
+        else:
+            followed.edited.append(label)
+            known.setdefault(place, label.text)
+    return followed
+
+
+class OwnTables:
+    """Tables of ``start``: one that is neither as it was read nor as it was written is never replaced.
+
+    Args:
+        folder: of ``start``.
+        written: SHA-256 of each table as it was written, by its name; kept up to date.
+    """
+
+    def __init__(self, folder: Path, written: dict[str, str]) -> None:
+        self.folder, self._written = folder, written
+        self._read: dict[Path, str] = {}
+
+    def read(self, path: Path) -> list[WrittenLabel]:
+        """Read the labels of a table; without any row, or where it is not there, it has none."""
+        if not path.is_file():
+            return []
+        self._read[path] = sha256_file(path)  # first: who saves it now saves another one
+        if path.name != AWAY:  # there one path may be that of two photos, which came one after the other
+            read_label_csv(path, empty_ok=True, tell=current_progress().message)
+        return [WrittenLabel(*row) for row in read_file_labels(path)]
+
+    def may_replace(self, path: Path) -> bool:
+        """Say whether a table may be replaced; one that is never read gets another name if somebody changed it."""
+        now = sha256_file(path) if path.is_file() else None
+        if now in (None, self._read.get(path)):
+            return True
+        if path.name in (AWAY, GIVEN, *FILLED):
+            current_progress().warning(f"{path} was changed while this call ran: it stays, and the next call reads it")
+            return False
+        if now != self._written.get(path.name):
+            other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
+            told = (
+                f"{path} is not as a call wrote it and is kept as {other}; pass lines that you corrected with --labels"
+            )
+            current_progress().warning(told)
+        return True
+
+    def replace(self, path: Path, made: Path) -> bool:
+        """Put another table in the place of one, unless that was changed since it was read; say whether it was done."""
+        if not self.may_replace(path):
+            made.unlink()
+            return False
+        install(made, path, replace=True)
+        self._written[path.name] = sha256_file(path)
+        return True
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replace a table.
+
+        Raises:
+            DatasetError: it was changed since it was read.
+        """
+        path = self.folder / name
+        if not self.may_replace(path):
+            raise DatasetError(str(path), "was changed while this call ran", "Call again, which reads it.")
+        self._read[path] = self._written[name] = commit_bytes(path, data)
+
+    def remove(self, *names: str) -> None:
+        """Remove tables, but those that were changed since they were read."""
+        for name in names:
+            if self.may_replace(self.folder / name):
+                (self.folder / name).unlink(missing_ok=True)
+
+
+def _with_files(labels: Sequence[WrittenLabel], stores: Sequence[EmbeddingStore]) -> list[WrittenLabel]:
+    """Add the files that are not known: those that the newest store with the path had there."""
+    missing = {label.path for label in labels if not label.file}
+    found: dict[str, str] = {}
+    for store in stores if missing else ():
+        for row, name in enumerate(store.sample_ids):
+            path = written_name(name)
+            if path in missing and path not in found:
+                found[path] = store.sha256[row].tobytes().hex()
+    return [label if label.file else replace(label, file=found.get(label.path, "")) for label in labels]
+
+
+class _Files:
+    """The files of a listing, each read at most once."""
+
+    def __init__(self, dataset: ImageDataset, known: Mapping[int, str]) -> None:
+        assert dataset.root is not None
+        self._paths = [dataset.root / name for name in dataset.sample_ids]
+        self._digests = dict(known)
+
+    def digest(self, place: int) -> str:
+        """SHA-256 in hex, or nothing if it cannot be read; embed will say why."""
+        if place not in self._digests:
+            try:
+                self._digests[place] = sha256_file(self._paths[place])
+            except OSError:
+                self._digests[place] = ""
+        return self._digests[place]
+
+    def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
+        """Places of the files with so many bytes."""
+        for place, path in enumerate(self._paths):
+            with contextlib.suppress(OSError):
+                if path.stat().st_size in sizes:
+                    yield place
+
+
+def _places_of(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
+    """Where files that earlier stores had are now."""
+    sizes: set[int] = set()
+    for store in stores if wanted else ():
+        rows = [row for row, digest in enumerate(store.sha256) if digest.tobytes().hex() in wanted]
+        sizes |= set(store.file_sizes[rows].tolist())
+    found: dict[str, list[int]] = {}
+    for place in files.of_sizes(sizes) if sizes else ():
+        if files.digest(place) in wanted:
+            found.setdefault(files.digest(place), []).append(place)
+    return found
+
+
+def _slips(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
+    """Name classes of one or two labels that look like a slip of one with more."""
+    counts = Counter(known.values())
+    for name, count in counts.items():
+        near = similar_names(name, (other for other, more in counts.items() if more > max(_FEW, count)))
+        if count <= _FEW and near is not None:
+            yield name, count, near
+
+
+def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
+    """Count the rows of a store whose files have a path that the store does not have."""
+    old = set(store.sample_ids)
+    files = _Files(dataset, {})
+    sizes = set(store.file_sizes[rows].tolist())
+    places = [place for place in files.of_sizes(sizes) if dataset.sample_ids[place] not in old]
+    there = {files.digest(place) for place in places}
+    return len({store.sha256[row].tobytes().hex() for row in rows} & there)
+
+
+def away_csv(away: Sequence[WrittenLabel]) -> bytes:
+    """Return the labels of photos that are not there as CSV, by path."""
+    return _csv(sorted(away, key=lambda label: (label.path, label.file)))
+
+
+def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
+    """Return the labels as CSV: path, label, and the SHA-256 of the photo, by which the label finds it again."""
+    places = sorted(known.placed)
+    return _csv(WrittenLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)
+
+
+def _csv(labels: Iterable[WrittenLabel]) -> bytes:
+    return csv_bytes(("path", "label", FILE_COLUMN), ((label.path, label.text, label.file) for label in labels))

@@ -1,0 +1,129 @@
+"""What ``start`` has done in its folder: read before each step, written after it.
+
+A step is done if its command, and the digests of what it reads, are those that were noted, and its files are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelkit.errors import StoreError
+from labelkit.files import read_object
+from labelkit.store.commit import canonical_json, commit_json
+from labelkit.store.results import results_beside
+
+RECORD = "start.json"
+_VERSION = 1
+
+
+@dataclass
+class Record:
+    """``start.json``.
+
+    Attributes:
+        path: of the file.
+        rounds: for each its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
+            ``backbone``, ``store``, and the names of its results, ``groups`` and ``answer``.
+        left: by path, labels that photos took along from there.
+        tables: SHA-256 of each table as it was written, by its name.
+        steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
+    """
+
+    path: Path
+    rounds: list[dict[str, Any]] = field(default_factory=list)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> Record:
+        """Read the record of a folder; an empty one if there is none.
+
+        Raises:
+            StoreError: the file is damaged, or of a later version.
+        """
+        path = folder / RECORD
+        try:
+            data = read_object(path, {"version": int, "rounds": list, "steps": dict})
+        except FileNotFoundError:
+            return cls(path)
+        except (OSError, ValueError) as error:
+            raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose another --out.") from error
+        if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
+            raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
+        return cls(
+            path, list(data["rounds"]), dict(data["steps"]), dict(data.get("left", {})), dict(data.get("tables", {}))
+        )
+
+    def done(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
+        """Return the values of a step that was done just so; ``None`` if it has to be done."""
+        step = self.steps.get(name)
+        if step is None or step["command"] != command or step["inputs"] != digest(inputs):
+            return None
+        if not all((self.path.parent / file).exists() for file in step["files"]):
+            return None
+        values: dict[str, Any] = step["values"]
+        return values
+
+    def note(
+        self,
+        name: str,
+        command: str,
+        inputs: Mapping[str, object],
+        files: Sequence[Path],
+        values: Mapping[str, Any],
+    ) -> None:
+        """Write that a step is done.
+
+        Args:
+            name: of the step.
+            command: the command line that does it.
+            inputs: what it read.
+            files: what it made, below the folder.
+            values: what later steps use, as JSON has it.
+        """
+        made = [file.relative_to(self.path.parent).as_posix() for file in files]
+        self.steps[name] = {"command": command, "inputs": digest(inputs), "files": made, "values": dict(values)}
+        self.write()
+
+    def write(self) -> None:
+        """Replace the file.
+
+        Raises:
+            ResourceError: no room, no permission.
+        """
+        noted = {"rounds": self.rounds, "left": self.left, "tables": self.tables, "steps": self.steps}
+        commit_json(self.path, {"version": _VERSION, **noted})
+
+
+def _are_texts(value: object) -> bool:
+    """Whether it is an object with lists of texts."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values())
+
+
+def digest(value: object) -> str:
+    """SHA-256 of the canonical JSON of a value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def last_finished(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
+    """Return the last round whose result is there; one that was interrupted before has none.
+
+    Args:
+        rounds: of the record.
+        folder: of ``start``.
+        results: which result: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
+    """
+    entry: dict[str, Any]
+    for entry in reversed(rounds):
+        store = folder / str(entry["store"])
+        name = next(entry[result] for result in results if entry[result])
+        if store.is_file() and name in results_beside(store):
+            return entry
+    return None

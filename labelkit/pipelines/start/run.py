@@ -1,0 +1,586 @@
+"""From a folder of photos to a table of labels: embed, group, answer, suggest, look, report, each by its own command.
+
+Photos, labels or options that change begin a round. A round has results of its own, so that an interrupted one goes on
+with the same files, and its groups keep the ids of the round before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from labelkit.commands.common.results import Cell, SimpleResult, StageResult, Table, jsonable
+from labelkit.commands.common.stable_ids import held_rows
+from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
+from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
+from labelkit.commands.suggest.options import SuggestConfig
+from labelkit.commands.table import all_commands
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.path_rule import written_name
+from labelkit.data.registry import load_dataset
+from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
+from labelkit.options.base import StageConfig, flag, value_text
+from labelkit.options.embed import EmbedConfig
+from labelkit.pipelines.start.given import (
+    AWAY,
+    CHECK,
+    FILLED,
+    GIVEN,
+    NEXT,
+    NOVEL,
+    KnownLabels,
+    OwnTables,
+    WrittenLabel,
+    away_csv,
+    collect_labels,
+    count_moved,
+    given_csv,
+)
+from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.record import Record, digest, last_finished
+from labelkit.pipelines.start.summary import LABELS, finish
+from labelkit.progress import SilentProgress, current_progress, use_progress
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.run_folder import locked, translated
+from labelkit.studio.report.options import ReportConfig
+
+REPORT, DUPLICATES, ODD, NOVEL_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png"
+
+_CHECKING = "labels to check"
+_TIMED_PHOTOS = 16
+_NOVEL_PHOTOS = 50
+#: photos that came later from which on they are compared with those that were there
+_FEWEST_LATER = 10
+#: share of photos that may be unreadable: they are listed, and the others are what the user came for
+_MOST_UNREADABLE = 0.5
+_OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one round works on.
+
+    Attributes:
+        folder: where everything is written.
+        record: its entry in ``start.json``.
+        before: the entry of the last round whose groups are there; ``None`` for none.
+        described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
+        labels: label by place of the photo.
+        num_photos: in the listing.
+        previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+    before: dict[str, Any] | None
+    described: Path | None
+    labels: dict[int, str]
+    num_photos: int
+    previous: Path | None = None
+
+    @property
+    def store(self) -> Path:
+        """Of its photos."""
+        return self.folder / str(self.record["store"])
+
+    @property
+    def given(self) -> Path | None:
+        """The file with the labels; ``None`` without any."""
+        return self.folder / GIVEN if self.labels else None
+
+
+def start(config: StartConfig) -> SimpleResult:
+    """Do all steps that are not done yet, and say what came of them.
+
+    Raises:
+        DatasetError: no photos, or labels that fit none.
+        ConfigError: the output is no folder, or lies among the photos; fewer classes than have labels.
+        BusyError: another call works on this output.
+        ResourceError: no room, no permission.
+        LabelkitError: what a step cannot do; the steps before it are kept.
+    """
+    dataset = _photos(config)
+    photos = config.photos.resolve()
+    folder = config.out or photos.with_name(f"{photos.name}-labeled")
+    _check_folder(folder, photos)
+    with contextlib.nullcontext() if config.dry_run else _held(folder):
+        return _start(config, dataset, folder)
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder, which goes again if nothing came into it.
+
+    Raises:
+        BusyError: another call works there.
+    """
+    with translated(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder) as is_there:
+        if not is_there:
+            raise BusyError(str(folder), "another `labelkit start` has just ended there", "Call again.")
+        try:
+            yield
+        finally:
+            with translated(folder):
+                (folder / "lock").unlink()
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+
+
+def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
+    record = Record.read(folder)
+    tables = OwnTables(folder, record.tables)
+    stores = [open_store(folder / name) for name in _stores(record, folder)]
+    alone = bool(stores) and _photos_left(config, folder, dataset, stores[0]) == 0
+    listing = _listing(dataset)
+    last = record.rounds[-1] if record.rounds else {}
+    is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
+    checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
+    known = collect_labels(
+        tables,
+        config.labels or (),
+        dataset,
+        config.label_column,
+        stores,
+        left=record.left,
+        checked={one["path"]: one["label"] for one in checked},
+        is_same=is_same,
+    )
+    labels = known.placed
+    if config.num_classes is not None and config.num_classes < len(set(labels.values())):
+        problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
+        raise ConfigError("--num-classes", problem, "Choose more, or leave it out.")
+    if len(labels) == len(dataset) and len(set(labels.values())) == 1:
+        problem = f"all {len(dataset)} photos have the label {labels[0]!r}: nothing tells classes apart"
+        raise DatasetError(str(config.photos), problem, "Leave labels out, or add other photos.")
+    # without --num-classes, each half of the photos is to show one more than the classes that there are at least
+    fewest = 4 if config.num_classes else 2 * max(2, len(set(labels.values()))) + 2
+    if len(labels) < len(dataset) < fewest:
+        problem = f"{len(dataset)} photos are too few to tell classes apart, which takes {fewest}"
+        raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
+    config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
+    this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    steps = _steps(config, this)
+    progress = current_progress()
+    _tell_photos(config, dataset, labels)
+    if not config.dry_run:
+        _tell_steps(steps, is_first=not last)
+    minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
+    if minutes is not None:
+        progress.message(f"describing the photos takes about {minutes:.1f} minutes here; the other steps come on top")
+    if config.dry_run:
+        return _plan(dataset, labels, minutes, steps)
+    if this.record not in record.rounds:
+        record.rounds.append(this.record)
+    record.left = known.left
+    record.write()
+    _write_labels(tables, dataset, known)
+    if known.followed:
+        # what they say of paths held before; their labels are in the tables that were written
+        tables.remove(*FILLED)
+    told = {"embed": _do(record, this, "embed", steps["embed"], tables)}
+    _set_unreadable_aside(this, tables, dataset, known)
+    this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
+    if this.previous is not None:
+        progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
+    steps = _steps(config, this)
+    told |= {name: _do(record, this, name, step, tables) for name, step in steps.items() if name != "embed"}
+    for undone, files in (("suggest", (NEXT,)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+        if undone not in steps:  # of an earlier call; given.csv has the labels in them
+            tables.remove(*files)
+    old = [folder / name for name in _stores(record, folder) if name != this.store.name]
+    made = [folder / LABELS, folder / NEXT, folder / REPORT]
+    result = finish(config, this.store, old, this.record, told, made, _last_answers(record, this), tables)
+    record.write()
+    return result
+
+
+def _asked(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
+    """Ask, in a terminal, what the test of ``--new-classes auto`` can only guess."""
+    said = config.num_classes is not None or config.new_classes != "auto"
+    if said or config.dry_run or all_labeled or classes < 2:
+        return config
+    answer = current_progress().ask(
+        f"Does every photo belong to one of your {classes} classes? Enter: guess; none: yes, there are no others; "
+        "some, or a number: there are others"
+    )
+    try:
+        return config if not answer else StartConfig(**(config.model_dump() | {"new_classes": answer}))
+    except ValidationError:
+        current_progress().message(f"{answer!r} is neither none, some nor a number: it is guessed")
+        return config
+
+
+def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
+    progress, named = current_progress(), len(set(labels.values()))
+    classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
+    progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
+    if len(labels) == len(dataset) and config.num_classes not in (None, named):
+        progress.message(f"every photo has a label: there are {named} classes, whatever --num-classes says")
+    for note in dataset.notes:
+        progress.message(note)
+
+
+def _tell_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
+    """Show the commands, the first time."""
+    progress = current_progress()
+    if not is_first:
+        progress.message(f"the steps again: {', '.join(steps)} (--dry-run shows their commands)")
+        return
+    for number, (name, step) in enumerate(steps.items(), 1):
+        progress.message(f"{number}. {name}: {command_line(step)}")
+
+
+def _plan(
+    dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, StageConfig]
+) -> SimpleResult:
+    """What ``--dry-run`` tells."""
+    commands = {name: command_line(step) for name, step in steps.items()}
+    rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
+    values: dict[str, object] = {
+        "photos": len(dataset),
+        "labeled": len(labels),
+        "embed_minutes": minutes,
+        "steps": [{"name": name, "command": command} for name, command in commands.items()],
+    }
+    return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
+
+
+def _photos(config: StartConfig) -> ImageDataset:
+    folder = config.photos
+    if not folder.is_dir():
+        problem = "is a file" if folder.exists() else "no such folder"
+        raise DatasetError(str(folder), problem, "Give a folder of photos.")
+    dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
+    if len(dataset) < 2:
+        raise DatasetError(str(folder), "holds one photo only", "Groups need several: add photos.")
+    return dataset
+
+
+def _check_folder(folder: Path, photos: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("--out", f"{folder} is a file", "Name a folder.")
+    if photos in (folder.resolve(), *folder.resolve().parents):
+        raise ConfigError("--out", f"{folder} lies among the photos", "Name a folder outside of them.")
+
+
+def _stores(record: Record, folder: Path) -> list[str]:
+    """Names of the stores of all rounds that are there, the newest first."""
+    names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
+    return [name for name in names if (folder / name).is_file()]
+
+
+def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
+    """Count the photos of the last call that are there, wherever in the folder they are now.
+
+    Raises:
+        ConfigError: fewer than half are, and nobody said that this is meant.
+    """
+    there = set(dataset.sample_ids)
+    elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
+    left = store.n - len(elsewhere)
+    if 2 * left < store.n:
+        left += count_moved(dataset, store, elsewhere)
+    if 2 * left < store.n and not config.other_photos:
+        problem = f"{folder} was made of {store.n} photos, of which {config.photos} holds {left}"
+        remedy = "Put new photos beside the others, or choose another --out; --other-photos goes on with these alone."
+        raise ConfigError("--out", problem, remedy)
+    return left
+
+
+def _write_labels(tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
+    """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
+    if known.away:
+        tables.write(AWAY, away_csv(known.away))
+    if known.placed or (tables.folder / GIVEN).is_file():
+        tables.write(GIVEN, given_csv(dataset, known))
+    if not known.away:
+        tables.remove(AWAY)
+
+
+def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
+    """Keep labels of photos that cannot be read with those of photos that are not there."""
+    unread = {name for name, _ in open_store(this.store).skipped}
+    aside = {place: text for place, text in known.placed.items() if dataset.sample_ids[place] in unread}
+    if not aside:
+        return
+    current_progress().warning(
+        f"photos that cannot be read have labels, {len(aside)} in all: {this.folder / AWAY} keeps them until they can"
+    )
+    readable = {place: text for place, text in known.placed.items() if place not in aside}
+    unread_labels = (
+        WrittenLabel(written_name(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
+    )
+    _write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
+
+
+def _listing(dataset: ImageDataset) -> str:
+    """Digest of names, sizes and times of all files: another one means other photos."""
+    assert dataset.root is not None
+    found: list[list[object]] = []
+    for name in dataset.sample_ids:
+        try:
+            status = (dataset.root / name).stat()
+        except OSError:  # embed will say why it cannot be read
+            found.append([name])
+        else:
+            found.append([name, status.st_size, status.st_mtime_ns])
+    return digest(found)
+
+
+def _round(
+    config: StartConfig,
+    record: Record,
+    folder: Path,
+    listing: str,
+    labels: dict[int, str],
+    num_photos: int,
+    *,
+    alone: bool,
+) -> _Round:
+    """The round that goes on, or a new one if photos, labels or options changed.
+
+    One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
+    """
+    options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
+    inputs = digest({"photos": listing, "labels": sorted(labels.items()), **options})
+    rounds = record.rounds
+    if rounds and rounds[-1]["inputs"] == inputs:
+        *earlier, mine = rounds
+        before = None if mine.get("alone") else last_finished(earlier, folder, "groups")
+        return _Round(folder, mine, before, _described(earlier, folder, mine), labels, num_photos)
+    number = len(rounds) + 1
+    before = None if alone else last_finished(rounds, folder, "groups")
+    suffix = "" if number == 1 else f"-{number}"
+    store = f"photos{suffix}.h5"
+    if rounds and (rounds[-1]["photos"], rounds[-1]["backbone"]) == (listing, config.backbone):
+        store = str(rounds[-1]["store"])
+    # confidences can be checked where a class has two labels, and are wanted where a photo has none
+    can_answer = len(set(labels.values())) < len(labels) < num_photos
+    mine = {
+        "inputs": inputs,
+        "photos": listing,
+        "backbone": config.backbone,
+        "store": store,
+        "groups": f"groups{suffix}",
+        "answer": f"answer{suffix}" if can_answer else None,
+        **({"alone": True} if alone else {}),
+    }
+    return _Round(folder, mine, before, _described(rounds, folder, mine), labels, num_photos)
+
+
+def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, Any]) -> Path | None:
+    for entry in reversed(rounds):
+        store = folder / str(entry["store"])
+        if store.name != mine["store"] and entry["backbone"] == mine["backbone"] and store.is_file():
+            return store
+    return None
+
+
+def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
+    """Say what the round goes on from, now that its photos are described."""
+    this = replace(this, previous=_previous(this, stores, dataset))
+    if (
+        this.before is None
+        or held_rows(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
+    ):
+        return this
+    return replace(this, before=None)  # each photo is another one under a name that was there
+
+
+def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Path | None:
+    """The newest store of other photos that lacks ten or more of the photos without a label, but not all photos."""
+    if not this.record["answer"]:
+        return None
+    store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
+    unlabeled = np.array([name not in labeled for name in store.sample_ids])
+    for path in stores:
+        if path.name == this.store.name:
+            continue
+        held = held_rows(open_store(path), store)
+        if held.any() and int((unlabeled & ~held).sum()) >= _FEWEST_LATER:
+            return path
+    return None
+
+
+def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
+    """Store and answers of the last round that had some; ``None``: there is none, or this one has none to compare."""
+    answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
+    entry = last_finished(answered, this.folder, "answer")
+    if entry is None or not this.record["answer"] or this.record.get("alone"):
+        return None
+    return this.folder / str(entry["store"]), str(entry["answer"])
+
+
+def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
+    """The options of each step, by its name, in order."""
+    groups, answer = str(this.record["groups"]), this.record["answer"]
+    folder, given = this.folder, this.given
+    shared: dict[str, Any] = {"seed": config.seed}
+    steps: dict[str, StageConfig] = {
+        "embed": EmbedConfig(
+            dataset=str(config.photos),
+            **config.listing(),
+            split="all",
+            label_split="none",
+            backbone=config.backbone,
+            pretrained=config.backbone not in ("auto", "pixels"),
+            max_bad=_MOST_UNREADABLE,
+            reuse=None if this.described is None else (this.described,),
+            out=this.store,
+            **shared,
+        )
+    }
+    earlier: dict[str, Any] = {}
+    if this.before is not None:
+        earlier = {"previous": folder / str(this.before["store"]), "previous_result": this.before["groups"]}
+    named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
+    # where all photos have a label, the classes are known
+    known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
+    number = known or config.num_classes
+    new = config.new_classes if number is None else "auto"
+    steps["groups"] = DiscoverCategoriesConfig(labels=given, num_classes=number, new_classes=new, **named)
+    if answer is not None:
+        steps["answer"] = DiscoverAnswerConfig(
+            index=this.store,
+            labels=given,
+            grouping=groups,
+            result=str(answer),
+            min_confidence=config.min_confidence,
+            overwrite=True,
+            **shared,
+        )
+    if len(this.labels) < this.num_photos:
+        steps["suggest"] = SuggestConfig(
+            index=this.store,
+            labels=given,
+            result=str(answer or groups),
+            out=folder / NEXT,
+            dataset=str(config.photos),
+            num_images=config.num_suggestions,
+            overwrite=True,
+            seed=config.seed,
+        )
+    looked = {"index": this.store, "dataset": str(config.photos), "overwrite": True}
+    if answer is not None:
+        steps["novel photos"] = FindNovelConfig(
+            answer=str(answer),
+            previous=this.previous,
+            out=folder / NOVEL,
+            sheet=folder / NOVEL_SHEET,
+            num_images=_NOVEL_PHOTOS,
+            **looked,
+        )
+    steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, **looked)
+    steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
+    if 1 < len(set(this.labels.values())) < len(this.labels):
+        steps[_CHECKING] = FindMislabeledConfig(index=this.store, labels=given, out=folder / CHECK, overwrite=True)
+    steps["report"] = ReportConfig(
+        index=this.store,
+        labels=given,
+        result=str(answer or groups),
+        out=folder / REPORT,
+        projection="pca",
+        dataset=str(config.photos),
+        overwrite=True,
+        seed=config.seed,
+    )
+    return steps
+
+
+def command_line(config: StageConfig) -> str:
+    """Return the command that does a step, with the options that differ from the defaults."""
+    words = ["labelkit", *config.command]
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if not field.is_required() and value == field.get_default(call_default_factory=True):
+            continue
+        if isinstance(value, bool):
+            words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
+        else:
+            text = value_text(value, longest=None)
+            words += [flag(name), f"'{text}'" if " " in text else text]
+    return " ".join(words)
+
+
+def _inputs(this: _Round, name: str) -> dict[str, object]:
+    """What a step reads, beside its options: photos alone, or photos and labels."""
+    if name in ("embed", "duplicates", "odd"):
+        return {"photos": this.record["photos"]}
+    return {"round": this.record["inputs"]}
+
+
+def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
+    """Name and command that a step is noted under; a store is taken whatever store its rows were copied from."""
+    return (this.store.name, "embed") if name == "embed" else (name, command_line(config))
+
+
+def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
+    return record.done(*_key(this, name, config), _inputs(this, name))
+
+
+def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: OwnTables) -> dict[str, Any]:
+    """Do a step, unless it is done; return what its command told.
+
+    A table is made beside the one that is there, which may be changed while the step runs.
+    """
+    key, command = _key(this, name, config)
+    progress = current_progress()
+    found = _done(record, this, name, config)
+    if found is not None:
+        progress.message(f"{name}: done before")
+        return found | ({"already_done": True} if name == "embed" else {})
+    started = time.monotonic()
+    out = Path(getattr(config, "out", ""))
+    made = out.with_name(f".{out.name}") if out.suffix == ".csv" else out
+    result = _run(config if made == out else config.model_copy(update={"out": made}))
+    values = jsonable(result.to_json())
+    assert isinstance(values, dict)
+    files = [out if path == made else path for path in result.made() if path.exists()]
+    if made != out:
+        values["csv"] = str(out)
+        if not tables.replace(out, made):
+            return values
+    record.note(key, command, _inputs(this, name), files, values)
+    progress.message(f"{name}: {time.monotonic() - started:.0f} s")
+    return values
+
+
+def _run(config: StageConfig) -> StageResult:
+    """Run the command of a step; of what to do about a fault, leave out what names options that ``start`` lacks."""
+    try:
+        result, fault = all_commands()[config.command].run(config)
+    except LabelkitError as error:
+        mine = {flag(name) for name in StartConfig.model_fields}
+        # --backbone NAME fetches published weights here
+        said = re.split(r"(?<=\.) ", error.remedy.replace(" --pretrained", ""))
+        kept = [one for one in said if mine.issuperset(re.findall(r"--[a-z][a-z-]+", one))]
+        if kept != said and isinstance(config, EmbedConfig):
+            kept.append("`--backbone auto` takes the best network that is here, and `--backbone pixels` needs none.")
+        error.remedy = " ".join(kept)
+        raise
+    if fault is not None:
+        raise fault
+    return result
+
+
+def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
+    """Estimate how long the photos take that are not described yet, by a few of them."""
+    assert isinstance(config, EmbedConfig)
+    with use_progress(SilentProgress()):
+        short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
+        result = _run(short)
+    found = result.to_json()["estimated_minutes"]
+    if not isinstance(found, int | float):
+        return None
+    there = set() if this.described is None else set(open_store(this.described).sample_ids)
+    return float(found) * sum(name not in there for name in dataset.sample_ids) / len(dataset)

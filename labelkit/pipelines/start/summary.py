@@ -1,0 +1,268 @@
+"""What ``start`` leaves in the end: the table of labels, and a few plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.stored_predictions import StoredAnswers, stored_answers
+from labelkit.commands.find.label_errors import MANY_DOUBTS
+from labelkit.errors import StoreError
+from labelkit.pipelines.start.given import OwnTables
+from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.since import CHANGED, Since, compare_answers
+from labelkit.pipelines.start.since import COLUMNS as CHANGED_COLUMNS
+from labelkit.progress import current_progress
+from labelkit.store.csv_table import csv_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+
+LABELS = "labels.csv"
+COLUMNS = ("path", "label", "kind", "confidence", "best_class", "best_confidence", "group", "new_chance")
+"""Of ``labels.csv``. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the
+label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it. The rest
+stands whatever the label is: best_class and best_confidence, the likeliest class with labels and its chance; group, the
+group that the photo is in; new_chance, the chance of all groups without a label together."""
+# earlier photos for each later one, from which on it means something that later ones are nearer to each other
+_FEW_LATER = 4
+# Later photos that are nearer to each other, below which none is said to be of a new class.
+_LEAST_OF_A_CLASS = 3
+_LABEL_THEM = "Label two or three of each new class in its column label, and call the same command again."
+
+
+def finish(
+    config: StartConfig,
+    path: Path,
+    old: Sequence[Path],
+    this: Mapping[str, Any],
+    told: Mapping[str, Mapping[str, Any]],
+    made: Sequence[Path],
+    last: tuple[Path, str] | None,
+    tables: OwnTables,
+) -> SimpleResult:
+    """Write the table of labels and that of changes, and say what was found.
+
+    Args:
+        config: of the command.
+        path: the store.
+        old: stores of earlier calls that are still there.
+        this: entry of the round in ``start.json``.
+        told: what each step told, by its name.
+        made: files to name, the table first.
+        last: store and answers of the last call that had some; ``None``: there is none, or this one has none.
+        tables: of ``start``.
+    """
+    store = open_store(path)
+    result = read_result(store, str(this["answer"] or this["groups"]))
+    found = stored_answers(result)
+    rows = _rows(store, found)
+    tables.write(LABELS, csv_bytes(COLUMNS, rows))
+    since = None if last is None else _since(store, rows, *last)
+    changes = made[0].with_name(CHANGED)
+    if since is None:
+        tables.remove(CHANGED)
+    else:
+        tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, since.changed))
+    counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
+    answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
+    right = None if answered is None or guesses is None else (answered, guesses)
+    sentences = _sentences(config, told, rows, counts, right, made)
+    if since is not None:
+        sentences.insert(1, _since_sentence(since, changes))
+    # the last line says what to look at
+    sentences.insert(-1, _store_sentence(path, old))
+    for name, reason in store.skipped[:5]:
+        current_progress().warning(f"{name}: left out, {reason}")
+    values: dict[str, object] = {
+        "out": made[0].parent,
+        "store": path,
+        "old_stores": list(old),
+        "labels": made[0],
+        "result": result.name,
+        "photos": len(rows),
+        "classes": len({row[1] for row in rows}),
+        "counts": counts,
+        "copies": told["duplicates"]["spare_images"],
+        "odd": told["odd"]["odd_images"],
+        "since": None if since is None else since.to_json(),
+        "described_now": 0 if told["embed"]["already_done"] else len(rows) - told["embed"]["reused"],
+        "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
+        "sentences": sentences,
+    }
+    there = tuple(file for file in made if file.exists())
+    return SimpleResult(values, (made[0].parent, *there), (Table("", ["what was found"], [[s] for s in sentences]),))
+
+
+def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, ...]]:
+    """Values of ``COLUMNS`` of each photo, in the order of the store.
+
+    A photo that is the same file as one with a label has that label, whatever the answer was.
+    """
+    confidences, best, new = (
+        ["" if np.isnan(value) else f"{value:.4f}" for value in values]
+        for values in (found.confidence, found.best_confidence, found.new_chance)
+    )
+    digests = [digest.tobytes() for digest in store.sha256]
+    given: dict[bytes, set[str]] = {}
+    for digest, label, kind in zip(digests, found.labels, found.kinds, strict=True):
+        if kind == "given":
+            given.setdefault(digest, set()).add(label)
+    same = {digest: label for digest, (label, *others) in given.items() if not others}
+    answers = zip(found.labels, found.kinds, confidences, found.best_classes, best, found.groups, new, strict=True)
+    rows = []
+    for digest, name, answer in zip(digests, store.sample_ids, answers, strict=True):
+        if digest in same and answer[1] != "given":
+            answer = (same[digest], "known", "1.0000", same[digest], "1.0000", answer[5], "0.0000")
+        rows.append((name, *answer))
+    return rows
+
+
+def _answers(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, str, str]]:
+    """Label, kind and confidence."""
+    return [(row[1], row[2], row[3]) for row in rows]
+
+
+def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str) -> Since | None:
+    """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
+    try:
+        store_then = open_store(then)
+        rows_then = _rows(store_then, stored_answers(read_result(store_then, result)))
+    except StoreError as error:
+        current_progress().warning(f"what changed since the last call is not told: {error}")
+        return None
+    since = compare_answers(store, _answers(rows), store_then, _answers(rows_then))
+    return since if since.photos else None
+
+
+def _sentences(
+    config: StartConfig,
+    told: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[tuple[str, ...]],
+    counts: Mapping[str, int],
+    right: tuple[int, int] | None,
+    made: Sequence[Path],
+) -> list[str]:
+    table, following, page = made
+    said = [_classes_sentence(config, told["groups"], rows)]
+    answered = [float(row[3]) for row in rows if row[2] in ("known", "new") and row[3]]
+    unlabeled = len(rows) - counts["given"]
+    if "answer" in told:
+        said.append(
+            f"{len(answered)} of {unlabeled} photos without a label are answered at confidence "
+            f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups)"
+            + ("" if right is None else f"; expect about {right[0]} of these to be right")
+            + f". The other {counts['unsure']} are unsure"
+            + ("" if right is None else f": likely about {right[1]} of the guesses for them are right")
+            + "."
+        )
+    elif counts["given"] == len(rows):
+        said.append("Every photo has a label already: nothing is left to answer.")
+    elif counts["given"]:
+        said.append("No class has two labels yet, so no confidence can be checked: photos are grouped, not answered.")
+    else:
+        said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
+    if "suggest" in told:
+        said.append(_next_sentence(told["suggest"], following))
+    if "novel photos" in told:
+        said += _novel_sentence(told["novel photos"], made[0].parent)
+    said.append(_findings_sentence(told, made[0].parent))
+    if "labels to check" in told and told["labels to check"]["doubtful_labels"]:
+        said.append(_check_sentence(told["labels to check"], made[0].parent))
+    said.append(f"The table is {table}, the page to look at is {page}.")
+    return said
+
+
+def _since_sentence(since: Since, changes: Path) -> str:
+    said = (
+        f"Since the last call with answers, {since.other_label} of {since.photos} photos have another label or guess "
+        f"({changes}). {since.now_answered} that were unsure are answered, {since.now_unsure} that were answered are "
+        "unsure."
+    )
+    if since.labeled:
+        photos = "photo" if since.labeled == 1 else "photos"
+        said += f" You labeled {since.labeled} {photos} of known classes: {since.guessed_right} had been guessed right."
+    return said
+
+
+def _check_sentence(checked: Mapping[str, Any], folder: Path) -> str:
+    doubtful, judged, file = checked["doubtful_labels"], checked["judged"], folder / "check.csv"
+    if doubtful > MANY_DOUBTS * judged:
+        return (
+            f"{doubtful} of {judged} labels look doubtful, so many that most are likely right: look at the first ones "
+            f"in {file} alone. Correct its column label where it is wrong, and call the same command again."
+        )
+    return (
+        f"{doubtful} of {judged} labels seem to be of another class, going by the others: the most doubtful stand "
+        f"first in {file}. Correct its column label, and call the same command again."
+    )
+
+
+def _store_sentence(path: Path, old: Sequence[Path]) -> str:
+    said = f"The features are in {path}, for every other command"
+    if old:
+        said += f"; {', '.join(str(file) for file in old)} {'is' if len(old) == 1 else 'are'} of earlier calls"
+    return f"{said}."
+
+
+def _next_sentence(suggested: Mapping[str, Any], following: Path) -> str:
+    said = f"Label next: the {len(suggested['images'])} photos in {following}"
+    like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
+    if like_them and suggested["labels"]:
+        said += f". {like_them} others look more like them than like any labeled photo"
+        said += "" if wrong is None else f", and about {round(wrong)} of the guesses for these are wrong now"
+    return f"{said}. Fill in its column label, and call the same command again."
+
+
+def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
+    """Say how many photos are likely of no class with labels; nothing if none is."""
+    first, groups = f"stand first in {folder / 'novel.csv'} (pictures in novel.png)", len(novel["new_groups"])
+    if novel["earlier"] is not None:
+        # the larger the part of later photos, the more are nearer to each other by chance
+        few = _FEW_LATER * novel["images"] <= novel["earlier"]
+        if few and novel["nearer_to_each_other"] < _LEAST_OF_A_CLASS:
+            return [
+                f"None of the {novel['images']} photos that came later seems to be of a new class; the likeliest "
+                f"{first}."
+            ]
+        told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
+        told += f" {novel['images']} photos that came later"
+        told += " are nearer to each other than to all that was there: those that" if few else ", those that"
+        return [f"{told} are most likely of a new class {first}. {_LABEL_THEM}"]
+    if not novel["in_new_groups"]:
+        return []
+    which = "a group without a label" if groups == 1 else f"{groups} groups without a label"
+    return [
+        f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours {first}. "
+        + _LABEL_THEM
+    ]
+
+
+def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
+    spare, odd = told["duplicates"]["spare_images"], told["odd"]["odd_images"]
+    bursts = told["duplicates"]["pairs"]["burst"]
+    if not (spare or bursts or odd):
+        return "No photo is a copy of another, and none is odd."
+    copies = "photo is a copy of another" if spare == 1 else "photos are copies of others"
+    scenes = "pair shows" if bursts == 1 else "pairs show"
+    strange = "photo is" if odd == 1 else "photos are"
+    return (
+        f"{spare} {copies}, {bursts} {scenes} the same scene ({folder / 'duplicates.csv'}), and {odd} {strange} odd: "
+        f"blank, dark, blurred, tiny or unlike all others ({folder / 'odd.csv'})."
+    )
+
+
+def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
+    used = len({row[1] for row in rows})
+    if all(row[2] == "given" for row in rows):
+        return f"{len(rows)} photos in {used} classes, as you labeled them."
+    if config.num_classes is not None:
+        return f"{len(rows)} photos in {used} groups, as many as you asked for."
+    if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
+        return f"{len(rows)} photos in {used} classes: those you labeled seem to be all (else: --new-classes some)."
+    low, high = groups["interval"]
+    more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
+    return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}{more}."

@@ -1,0 +1,1 @@
+"""How papers judge: detection, segmentation, tracking, probes, multi-label classification."""

@@ -1,0 +1,1 @@
+"""Detection by a Mask R-CNN and its average precision."""

@@ -1,0 +1,95 @@
+"""A backbone and a segmentation head as one network, of which all is trained."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.errors import ConfigError
+from labelkit.models.backbones.registry import Backbone
+from labelkit.models.backbones.vit import patches_of
+from labelkit.models.inference import InferenceNetwork, InputSpec
+from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
+from labelkit.protocols.segmentation.segmentation_heads import build_segmentation_head
+
+HeadKind = Literal["linear", "fcn", "fpn", "upernet"]
+_OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
+
+
+class Segmenter(InferenceNetwork):
+    """Images to the logits of their pixels; its "patch features" are these logits.
+
+    Args:
+        inner: a network on a backbone, which is copied; what stands on the backbone is left out.
+        kind: of the head. linear and fcn see the last map, fpn and upernet four depths.
+        num_classes: c.
+        size: side of the training images.
+        seed: of the head's weights.
+
+    Raises:
+        ConfigError: no backbone in it, or images of a size that it cannot take.
+        UnsupportedBackboneError: it has no such maps.
+    """
+
+    def __init__(self, inner: InferenceNetwork, kind: HeadKind, num_classes: int, *, size: int, seed: int) -> None:
+        super().__init__()
+        backbone = getattr(inner, "backbone", None)
+        if not isinstance(backbone, Backbone):
+            raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Leave it out.")
+        self.backbone = copy.deepcopy(backbone).requires_grad_(True)
+        self._spec, self._kind = inner.input_spec, kind
+        device = next(self.backbone.parameters()).device
+        with torch.no_grad():
+            maps = self._maps(torch.zeros(1, self._spec.channels, size, size, device=device))
+        widths = [one.shape[1] for one in maps]
+        self.sizes: nn.Module | None = None
+        if kind not in _OF_LEVELS:
+            self.head = build_segmentation_head(kind, widths[0], num_classes, seed)
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                if patches_of(self.backbone.net) is not None:
+                    self.sizes = LevelSizes(widths[0])
+                self.head = _OF_LEVELS[kind](widths, num_classes)
+        self.to(device)
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """As of the network."""
+        return self._spec
+
+    @property
+    def embed_dim(self) -> int:
+        """Of the backbone."""
+        return self.backbone.info.feature_dim
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """Backbone and head."""
+        return {"name": self.backbone.info.name, "layer": self._kind, "pooling": self.backbone.info.pooling}
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Features (b, f) of the backbone."""
+        features: Tensor = self.backbone(images)
+        return features
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Logits (b, rows, cols, c)."""
+        return self.logits(images).permute(0, 2, 3, 1)
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Images (b, channels, h, w) to (b, c, rows, cols)."""
+        maps = self._maps(images)
+        if self._kind not in _OF_LEVELS:
+            logits: Tensor = self.head(maps[0])
+            return logits
+        levels: Tensor = self.head(maps if self.sizes is None else self.sizes(maps))
+        return levels
+
+    def _maps(self, images: Tensor) -> list[Tensor]:
+        if self._kind not in _OF_LEVELS:
+            return [self.backbone.patch_features(images).permute(0, 3, 1, 2)]
+        return level_maps(self.backbone.net, images, self.backbone.info.name)

@@ -1,0 +1,201 @@
+"""Ask again: group and answer anew with the labels so far, in processes of their own, and say what changed.
+
+What a person decided stays: labels of images, rejected images, and groups that have a name. All other images go to the
+groups of the new answer; groups that are called as before keep their number.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.data.path_rule import written_name
+from labelkit.errors import LabelkitError
+from labelkit.store.csv_table import csv_text
+from labelkit.store.results import Result, free_name, list_results, read_result
+from labelkit.studio.label.actions import BadStep, Step, Work, labels_to_learn
+from labelkit.studio.label.browser import Browsed
+from labelkit.studio.label.session import Done, Session, copied
+from labelkit.studio.report.groups import describe_groups
+
+_LAST_WORDS = 600
+
+
+def new_places(work: Work, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
+    """Return the steps that put all images that are in no named group into new groups.
+
+    Args:
+        work: what is known.
+        ids: (n,) group of each image in the new answer, -1 = none.
+        names: of these groups.
+    """
+    is_named = np.array([*(label >= 0 for label in work.named), False])
+    free = ~work.rejected & ~is_named[work.groups]
+    number = {name: group for group, name in enumerate(work.group_names) if work.named[group] < 0}
+    steps: list[Step] = []
+    count = len(work.group_names)
+    for group, name in enumerate(names):
+        rows = np.flatnonzero(free & (ids == group))
+        label = work.classes.index(name) if name in work.classes else -1
+        rows = np.array([row for row in rows.tolist() if (row, label) not in work.refused], dtype=np.int64)
+        if not len(rows):
+            continue
+        if name not in number:
+            steps.append(Step("make", group=count, name=name))
+            number[name], count = count, count + 1
+        moved = rows[work.groups[rows] != number[name]]
+        if len(moved):
+            steps.append(Step("group", rows=tuple(moved.tolist()), group=number[name]))
+    return steps
+
+
+def differences(before: Work, after: Work) -> dict[str, Any]:
+    """Say what became of the groups without a name: images before and after, how many came and went."""
+    lines = []
+    for group, name in enumerate(after.group_names):
+        was = before.groups == group
+        now = after.groups == group
+        if after.named[group] >= 0 or not (was.any() or now.any()):
+            continue
+        lines.append(
+            {
+                "name": name,
+                "before": int(was.sum()),
+                "after": int(now.sum()),
+                "came": int((now & ~was).sum()),
+                "left": int((was & ~now).sum()),
+            }
+        )
+    return {"moved": int((before.groups != after.groups).sum()), "groups": lines}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where a question is.
+
+    Attributes:
+        number: of the question, from 1; 0: none was asked.
+        state: ``idle``, ``running``, ``done`` or ``failed``.
+        step: what runs, or why it failed.
+        changed: what changed, see ``differences``.
+    """
+
+    number: int = 0
+    state: str = "idle"
+    step: str = ""
+    changed: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what pages are told."""
+        return {"number": self.number, "state": self.state, "step": self.step, "changed": self.changed}
+
+
+class Asking:
+    """Asks again, one question at a time.
+
+    Args:
+        session: whose labels are learned from, and whose groups change.
+        browsed: what pages are shown; gets the new confidences.
+    """
+
+    def __init__(self, session: Session, browsed: Browsed) -> None:
+        self.session, self.browsed = session, browsed
+        self.asked = Asked()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
+
+    def start(self, *, by: str, client: str) -> None:
+        """Begin in the background.
+
+        Raises:
+            BadStep: a question runs, or there is nothing to learn from.
+        """
+        with self._lock:
+            if self.asked.state == "running":
+                raise BadStep("it is being asked already")
+            learned = self.session.read(lambda work: labels_to_learn(work, self.browsed.images.features))
+            if not (learned >= 0).any():
+                raise BadStep("name a group or label an image first: there is nothing to learn from")
+            self.asked = Asked(self.asked.number + 1, "running", "grouping the images")
+        threading.Thread(target=self._run, args=(learned, by, client), daemon=True).start()
+
+    def stop(self) -> None:
+        """End what runs."""
+        self._stopped = True
+        if self._process is not None:
+            self._process.kill()
+
+    def _run(self, learned: NDArray[np.int64], by: str, client: str) -> None:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                result = self._answer(Path(folder) / "labels.csv", learned)
+            changed = self._take_in(result, by=by, client=client)
+            self.asked = replace(self.asked, state="done", step="", changed=changed)
+        except (LabelkitError, OSError, ValueError) as error:
+            self.asked = replace(self.asked, state="failed", step=str(error))
+
+    def _answer(self, table: Path, learned: NDArray[np.int64]) -> Result:
+        """Run the commands; return the answers, or the groups if there are too few labels for answers."""
+        store, classes = self.session.store, self.session.read(lambda work: list(work.classes))
+        labeled = np.flatnonzero(learned >= 0).tolist()
+        lines = ([written_name(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
+        # strict: a name that is no text would come back as another one
+        table.write_bytes(csv_text(["path", "label"], lines).encode())
+        groups, answer = free_name(store, "groups"), free_name(store, "answer")
+        shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
+        earlier = self._earlier_groups()
+        previous = [] if earlier is None else ["--previous", str(store.path), "--previous-result", earlier]
+        self._command("discover", "categories", *shared, "--result", groups, *previous)
+        counts = np.bincount(learned[learned >= 0])
+        if counts.max() < 2:
+            return read_result(store, groups)
+        self.asked = replace(self.asked, step="answering")
+        self._command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
+        return read_result(store, answer)
+
+    def _earlier_groups(self) -> str | None:
+        """The groups that the shown answers rest on, whose names are to be kept."""
+        grouping = self.browsed.grouping
+        if grouping is None:
+            return None
+        name = str(grouping.result.params.get("grouping", grouping.result.name))
+        return name if name in list_results(self.session.store) else None
+
+    def _command(self, *words: str) -> None:
+        """Run a command of labelkit in a process of its own.
+
+        Raises:
+            ValueError: it failed; the text is its message.
+        """
+        command = [sys.executable, "-m", "labelkit", *words, "--json"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if self._stopped:
+            self._process.kill()
+        told, problem = self._process.communicate()
+        if self._process.returncode:
+            raise ValueError(problem.strip()[-_LAST_WORDS:] or f"ended with {self._process.returncode}")
+        json.loads(told)
+
+    def _take_in(self, result: Result, *, by: str, client: str) -> dict[str, Any]:
+        made = describe_groups(self.browsed.store, self.browsed.images, result, "asked again", 1)
+        if made is None:
+            raise ValueError(f"{result.name} puts no image into a group")
+        before = self.session.read(copied)
+        names = [group.name for group in made.groups]
+        done = self.session.act_on("ask again", lambda work: new_places(work, made.ids, names), by=by, client=client)
+        self.browsed.grouping = made
+        return {**differences(before, self.session.read(copied)), "result": result.name, "round": _round(done)}
+
+
+def _round(done: Done | None) -> int:
+    return 0 if done is None else done.round

@@ -1,0 +1,246 @@
+"""What pages of ``labelkit label --serve`` are told: groups, confidences, the map, suggestions, pictures by row."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelkit.algorithms.group_tree import group_tree
+from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.labels import GivenLabels
+from labelkit.data.datasets import ImageDataset
+from labelkit.errors import DatasetError, output_exists
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import list_results, read_result
+from labelkit.studio.label.actions import Work, labels_to_learn
+from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.label.rounds import added_labels, beginning
+from labelkit.studio.label.session import Done, Session, continued, is_session
+from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
+from labelkit.studio.report.images import ShownImages, choose_images
+from labelkit.studio.report.page import column, expected_column
+from labelkit.studio.report.places import place_images
+from labelkit.studio.report.thumbnails import COLUMNS, Pictures
+from labelkit.studio.report.work import likely_groups, start_work, suggested_images, work_data
+
+#: longer side in pixels
+THUMBNAIL, LARGE = 160, 1280
+#: nearest images that are told of one
+LIKE = 200
+
+
+@dataclass
+class Browsed:
+    """A store as its pages see it.
+
+    Attributes:
+        store: the store.
+        images: all of its rows.
+        grouping: of the result that says how sure the groups are; None without one.
+        pictures: the image files; a row is their number.
+        note: why there are none, or empty.
+        places: (n, 2) uint16 places on the map.
+    """
+
+    store: EmbeddingStore
+    images: ShownImages
+    grouping: Grouping | None
+    pictures: Pictures
+    note: str
+    places: NDArray[np.uint16]
+
+    def data(self, session: Session) -> dict[str, Any]:
+        """Return what the script of the page reads, in the form of a report."""
+        n = self.store.n
+        work, log, last_round = session.snapshot()
+        grouping = self.grouping
+        nothing = np.full(n, -1)
+        sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
+        scale = np.minimum(1.0, THUMBNAIL / np.maximum(sizes.max(axis=1, initial=1), 1))[:, None]
+        choices = likely_groups(self.images.features, work.groups, len(work.group_names))
+        start = start_work(self.store, self.images, grouping, choices)
+        return {
+            "n": n,
+            "names": self.images.names,
+            "classes": [],
+            "splits": [],
+            "groups": [{"name": name, "known": name in session.known} for name in work.group_names],
+            "measure": "" if grouping is None else grouping.measure,
+            "metric": {"cosine": "cosine", "l2": "distance", "dot": "product"}[self.store.metric],
+            "neighbors": 0,
+            "scoreRange": [0.0, 1.0],
+            "side": THUMBNAIL,
+            "tilesPerSheet": 1,
+            "tilesPerRow": COLUMNS,
+            "work": {**work_data(start), "mode": "server", "state": _state(work, log, last_round), "note": self.note},
+            "columns": {
+                "group": column(work.groups, "<i4"),
+                "runnerUp": column(nothing, "<i4"),
+                "confidence": column(np.full(n, np.nan) if grouping is None else grouping.confidence, "<f4"),
+                "expected": expected_column(grouping),
+                "label": column(nothing, "<i4"),
+                "usable": column(np.zeros(n), "|u1"),
+                "split": column(nothing, "<i2"),
+                "point": column(self.places, "<u2"),
+                "tile": column(nothing if self.note else np.arange(n), "<i4"),
+                "tileSize": column(np.maximum(1, np.rint(sizes * scale)), "|u1"),
+                "neighbor": "",
+                "score": "",
+                "choice": column(start.choices, "<i2"),
+            },
+        }
+
+    def suggested(self, session: Session) -> list[list[Any]]:
+        """Return [row, reason] of the images to look at next, by the labels so far, the most useful first."""
+        work, _, _ = session.snapshot()
+        given = _learned(work, self.images, session.name)
+        found = suggested_images(self.store, self.images, self.grouping, given, seed=0)
+        return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
+
+    def like(self, row: int) -> list[dict[str, Any]]:
+        """Return the images nearest to one, nearest first, with their scores."""
+        features = self.images.features
+        if not self.images.directed[row]:
+            return []
+        near = features @ features[row]
+        if self.store.metric == "l2":
+            near = -np.sqrt(np.maximum((features**2).sum(axis=1) + (features[row] ** 2).sum() - 2 * near, 0))
+        near[~self.images.directed] = -np.inf
+        near[row] = -np.inf
+        count = min(LIKE, self.store.n - 1)
+        rows = np.argpartition(-near, count - 1)[:count] if count else np.zeros(0, dtype=np.int64)
+        rows = rows[np.argsort(-near[rows], kind="stable")]
+        sign = -1 if self.store.metric == "l2" else 1
+        return [{"image": int(one), "score": sign * float(near[one])} for one in rows if np.isfinite(near[one])]
+
+    def parts(self, session: Session, group: int) -> list[list[int]]:
+        """Return the rows of the two parts of a group where the tree of its images parts last, the larger first.
+
+        A group of one image is one part; rows that were rejected stay where they are.
+        """
+        rows = session.read(lambda work: np.flatnonzero((work.groups == group) & ~work.rejected))
+        if len(rows) < 2:
+            return [rows.tolist()]
+        tree = group_tree(self.images.features[rows], generator=np.random.default_rng(0))
+        if tree.most < 2:  # thousands of equal images
+            return [rows.tolist()]
+        ids, _ = tree.cut(2)
+        found = [rows[ids == part].tolist() for part in np.unique(ids)]
+        return sorted(found, key=lambda part: (-len(part), part))
+
+    def picture(self, row: int, side: int) -> bytes | str:
+        """Return a row's image as WebP with sides of at most ``side``, or why there is none."""
+        found = self.pictures.read(row, side)
+        if isinstance(found, str):
+            return found
+        return webp(found)
+
+
+def webp(picture: Image.Image) -> bytes:
+    """Return a picture as WebP, good enough to judge it by."""
+    buffer = io.BytesIO()
+    picture.save(buffer, format="WEBP", quality=80, method=2)
+    return buffer.getvalue()
+
+
+def _learned(work: Work, images: ShownImages, where: str) -> GivenLabels:
+    """The labels that suggestions go by: an image that only has the name of its group may be suggested."""
+    learned = labels_to_learn(work, images.features)
+    return GivenLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
+
+
+def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
+    return {
+        "classes": work.classes,
+        "groups": column(work.groups, "<i4"),
+        "hand": column(work.hand, "<i4"),
+        "rejected": column(work.rejected, "|u1"),
+        "groupNames": work.group_names,
+        "groupLabels": work.named,
+        "refused": sorted([row, label] for row, label in work.refused),
+        "round": last_round,
+        "log": [done.to_json() for done in log],
+    }
+
+
+def open_browsed(config: LabelConfig, store: EmbeddingStore) -> Browsed:
+    """Read what pages are told of a store.
+
+    Raises:
+        StoreError: the store, or the result that was asked for, cannot be used.
+        DatasetError: the images in ``dataset`` cannot be listed.
+    """
+    images = choose_images(store, store.n, 0)
+    found = choose_result(store, config.grouping, find_results(store))
+    grouping = None if found is None else describe_groups(store, images, *found, 1)
+    note, source = "", None
+    try:
+        source = indexed_images(store, config.dataset, config.data_root)
+    except DatasetError as error:
+        if config.dataset is not None:
+            raise
+        note = str(error)
+        current_progress().warning(f"{error}; pages show no images")
+    with current_progress().task(f"a map of {store.n:,} images", total=None):
+        places = place_images(images.features, "pca", 0)
+    return Browsed(store, images, grouping, _pictures(store, source), note, places.points)
+
+
+def _pictures(store: EmbeddingStore, source: ImageDataset | None) -> Pictures:
+    place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
+    rows = np.array([place.get(name, -1) for name in store.sample_ids], dtype=np.int64)
+    return Pictures(source, rows, np.asarray(store.sha256))
+
+
+def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
+    """Go on with the session of a result, or begin one.
+
+    Without a name, the newest session goes on, unless labels to begin with are named.
+
+    Raises:
+        StoreError: the result is no session, or cannot be used.
+        OutputExistsError: it is there, and labels to begin with are named.
+        DatasetError: labels to begin with cannot be used.
+    """
+    there = list_results(store)
+    begins = config.labels is not None or config.from_ is not None
+    name = config.result or (None if begins else _newest_session(store, there))
+    if name is not None and name in there and not config.overwrite:
+        if begins:
+            raise output_exists(name, "--result", instead="neither --labels nor --from to go on with it")
+        session = continued(store, read_result(store, name))
+        current_progress().message(f"going on with {name}: {len(session.log)} actions so far")
+        return session
+    begun = beginning(config, store)
+    if config.from_ is not None:
+        begun, _ = added_labels(config, config.from_, store, begun)
+    number = begun.round + 1
+    while name is None or (config.result is None and name in there):
+        name, number = f"labels-{number}", number + 1
+    groups = np.full(store.n, -1, dtype=np.int64)
+    names: list[str] = []
+    if grouping is not None:
+        groups, names = grouping.ids.copy(), [group.name for group in grouping.groups]
+    params = {
+        "by": config.by,
+        "base": begun.source or ("store" if config.own_labels else "none"),
+        "grouping": None if grouping is None else grouping.result.name,
+        "labels_before": int((begun.labels >= 0).sum()),
+        "known": [] if grouping is None else [group.name for group in grouping.groups if group.new is False],
+    }
+    return Session.begin(store, name, begun.labels, begun.class_names, begun.rounds, groups, names, params, begun.round)
+
+
+def _newest_session(store: EmbeddingStore, names: list[str]) -> str | None:
+    numbered = [(int(name.removeprefix("labels-")), name) for name in names if _is_numbered(name)]
+    return next((name for _, name in sorted(numbered, reverse=True) if is_session(read_result(store, name))), None)
+
+
+def _is_numbered(name: str) -> bool:
+    return name.startswith("labels-") and name.removeprefix("labels-").isdecimal()

@@ -1,0 +1,150 @@
+"""Bring labels back: a filled-in CSV becomes a named result beside the store, merged with the labels there were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.label_files import LABELS_KIND
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.errors import DatasetError, OutputExistsError, output_exists
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
+from labelkit.store.csv_table import csv_bytes
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import list_results, write_result
+from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.label.rounds import Labels, added_labels, beginning
+from labelkit.studio.label.sets import check_set, write_set
+
+
+def label_images(config: LabelConfig) -> SimpleResult:
+    """Add the labels of a CSV to those there are, and write them as a result; or write them as a CSV or a label set.
+
+    The result, kind ``labels``, holds ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
+    ``label_rounds`` (n,) int64: the round that gave each label, 0 = came with the store, -1 = none.
+
+    Raises:
+        StoreError: the store, or the result to add to, cannot be used.
+        DatasetError: the CSV cannot be used, names unknown images, or gives images another label than they have.
+        ConfigError: files that would be overwritten.
+    """
+    if config.serve:
+        from labelkit.studio.label.serving import serve_labels  # what shows pages loads only for them
+
+        return serve_labels(config)
+    check_set(config)
+    store = open_store(config.index)
+    base = beginning(config, store)
+    values: dict[str, object] = {"index": config.index}
+    made: list[Path] = []
+    tables: list[Table] = []
+    final = base
+    if config.from_ is not None:
+        final, told = added_labels(config, config.from_, store, base)
+        name = config.result or f"labels-{final.round}"
+        params = {key: value for key, value in told.items() if key != "conflicts"}
+        path = _write(config, store, name, final, {**params, "changed": told["conflicts"]})
+        made.append(path)
+        values |= {"result": name, "path": path, **told}
+        tables.append(_summary(told))
+        tables += _conflict_tables(told)
+    counts = np.bincount(final.labels[final.labels >= 0], minlength=len(final.class_names))
+    values["classes"] = [
+        {"class": name, "images": int(count)} for name, count in zip(final.class_names, counts, strict=True) if count
+    ]
+    values |= {"labels": int(counts.sum()), "rows": store.n}
+    cells: list[list[Cell]] = [
+        [name, int(count)] for name, count in zip(final.class_names, counts, strict=True) if count
+    ]
+    tables.append(Table("labels of each class", ["class", "images"], cells))
+    if config.csv is not None:
+        commit_bytes(config.csv, _table(config, config.csv, store, final))
+        made.append(config.csv)
+        values["csv"] = config.csv
+    if config.export is not None and config.out is not None:
+        count = write_set(config, store, final)
+        values |= {"export": config.export, "out": config.out, "exported": count}
+        made.append(config.out)
+        tables.append(Table("label set", ["format", "images", "path"], [[config.export, count, config.out]]))
+    return SimpleResult(values, tuple(made), tuple(tables))
+
+
+def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels, params: dict[str, object]) -> Path:
+    try:
+        return write_result(
+            store,
+            name,
+            kind=LABELS_KIND,
+            arrays={
+                "labels": final.labels,
+                "labeled": final.labels >= 0,
+                "class_names": list(final.class_names),
+                "label_rounds": final.rounds,
+            },
+            params=params,
+            stage="label",
+            overwrite=config.overwrite,
+        )
+    except OutputExistsError as error:
+        if config.labels is None and name in list_results(store):
+            replaceable = name not in store.packed_results
+            raise output_exists(
+                error.where, "--result", instead=f"--labels {name} to add to it", replaceable=replaceable
+            ) from error
+        raise
+
+
+def _summary(told: dict[str, object]) -> Table:
+    conflicts = told["conflicts"]
+    assert isinstance(conflicts, list)
+    columns = ["round", "labels before", "added", "confirmed", "in conflict", "by"]
+    row: list[Cell] = [*(int(str(told[key])) for key in ("round", "labels_before", "added", "confirmed"))]
+    return Table("labels", columns, [[*row, len(conflicts), str(told["by"]) or None]])
+
+
+def _conflict_tables(told: dict[str, object]) -> list[Table]:
+    conflicts = told["conflicts"]
+    assert isinstance(conflicts, list)
+    if not conflicts:
+        return []
+    kept = "the new label counts" if told["conflict_rule"] == "new" else "the old label stays"
+    rows: list[list[Cell]] = [[one["path"], one["old"], one["new"]] for one in conflicts]
+    return [Table(f"another label than before: {kept}", ["path", "old", "new"], rows)]
+
+
+def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
+    """All images of the store as a CSV data set: paths that lead to them from its folder, empty labels where unknown.
+
+    Raises:
+        DatasetError: the images are not files, or are not known here.
+    """
+    images = indexed_images(store, config.dataset, config.data_root)
+    if images.root is None:
+        raise DatasetError(images.name, "its images are no files, so that no CSV can name them", "Leave out --csv.")
+    folder, root = path.absolute().parent, images.root.absolute()
+    there = set(images.sample_ids)
+    missing = [name for name in store.sample_ids if name not in there]
+    if missing:
+        problem = f"{len(missing)} of {store.n} images of {store.path} are not there, first: {missing[0]}"
+        raise DatasetError(str(root), problem, "Pass --dataset (and --data-root).")
+    has_splits = store.splits is not None and bool(store.split_names)
+    lines, unwritable = [], 0
+    for row, name in enumerate(store.sample_ids):
+        place = root / name
+        text = os.fspath(place.relative_to(folder) if place.is_relative_to(folder) else place)
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            unwritable += 1
+            continue
+        label = int(final.labels[row])
+        line = [text, final.class_names[label] if label >= 0 else ""]
+        if store.splits is not None and has_splits:
+            split = int(store.splits[row])
+            line.append(store.split_names[split] if split >= 0 else "")
+        lines.append(line)
+    if unwritable:
+        current_progress().warning(f"{path}: {unwritable} images left out, whose names are no text")
+    return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)

@@ -1,0 +1,147 @@
+"""Options of ``labelkit label``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.options.index import IndexConfig
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import StoredImagesOptions
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_IMAGES: JsonDict = {"panel": "Images"}
+_LABELS: JsonDict = {"panel": "Labels", "preset": False}
+_OUTPUT: JsonDict = {"panel": "Output", "preset": False}
+_SET: JsonDict = {"panel": "For other programs", "preset": False}
+_SERVE: JsonDict = {"panel": "In the browser", "preset": False}
+
+SET_FILES = {"coco": ".json", "atlas": ".parquet"}
+"""Formats of ``--export`` that are one file; the others are a folder."""
+
+
+class LabelConfig(StoredImagesOptions, IndexConfig):
+    """``labelkit label``."""
+
+    command: ClassVar[tuple[str, ...]] = ("label",)
+
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Name of the result beside the store; default: labels-N for round N.",
+        json_schema_extra=_STORE,
+    )
+    from_: Path | None = Field(
+        None,
+        description="CSV with a column of paths and one of labels. Other columns and rows with an empty label are "
+        "ignored. Without this option, --csv writes the labels that are there.",
+        json_schema_extra=_LABELS,
+    )
+    label_column: str | None = Field(
+        None,
+        description="Column of the CSV of --from that holds the labels; default: label, class or category.",
+        json_schema_extra=_LABELS,
+    )
+    labels: Path | None = Field(
+        None,
+        description="Earlier result of `labelkit label` to add to; default: begin with the labels of the store that "
+        "training may use.",
+        json_schema_extra=_LABELS,
+    )
+    own_labels: bool = Field(
+        True, description="Without --labels: begin with the labels of the store.", json_schema_extra=_LABELS
+    )
+    conflicts: Literal["error", "new", "old"] = Field(
+        "error",
+        description="What to do about an image that already has another label: stop with an error, take the new "
+        "label, or keep the old one.",
+        json_schema_extra=_LABELS,
+    )
+    by: str = Field("", description="Who or what gave the labels; kept with them.", json_schema_extra=_LABELS)
+    csv: Path | None = Field(
+        None,
+        description="Also write all images, with these labels or none, to a CSV that `train --dataset` reads.",
+        json_schema_extra={**_OUTPUT, "makes": "csv"},
+    )
+    dataset: str | None = Field(
+        None,
+        description="With --csv, --export or --serve: data set with the images, if they moved since embed read them.",
+        json_schema_extra=_IMAGES,
+    )
+
+    export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = Field(
+        None,
+        description="Also write a label set for another program. imagefolder: a folder per class, images with a label "
+        "only; huggingface: images and metadata.csv; fiftyone: data/ and labels.json; coco: .json with a box as large "
+        "as the image; atlas: .parquet with label, confidence and place on the map (needs pyarrow).",
+        json_schema_extra=_SET,
+    )
+    out: Path | None = Field(
+        None,
+        description="With --export: folder to make, or file for coco (.json) and atlas (.parquet).",
+        json_schema_extra={**_SET, "makes": "folder"},
+    )
+    link: bool = Field(
+        False,
+        description="With --export and a folder: symbolic links to the images, no copies.",
+        json_schema_extra=_SET,
+    )
+
+    serve: bool = Field(
+        False,
+        description="Label in the browser: show groups and images on a page of this machine, and keep each action at "
+        "once as a round of the result. Goes on with the newest result made so. Needs starlette and uvicorn.",
+        json_schema_extra=_SERVE,
+    )
+    grouping: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="With --serve or --export atlas: result of cluster or discover whose groups are shown; default: as "
+        "in report.",
+        json_schema_extra=_SERVE,
+    )
+    open: bool = Field(True, description="With --serve: open the page in the browser.", json_schema_extra=_SERVE)
+    host: str = Field(
+        "127.0.0.1",
+        description="With --serve: address to listen on. With any other than this one, everybody in the network who "
+        "has the link sees all images and changes labels, and others can read along: there is no TLS. Put a proxy "
+        "with TLS before it.",
+        json_schema_extra=_SERVE,
+    )
+    port: int = Field(
+        0, ge=0, le=65_535, description="With --serve: port to listen on; 0: a free one.", json_schema_extra=_SERVE
+    )
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> LabelConfig:
+        if self.serve:
+            for name in ("csv", "export", "out", "link"):
+                if name in self.model_fields_set:
+                    raise ValueError(f"--serve goes without --{name}: write labels after it")
+            return self
+        told = [name for name in ("open", "host", "port") if name in self.model_fields_set]
+        if told:
+            raise ValueError(f"--{told[0]} goes with --serve")
+        if self.grouping is not None and self.export != "atlas":
+            raise ValueError("--grouping goes with --serve or --export atlas")
+        if self.from_ is None and self.csv is None and self.export is None:
+            raise ValueError("give labels with --from FILE, what to write with --csv or --export, or --serve")
+        if self.from_ is None and self.result is not None:
+            raise ValueError("--result goes with --from: without new labels no result is made; name one with --labels")
+        if self.labels is not None and not self.own_labels:
+            raise ValueError("--no-own-labels goes without --labels")
+        return self
+
+    @model_validator(mode="after")
+    def _set_is_whole(self) -> LabelConfig:
+        if (self.export is None) != (self.out is None):
+            raise ValueError("--export and --out go together")
+        suffix = SET_FILES.get(self.export or "")
+        if self.out is not None and suffix is not None and self.out.suffix.lower() != suffix:
+            raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")
+        if self.link and (self.export is None or suffix is not None):
+            raise ValueError("--link goes with --export imagefolder, huggingface or fiftyone")
+        return self

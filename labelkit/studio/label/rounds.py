@@ -1,0 +1,141 @@
+"""Labels of a store, round by round: those it begins with, and a file that adds to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.label_files import LabeledImages, own_result, placed_csv, read_labels
+from labelkit.commands.common.labels import labels_to_use, similar_names
+from labelkit.data.label_names import as_known
+from labelkit.data.tables import natural_key
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.files import sha256_file
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.studio.label.options import LabelConfig
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of all rows of a store.
+
+    Attributes:
+        labels: (n,) int64, -1 = none.
+        class_names: of these numbers.
+        rounds: (n,) int64 round that gave the label, 0 = came with the store, -1 = none.
+        round: the last one.
+        source: the result that they are from; empty for the store's own.
+    """
+
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    rounds: NDArray[np.int64]
+    round: int
+    source: dict[str, object]
+
+
+@dataclass(frozen=True)
+class _Conflict:
+    """An image with two labels."""
+
+    path: str
+    old: str
+    new: str
+
+
+def beginning(config: LabelConfig, store: EmbeddingStore) -> Labels:
+    """Return the labels to add to: those of an earlier result, or those of the store that training may use.
+
+    Raises:
+        ConfigError: ``--labels`` names no result of this store.
+        StoreError: the result cannot be used.
+    """
+    rows = np.arange(store.n, dtype=np.int64)
+    if config.labels is None:
+        given = labels_to_use(None, store, rows)
+        labels = given.labels if config.own_labels else np.full(store.n, -1, dtype=np.int64)
+        return Labels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
+    name = own_result(config.labels, store)
+    if name is None:
+        problem = f"{config.labels} is no result of {store.path}"
+        raise ConfigError("--labels", problem, "Give a file with --from, or name an earlier result.")
+    given = labels_to_use(config.labels, store, rows)
+    result = read_labels(store, name)
+    rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
+    if rounds is None or len(rounds) != store.n or not isinstance(last, int):
+        raise StoreError(str(result.path), "does not say which round gave its labels", "Make it by `labelkit label`.")
+    return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
+
+
+def added_labels(
+    config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels
+) -> tuple[Labels, dict[str, object]]:
+    """Add the labels of a file; returns them and what is to be told.
+
+    Raises:
+        DatasetError: images get another label than they have, and it is not said which counts.
+    """
+    placed = placed_csv(path, LabeledImages.of_store(store), config.label_column)
+    texts = as_known(placed, base.class_names)
+    fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
+    slips = _slips(path, fresh, base.class_names)
+    names = (*base.class_names, *fresh)
+    number = {name: label for label, name in enumerate(names)}
+    labels, rounds = base.labels.copy(), base.rounds.copy()
+    conflicts: list[_Conflict] = []
+    added = confirmed = 0
+    for row, text in texts.items():
+        old, new = int(labels[row]), number[text]
+        if old == new:
+            confirmed += 1
+            continue
+        if old >= 0:
+            conflicts.append(_Conflict(store.sample_ids[row], names[old], text))
+            if config.conflicts == "old":
+                continue
+        else:
+            added += 1
+        labels[row], rounds[row] = new, base.round + 1
+    if conflicts and config.conflicts == "error":
+        shown = "\n  ".join(f"{one.path}: was {one.old!r}, is {one.new!r} here" for one in conflicts[:_SHOWN])
+        more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        raise DatasetError(
+            str(path),
+            f"{len(conflicts)} images have another label already\n  {shown}{more}\n",
+            "Pass --conflicts new to take these, or --conflicts old to keep those.",
+        )
+    told: dict[str, object] = {
+        "round": base.round + 1,
+        "by": config.by,
+        "csv_sha256": sha256_file(path),
+        "base": base.source or ("store" if config.own_labels else "none"),
+        "labels_before": int((base.labels >= 0).sum()),
+        "added": added,
+        "confirmed": confirmed,
+        "conflict_rule": config.conflicts,
+        "conflicts": [{"path": one.path, "old": one.old, "new": one.new} for one in conflicts],
+        "new_classes": fresh,
+        "similar_names": slips,
+    }
+    return Labels(labels, names, rounds, base.round + 1, {}), told
+
+
+def _slips(path: Path, fresh: list[str], known: tuple[str, ...]) -> dict[str, str]:
+    """Warn of new class names that look like a slip of another; name by name."""
+    found: dict[str, str] = {}
+    for name in fresh:
+        near = similar_names(name, known) or similar_names(name, (other for other in fresh if other not in found))
+        if near is None:
+            continue
+        found[name] = near
+        current_progress().warning(
+            f"{path}: the new class {name!r} looks like {near!r}; if they are the same, correct the file and label "
+            "again with --overwrite"
+        )
+    return found

@@ -1,0 +1,397 @@
+"""The server of ``labelkit label --serve``: the one import of Starlette and uvicorn.
+
+Who may ask: requests whose Host is this server (a page elsewhere cannot rename itself to it), whose Origin, if there is
+one, is this server, and that bring the token of the link. Images go by row number, never by path. No cookies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from labelkit.errors import LabelkitError, ResourceError
+from labelkit.studio.label.actions import BadStep
+from labelkit.studio.label.asking import Asking
+from labelkit.studio.label.browser import LARGE, THUMBNAIL, Browsed
+from labelkit.studio.label.session import Conflict, Done, Session
+from labelkit.studio.report.page import render_label_page
+
+#: of a request: 100,000 rows as numbers
+MOST_BYTES = 2 << 20
+#: until a request that has begun must be whole
+PATIENCE_SECONDS = 30.0
+_LONGEST_PATH = 200
+_KEPT_PICTURES = 4096
+_LONGEST = 100
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class _Impatient(H11Protocol):
+    """A connection that ends when no whole request comes: uvicorn waits for one without an end."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def _watch(self) -> None:
+        waits = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if waits and self._late is None:
+            self._late = self.loop.call_later(PATIENCE_SECONDS, self.transport.close)
+        elif not waits and self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+#: of uvicorn
+SETTINGS: dict[str, Any] = {
+    "log_level": "warning",
+    "lifespan": "off",
+    "ws": "none",
+    "server_header": False,
+    "http": _Impatient,
+}
+
+
+class Guard:
+    """Refuses, before anything else sees it, what is not from a page of this server.
+
+    Args:
+        app: what answers the others.
+        names: hosts that this server is called, with its port.
+        any_address: whether any IP address with the port counts, for a server that listens on all.
+        port: of the server.
+        token: that requests to ``/api/`` must bring.
+    """
+
+    def __init__(self, app: ASGIApp, names: set[str], *, any_address: bool, port: int, token: str) -> None:
+        self._app, self._names, self._any, self._port = app, names, any_address, port
+        self._token = token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] != "http":
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, _limited(receive), send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers: dict[bytes, list[bytes]] = {}
+        for name, value in scope["headers"]:
+            headers.setdefault(name.lower(), []).append(value)
+        host = [value.decode("latin-1") for value in headers.get(b"host", [])]
+        if len(host) != 1 or not self._is_mine(host[0]):
+            return _refuse(421, "this server has another name")
+        for origin in headers.get(b"origin", []):
+            if origin.decode("latin-1") != f"http://{host[0]}":
+                return _refuse(403, "a page of another place may not ask")
+        for site in headers.get(b"sec-fetch-site", []):
+            if site not in (b"same-origin", b"none"):
+                return _refuse(403, "a page of another place may not ask")
+        if scope["path"].startswith("/api/"):
+            given = headers.get(b"authorization", [b""])
+            if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
+                return _refuse(401, "the link is not complete: open the one that the command printed")
+        if len(scope["path"]) > _LONGEST_PATH:  # Python makes no number of very many digits
+            return _refuse(404, "there is nothing of this name")
+        length = headers.get(b"content-length", [b"0"])[0]
+        if not length.isdigit() or int(length) > MOST_BYTES:
+            return _refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
+        return None
+
+    def _is_mine(self, host: str) -> bool:
+        if host in self._names:
+            return True
+        address, _, port = host.rpartition(":")
+        if not self._any or port != str(self._port):
+            return False
+        try:
+            ipaddress.ip_address(address.strip("[]"))
+        except ValueError:
+            return False
+        return True
+
+
+def _limited(receive: Receive) -> Callable[[], Awaitable[Message]]:
+    """Stop reading a body that is longer than it may be, whatever it said of its length."""
+    total = 0
+
+    async def read() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        return {"type": "http.disconnect"} if total > MOST_BYTES else message
+
+    return read
+
+
+def _refuse(status: int, problem: str) -> JSONResponse:
+    return JSONResponse({"problem": problem}, status, headers=_HEADERS)
+
+
+class LabelServer:
+    """What answers the pages of one session.
+
+    Args:
+        session: where actions go.
+        browsed: what is shown.
+        by: who labels.
+    """
+
+    def __init__(self, session: Session, browsed: Browsed, *, by: str = "") -> None:
+        self.session, self.browsed, self.by = session, browsed, by
+        self.asking = Asking(session, browsed)
+        self._page, self._policy = render_label_page(browsed.store.path.name)
+        self._thumbnail = lru_cache(_KEPT_PICTURES)(lambda row: browsed.picture(row, THUMBNAIL))
+        self._data = threading.Lock()
+
+    def app(self) -> Starlette:
+        """Return the application, without its guard."""
+        return Starlette(
+            routes=[
+                Route("/", self.page),
+                Route("/api/session", self.data),
+                Route("/api/changes", self.changes),
+                Route("/api/suggested", self.suggested),
+                Route("/api/act", self.act, methods=["POST"]),
+                Route("/api/undo", self.undo, methods=["POST"]),
+                Route("/api/ask", self.ask, methods=["POST"]),
+                Route("/api/thumbnails/{row:int}", self.thumbnail),
+                Route("/api/images/{row:int}", self.large),
+                Route("/api/like/{row:int}", self.like),
+                Route("/api/parts/{group:int}", self.parts),
+            ],
+            exception_handlers={404: _missing, 405: _missing},
+        )
+
+    async def page(self, request: Request) -> Response:
+        """Return the page, which holds nothing of the store but its name."""
+        headers = {**_HEADERS, "Content-Security-Policy": self._policy}
+        return HTMLResponse(self._page, headers=headers)
+
+    async def data(self, request: Request) -> Response:
+        """Return everything the page shows."""
+
+        def made() -> bytes:
+            with self._data:
+                found = self.browsed.data(self.session)
+                found["work"]["asked"] = self.asking.asked.to_json()
+                return json.dumps(found, allow_nan=False).encode()
+
+        return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
+
+    async def suggested(self, request: Request) -> Response:
+        """Return the images to look at next, by the labels so far."""
+        found = await run_in_threadpool(self.browsed.suggested, self.session)
+        return JSONResponse({"suggested": found}, headers=_HEADERS)
+
+    async def changes(self, request: Request) -> Response:
+        """Return the actions after a round."""
+        since = request.query_params.get("since", "")
+        if not since.isdecimal() or len(since) > 12:
+            return _refuse(400, "since is the number of a round")
+        return self._told(int(since))
+
+    async def act(self, request: Request) -> Response:
+        """Do an action."""
+        return await self._do(
+            request,
+            ("kind", "steps"),
+            lambda told, who: self.session.act(_text(told["kind"], "kind"), told["steps"], **who),
+        )
+
+    async def undo(self, request: Request) -> Response:
+        """Take an action back."""
+        return await self._do(
+            request, ("round",), lambda told, who: self.session.undo(_number(told["round"], "round"), **who)
+        )
+
+    async def _do(
+        self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], Done]
+    ) -> Response:
+        try:
+            told = await _body(request, (*keys, "client", "seen"))
+            seen = _number(told["seen"], "seen")
+            who = {"by": self.by, "client": _text(told["client"], "client"), "seen": seen}
+            await run_in_threadpool(do, told, who)
+        except BadStep as error:
+            return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
+        except Conflict as conflict:
+            return self._told(seen, 409, theirs=conflict.theirs, rows=conflict.rows, groups=conflict.groups)
+        except LabelkitError as error:
+            return _refuse(507 if isinstance(error, ResourceError) else 500, f"Nothing was changed: {error}")
+        return self._told(seen)
+
+    async def ask(self, request: Request) -> Response:
+        """Ask again, in the background."""
+        try:
+            told = await _body(request, ("client", "seen"))
+            self.asking.start(by=self.by, client=_text(told["client"], "client"))
+        except BadStep as error:
+            return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
+        return self._told(_number(told["seen"], "seen"))
+
+    def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
+        """What is new since a round: actions, and where a question is."""
+        actions = [done.to_json() for done in self.session.since(since)]
+        return JSONResponse(
+            {"actions": actions, "asked": self.asking.asked.to_json(), **more}, status, headers=_HEADERS
+        )
+
+    async def thumbnail(self, request: Request) -> Response:
+        """Return a small picture of a row."""
+        return await self._picture(request, self._thumbnail)
+
+    async def large(self, request: Request) -> Response:
+        """Return a large picture of a row."""
+        return await self._picture(request, lambda row: self.browsed.picture(row, LARGE))
+
+    async def _picture(self, request: Request, read: Callable[[int], bytes | str]) -> Response:
+        row = request.path_params["row"]
+        if row >= self.session.store.n:
+            return _refuse(404, f"rows are from 0 to {self.session.store.n - 1}")
+        found = await run_in_threadpool(read, row)
+        if isinstance(found, str):
+            return _refuse(404, found)
+        headers = {**_HEADERS, "Cache-Control": "private, max-age=3600"}
+        return Response(found, media_type="image/webp", headers=headers)
+
+    async def like(self, request: Request) -> Response:
+        """Return the images nearest to a row."""
+        row = request.path_params["row"]
+        if row >= self.session.store.n:
+            return _refuse(404, f"rows are from 0 to {self.session.store.n - 1}")
+        return JSONResponse({"images": await run_in_threadpool(self.browsed.like, row)}, headers=_HEADERS)
+
+    async def parts(self, request: Request) -> Response:
+        """Return the rows of the two parts of a group."""
+        group = request.path_params["group"]
+        count = self.session.read(lambda work: len(work.named))
+        if group >= count:
+            return _refuse(404, f"there is no group {group}")
+        return JSONResponse(
+            {"parts": await run_in_threadpool(self.browsed.parts, self.session, group)}, headers=_HEADERS
+        )
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    return _refuse(getattr(error, "status_code", 404), "there is nothing of this name")
+
+
+async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Return the object that a request brings.
+
+    Raises:
+        BadStep: it brings something else.
+    """
+    try:
+        told = json.loads(await request.body())
+    except ClientDisconnect as error:
+        raise BadStep(f"a request has at most {MOST_BYTES:,} bytes") from error
+    except (ValueError, RecursionError) as error:
+        raise BadStep(str(error)) from error
+    if not isinstance(told, dict) or set(told) != set(keys):
+        raise BadStep(f"an object with {', '.join(keys)}")
+    return told
+
+
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
+        raise BadStep(f"{key} is a text of at most {_LONGEST} letters")
+    return value
+
+
+def _number(value: object, key: str) -> int:
+    if type(value) is not int or value < 0:
+        raise BadStep(f"{key} is the number of a round")
+    return value
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        ResourceError: the address is not of this machine, or the port is in use.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(128)
+    except OSError as error:
+        problem = f"cannot listen there ({error.strerror or error})"
+        raise ResourceError(f"{host}:{port}", problem, "Choose another --host or --port.") from error
+    return made
+
+
+def guarded(server: LabelServer, host: str, port: int, token: str) -> Guard:
+    """Return what answers pages of this server, and nobody else.
+
+    Args:
+        server: what answers.
+        host: address that it listens on.
+        port: likewise.
+        token: that requests must bring.
+    """
+    shown = f"[{host}]" if ":" in host else host
+    names = {f"{shown}:{port}", f"127.0.0.1:{port}", f"localhost:{port}"}
+    return Guard(server.app(), names, any_address=host in ("0.0.0.0", "::"), port=port, token=token)
+
+
+def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Callable[[str], None]) -> None:
+    """Answer pages until somebody interrupts.
+
+    Args:
+        server: what answers.
+        host: address to listen on.
+        port: to listen on; 0: a free one.
+        opened: whether to open the page in the browser.
+        say: tells the link.
+
+    Raises:
+        ResourceError: it cannot listen there.
+    """
+    listening = bound_socket(host, port)
+    port = listening.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    link = f"http://{shown}:{port}/#{token}"
+    say(link)
+    if opened:
+        webbrowser.open(link)
+    config = uvicorn.Config(guarded(server, host, port, token), **SETTINGS)
+    uvicorn.Server(config).run(sockets=[listening])

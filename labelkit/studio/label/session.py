@@ -1,0 +1,368 @@
+"""A session of labeling: each action is committed to a result beside the store before it is acknowledged.
+
+The result, kind ``labels``, is what ``labelkit label`` writes: ``labels``, ``labeled``, ``class_names``,
+``label_rounds``, and besides what the session needs to go on. Every action is a round; ``params`` lists who did what,
+when, and the steps that take it back. The file is replaced whole, as every result that is written again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.label_files import LABELS_KIND
+from labelkit.errors import Mismatch, StoreError
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import Result, results_folder, write_result
+from labelkit.studio.label.actions import BadStep, Step, Work, read_steps, touched
+
+T = TypeVar("T")
+
+STAGE = "label"
+#: actions whose way back is kept in the file
+KEPT_BACK = 200
+
+
+class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
+    """Somebody else changed the same images or groups since the page was told of them.
+
+    Args:
+        theirs: actions that did: dicts with ``round``, ``by``, ``kind``.
+        rows: of the store that both change.
+        groups: that both change.
+    """
+
+    def __init__(self, theirs: list[dict[str, Any]], rows: list[int], groups: list[int]) -> None:
+        super().__init__("changed by somebody else")
+        self.theirs, self.rows, self.groups = theirs, rows, groups
+
+
+@dataclass(frozen=True)
+class Done:
+    """An action that is on the disk.
+
+    Attributes:
+        round: its number.
+        kind: what the person did, in one word.
+        by: who.
+        client: which page.
+        when: seconds since 1970.
+        steps: what changed.
+        back: what takes it back.
+        undoes: round that it takes back; 0 = none.
+    """
+
+    round: int
+    kind: str
+    by: str
+    client: str
+    when: int
+    steps: tuple[Step, ...]
+    back: tuple[Step, ...]
+    undoes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what pages are told."""
+        return {
+            "round": self.round,
+            "kind": self.kind,
+            "by": self.by,
+            "client": self.client,
+            "when": self.when,
+            "steps": [step.to_json() for step in self.steps],
+            "undoes": self.undoes,
+        }
+
+
+class Session:
+    """One person or several at work on one store; calls come from several threads, and go one after the other.
+
+    Args:
+        store: the store.
+        name: of the result.
+        work: what is known so far.
+        rounds: (n,) int64 round that gave each label, -1 = none.
+        params: of the result, besides what this class adds.
+        log: actions so far.
+        first_round: round of the labels that the session began with.
+        path: of the result, if it is on the disk.
+    """
+
+    def __init__(
+        self,
+        store: EmbeddingStore,
+        name: str,
+        work: Work,
+        rounds: NDArray[np.int64],
+        params: dict[str, Any],
+        *,
+        log: Sequence[Done] = (),
+        first_round: int = 0,
+        path: Path | None = None,
+    ) -> None:
+        self.store, self.name, self.work = store, name, work
+        self.log = list(log)
+        self._rounds, self._params, self._first = rounds, params, first_round
+        self._written = None if path is None else _stamp(path)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def begin(
+        cls,
+        store: EmbeddingStore,
+        name: str,
+        labels: NDArray[np.int64],
+        class_names: Sequence[str],
+        rounds: NDArray[np.int64],
+        groups: NDArray[np.int64],
+        group_names: Sequence[str],
+        params: dict[str, Any],
+        round_before: int,
+    ) -> Session:
+        """Return a session without actions; nothing is written.
+
+        Args:
+            store: the store.
+            name: of the result to be.
+            labels: (n,) int64 labels that are there, -1 = none.
+            class_names: of these.
+            rounds: (n,) int64 round that gave each, -1 = none.
+            groups: (n,) int64 group of each image, -1 = none.
+            group_names: how the groups are called until they are named.
+            params: of the result.
+            round_before: the last round of the labels.
+        """
+        work = Work(
+            classes=list(class_names),
+            hand=labels.copy(),
+            rejected=np.zeros(store.n, dtype=np.bool_),
+            groups=groups,
+            group_names=list(group_names),
+            named=[-1] * len(group_names),
+        )
+        return cls(store, name, work, rounds, params, first_round=round_before)
+
+    @property
+    def known(self) -> set[str]:
+        """Names of groups that are names of classes, as the result that made them says."""
+        return {str(name) for name in self._params.get("known", [])}
+
+    @property
+    def round(self) -> int:
+        """The last round."""
+        return self.log[-1].round if self.log else self._first
+
+    def since(self, number: int) -> list[Done]:
+        """Return the actions after a round."""
+        with self._lock:
+            return [done for done in self.log if done.round > number]
+
+    def act(self, kind: str, raw: object, *, by: str, client: str, seen: int) -> Done:
+        """Do an action and commit it.
+
+        Args:
+            kind: what the person did, for the history.
+            raw: steps as JSON gave them.
+            by: who.
+            client: which page.
+            seen: last round that the page was told of.
+
+        Raises:
+            BadStep: it cannot be done.
+            Conflict: somebody else changed the same since ``seen``.
+            LabelkitError: it cannot be written; nothing was changed.
+        """
+        steps = tuple(read_steps(raw, self.store.n))
+        with self._lock:
+            return self._commit(kind, steps, by=by, client=client, seen=seen)
+
+    def act_on(self, kind: str, plan: Callable[[Work], list[Step]], *, by: str, client: str) -> Done | None:
+        """Do what a function makes of the state as it is now; None if that is nothing.
+
+        Args:
+            kind: what is done, for the history.
+            plan: returns the steps.
+            by: who.
+            client: which page.
+
+        Raises:
+            LabelkitError: it cannot be written; nothing was changed.
+        """
+        with self._lock:
+            steps = tuple(plan(self.work))
+            return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
+
+    def read(self, look: Callable[[Work], T]) -> T:
+        """Return what a function sees of the state, while nobody changes it."""
+        with self._lock:
+            return look(self.work)
+
+    def snapshot(self) -> tuple[Work, list[Done], int]:
+        """Return (a copy of the state, the actions, the last round)."""
+        with self._lock:
+            return copied(self.work), list(self.log), self.round
+
+    def undo(self, number: int, *, by: str, client: str, seen: int) -> Done:
+        """Take an action back, as an action of its own.
+
+        Raises:
+            BadStep: there is no such action, or it was taken back.
+            Conflict: somebody else changed the same since.
+            LabelkitError: it cannot be written; nothing was changed.
+        """
+        with self._lock:
+            found = next((done for done in self.log if done.round == number), None)
+            if found is None or not found.back or any(done.undoes == number for done in self.log):
+                raise BadStep(f"there is no action {number} that can be taken back")
+            kind = "redo" if found.undoes else "undo"
+            return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
+
+    def _commit(self, kind: str, steps: tuple[Step, ...], *, by: str, client: str, seen: int, undoes: int = 0) -> Done:
+        self._find_conflict(steps, client, seen)
+        before, _ = self.work.labels()
+        num_classes = len(self.work.classes)
+        back = tuple(self.work.apply(steps))
+        if not back:
+            raise BadStep("nothing would change")
+        done = Done(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
+        after, _ = self.work.labels()
+        rounds = np.where(after == before, self._rounds, np.where(after >= 0, done.round, -1))
+        self.log.append(done)
+        old_rounds, self._rounds = self._rounds, rounds
+        try:
+            self.write()
+        except BaseException:
+            self.log.pop()
+            self._rounds = old_rounds
+            self.work.apply(back)
+            del self.work.classes[num_classes:]
+            raise
+        return done
+
+    def _find_conflict(self, steps: tuple[Step, ...], client: str, seen: int) -> None:
+        rows, groups = touched(steps)
+        late = [done for done in self.log if done.round > seen and done.client != client]
+        theirs, both_rows, both_groups = [], set[int](), set[int]()
+        for done in late:
+            their_rows, their_groups = touched(done.steps)
+            if rows & their_rows or groups & their_groups:
+                theirs.append({"round": done.round, "by": done.by, "kind": done.kind})
+                both_rows |= rows & their_rows
+                both_groups |= groups & their_groups
+        if theirs:
+            raise Conflict(theirs, sorted(both_rows), sorted(both_groups))
+
+    def write(self) -> None:
+        """Commit what is known.
+
+        Raises:
+            Mismatch: the result on the disk is not the one that this session wrote.
+            LabelkitError: the disk is full, ...
+        """
+        self._check_disk()
+        labels, by_group = self.work.labels()
+        refused = sorted(self.work.refused)
+        path = write_result(
+            self.store,
+            self.name,
+            kind=LABELS_KIND,
+            arrays={
+                "labels": labels,
+                "labeled": labels >= 0,
+                "class_names": list(self.work.classes),
+                "label_rounds": self._rounds,
+                "by_group": by_group,
+                "hand_labels": self.work.hand,
+                "rejected": self.work.rejected,
+                "work_groups": self.work.groups,
+                "work_group_names": list(self.work.group_names),
+                "work_group_classes": np.array(self.work.named, dtype=np.int64),
+                "refused": np.array(refused, dtype=np.int64).reshape(-1, 2),
+            },
+            params={**self._params, "round": self.round, "first_round": self._first, "actions": self._actions()},
+            stage=STAGE,
+            overwrite=True,
+        )
+        self._written = _stamp(path)
+
+    def _check_disk(self) -> None:
+        path = results_folder(self.store.path) / f"{self.name}.h5"
+        there = _stamp(path) if path.exists() else None
+        if there != self._written and there is not None:
+            problem = "another program wrote this result while the page was open"
+            raise Mismatch(str(path), problem, "Stop the server, and start it again with another --result.")
+
+    def _actions(self) -> list[dict[str, Any]]:
+        last = len(self.log) - KEPT_BACK
+        return [
+            {**done.to_json(), "back": [step.to_json() for step in done.back] if place >= last else []}
+            for place, done in enumerate(self.log)
+        ]
+
+
+def copied(work: Work) -> Work:
+    """Return a state that does not change with the other."""
+    return replace(
+        work,
+        classes=list(work.classes),
+        hand=work.hand.copy(),
+        rejected=work.rejected.copy(),
+        groups=work.groups.copy(),
+        group_names=list(work.group_names),
+        named=list(work.named),
+        refused=set(work.refused),
+    )
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return what tells one version of a file from the next; every version is a new file."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def is_session(result: Result) -> bool:
+    """Say whether a result was made by a session."""
+    return result.kind == LABELS_KIND and "work_groups" in result.arrays
+
+
+def continued(store: EmbeddingStore, result: Result) -> Session:
+    """Return the session that a result holds.
+
+    Raises:
+        StoreError: it holds none.
+    """
+    if not is_session(result):
+        problem = "was not made by `labelkit label --serve`"
+        raise StoreError(str(result.path), problem, "Begin a new one with another --result, and --labels for this one.")
+    arrays, params = result.arrays, dict(result.params)
+    try:
+        log = [_done(one, store.n) for one in params.pop("actions")]
+        first = int(params.pop("first_round"))
+        params.pop("round")
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(str(result.path), f"its history cannot be read: {error}", "Restore the file.") from error
+    work = Work(
+        classes=list(arrays["class_names"]),
+        hand=np.array(arrays["hand_labels"], dtype=np.int64),
+        rejected=np.array(arrays["rejected"], dtype=np.bool_),
+        groups=np.array(arrays["work_groups"], dtype=np.int64),
+        group_names=list(arrays["work_group_names"]),
+        named=np.asarray(arrays["work_group_classes"], dtype=np.int64).tolist(),
+        refused={(int(row), int(label)) for row, label in np.asarray(arrays["refused"]).tolist()},
+    )
+    rounds = np.array(arrays["label_rounds"], dtype=np.int64)
+    return Session(store, result.name, work, rounds, params, log=log, first_round=first, path=result.path)
+
+
+def _done(raw: dict[str, Any], num_rows: int) -> Done:
+    back = tuple(read_steps(raw["back"], num_rows)) if raw["back"] else ()
+    kind, by, client = (str(raw[key]) for key in ("kind", "by", "client"))
+    steps = tuple(read_steps(raw["steps"], num_rows))
+    return Done(int(raw["round"]), kind, by, client, int(raw["when"]), steps, back, int(raw["undoes"]))

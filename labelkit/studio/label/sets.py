@@ -1,0 +1,325 @@
+"""``labelkit label --export``: images and their labels in the layouts that other programs read.
+
+    imagefolder  OUT/CLASS/FILE                        torchvision, timm, and `labelkit embed --dataset OUT`
+    huggingface  OUT/metadata.csv, README.md, images   datasets.load_dataset(OUT), and `labelkit label --from`
+    fiftyone     OUT/data/FILE, OUT/labels.json        FiftyOneImageClassificationDataset
+    coco         OUT.json: images, categories, and an annotation as large as the image
+    atlas        OUT.parquet: a row per image, for embedding-atlas
+
+Files are the very bytes that were embedded: an image that changed since is refused, since its label may be wrong now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.label_files import own_result, read_labels
+from labelkit.commands.common.outputs import check_output
+from labelkit.commands.common.parquet import check_parquet, write_parquet
+from labelkit.data.decode import BadImage, read_image_file
+from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
+from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name
+from labelkit.store.csv_table import csv_text
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.run_folder import translated
+from labelkit.studio.label.options import SET_FILES, LabelConfig
+from labelkit.studio.label.rounds import Labels
+from labelkit.studio.report.groups import choose_result, describe_groups, find_results
+from labelkit.studio.report.images import choose_images
+from labelkit.studio.report.places import place_images
+
+_SHOWN = 5
+_MOST_BYTES = 255
+_PLACES = 65_535
+#: without it, datasets takes folders called train or test, and files named like them, for splits
+#: what pandas takes for a missing value in a CSV, however it is quoted
+_NO_VALUES = frozenset(
+    "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
+)
+_README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '**'\n---\n"
+
+
+@dataclass(frozen=True)
+class _Set:
+    """The images that can be written, and their labels.
+
+    Attributes:
+        rows: of the store.
+        ids: of these rows; each is text.
+        labels: of these rows, -1 = none.
+        class_names: of these numbers.
+    """
+
+    rows: NDArray[np.int64]
+    ids: list[str]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+
+    def name(self, place: int) -> str | None:
+        """Return the name of the class of an image."""
+        label = int(self.labels[place])
+        return None if label < 0 else self.class_names[label]
+
+
+def check_set(config: LabelConfig) -> None:
+    """Find out before any work that a label set cannot be written.
+
+    Raises:
+        ConfigError, OutputExistsError: the name is taken or cannot be, or pyarrow is not installed.
+    """
+    out = config.out
+    if config.export is None or out is None:
+        return
+    if config.export == "atlas":
+        check_parquet()
+    if config.export in SET_FILES:
+        check_output(config, out, {"atlas": "export", "coco": "json"}[config.export])
+    elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise output_exists(out, replaceable=False, note="A folder is not replaced: it may hold more than a label set.")
+    elif not out.absolute().parent.is_dir():
+        raise ConfigError("--out", f"the folder of {out} does not exist", "Make it first.")
+
+
+def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
+    """Write images and labels for another program, complete or not at all.
+
+    Args:
+        config: of ``labelkit label``, with ``export`` and ``out``.
+        store: the store.
+        final: labels of its rows.
+
+    Returns:
+        How many images the set holds.
+
+    Raises:
+        DatasetError: images are not files, missing or changed.
+        ConfigError: a class cannot be a folder, or would be read as no label.
+        StoreError: sizes of the images are not known.
+        ResourceError: the disk is full, ...
+    """
+    assert config.export is not None
+    assert config.out is not None
+    found = _set(config, store, final)
+    try:
+        if config.export == "coco":
+            commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
+        elif config.export == "atlas":
+            columns = _atlas(config, store, final, found)
+            commit_file(
+                config.out, lambda file: write_parquet(file, columns, None, store.dim), replace=config.overwrite
+            )
+        else:
+            return _folder(config, store, found)
+    except FileExistsError as error:
+        raise output_exists(error.filename) from error
+    return len(found.rows)
+
+
+def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
+    written = [row for row, name in enumerate(store.sample_ids) if not any("\ud800" <= one <= "\udfff" for one in name)]
+    left_out = store.n - len(written)
+    if left_out:
+        current_progress().warning(f"{config.out}: {left_out} images left out, whose names are no text")
+    if config.export == "imagefolder":
+        written = [row for row in written if final.labels[row] >= 0]
+        if not written:
+            raise DatasetError(str(store.path), "no image has a label, so that no class has a folder", "Label some.")
+    rows = np.array(written, dtype=np.int64)
+    return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names)
+
+
+def _coco(store: EmbeddingStore, found: _Set) -> bytes:
+    """A label of a whole image is an annotation whose box is the image."""
+    if not store.has_images:
+        raise StoreError(str(store.path), "does not know how large its images are", "Make it with `labelkit embed`.")
+    sizes = np.asarray(store.image_sizes)[found.rows].tolist()
+    images = [
+        {"id": place + 1, "file_name": name, "width": width, "height": height}
+        for place, (name, (height, width)) in enumerate(zip(found.ids, sizes, strict=True))
+    ]
+    labeled = np.flatnonzero(found.labels >= 0).tolist()
+    annotations = [
+        {
+            "id": number + 1,
+            "image_id": place + 1,
+            "category_id": int(found.labels[place]) + 1,
+            "bbox": [0, 0, sizes[place][1], sizes[place][0]],
+            "area": sizes[place][0] * sizes[place][1],
+            "segmentation": [],
+            "iscrowd": 0,
+        }
+        for number, place in enumerate(labeled)
+    ]
+    categories = [{"id": number + 1, "name": name} for number, name in enumerate(found.class_names)]
+    whole = {"images": images, "annotations": annotations, "categories": categories}
+    return (json.dumps(whole, ensure_ascii=False) + "\n").encode()
+
+
+def _atlas(
+    config: LabelConfig, store: EmbeddingStore, final: Labels, found: _Set
+) -> dict[str, Sequence[str | None] | NDArray[np.float32]]:
+    """Columns of a row per image; ``kind`` says whether the image or its group got the label."""
+    images = choose_images(store, store.n, 0)
+    chosen = choose_result(store, config.grouping, find_results(store))
+    grouping = None if chosen is None else describe_groups(store, images, *chosen, 1)
+    confidence = np.full(store.n, np.nan, dtype=np.float32)
+    if grouping is not None and grouping.measure == "confidence":
+        confidence = grouping.confidence.astype(np.float32)
+    points = place_images(images.features, "pca", 0).points.astype(np.float32) / _PLACES
+    by_group = _by_group(config, store, final)
+    kinds = ["group" if by_group[row] else "image" for row in found.rows.tolist()]
+    return {
+        "path": found.ids,
+        "label": [found.name(place) for place in range(len(found.ids))],
+        "kind": [kind if found.labels[place] >= 0 else None for place, kind in enumerate(kinds)],
+        "confidence": confidence[found.rows],
+        "x": points[found.rows, 0],
+        "y": 1 - points[found.rows, 1],  # a plot counts upward
+    }
+
+
+def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
+    """Say which labels are the name of a group, (n,): those of a session of `label --serve`."""
+    name = None if config.labels is None else own_result(config.labels, store)
+    arrays = {} if name is None else read_labels(store, name).arrays
+    said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)
+    if config.from_ is not None:  # single images got these
+        said = said & (final.rounds != final.round)
+    return said
+
+
+# ---- folders
+
+
+def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
+    assert config.out is not None
+    images = indexed_images(store, config.dataset, config.data_root)
+    if images.root is None:
+        raise DatasetError(images.name, "its images are no files to copy", "Use --export coco, atlas, or --csv.")
+    root = images.root.resolve()
+    if config.out.resolve().is_relative_to(root):
+        problem = f"{config.out} lies in {root}, whose images it would copy"
+        raise ConfigError("--out", problem, "Choose a place outside of it.")
+    places, tables = {"imagefolder": _imagefolder, "huggingface": _huggingface, "fiftyone": _fiftyone}[
+        str(config.export)
+    ](found)
+    temporary = config.out.absolute().parent / temporary_name()
+    try:
+        with translated(config.out):
+            temporary.mkdir()
+            _fill(config, store, found, root, [temporary / place for place in places])
+            for name, text in tables.items():
+                (temporary / name).write_bytes(text.encode())
+        commit_folder(temporary, config.out)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return len(places)
+
+
+def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, places: Sequence[Path]) -> None:
+    """Copy the files, or make links to them.
+
+    Raises:
+        DatasetError: some are not there or changed; names them.
+    """
+    bad: list[str] = []
+    digests = np.asarray(store.sha256) if store.has_images else None
+    with current_progress().task("images", total=len(places)) as task:
+        for row, name, place in zip(found.rows.tolist(), found.ids, places, strict=True):
+            task.advance(1)
+            try:
+                content = read_image_file(root / name)
+            except BadImage as error:
+                bad.append(f"{name}: {error.reason}")
+                continue
+            if digests is not None and hashlib.sha256(content).digest() != digests[row].tobytes():
+                bad.append(f"{name}: changed since it was embedded")
+                continue
+            if bad:
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if config.link:
+                place.symlink_to(root / name)
+            else:
+                place.write_bytes(content)
+    if bad:
+        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+        problem = f"{len(bad)} of {len(places)} images cannot be written: {'; '.join(bad[:_SHOWN])}{more}"
+        raise DatasetError(str(root), problem, "Embed them again, or pass --dataset (and --data-root).")
+
+
+def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
+    used = sorted({str(found.name(place)) for place in range(len(found.ids))})
+    bad = [name for name in used if not _is_folder_name(name)]
+    bad += [one for one, count in Counter(name.casefold() for name in used).items() if count > 1]
+    if bad:
+        problem = f"{len(bad)} classes cannot be folders: {', '.join(map(repr, bad[:_SHOWN]))}"
+        raise ConfigError("--export imagefolder", problem, "Rename them, or use another format.")
+    files = _flat_names(found.ids, stems=False)
+    return [f"{found.name(place)}/{file}" for place, file in enumerate(files)], {}
+
+
+def _is_folder_name(name: str) -> bool:
+    # what begins with a dot is passed over by programs that list folders
+    fits = len(os.fsencode(name)) <= _MOST_BYTES
+    return fits and not name.startswith(".") and not any(letter in '/\\:*?"<>|\0' for letter in name)
+
+
+def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
+    lost = sorted({name for name in map(found.name, range(len(found.ids))) if name in _NO_VALUES})
+    if lost:
+        problem = f"datasets reads {', '.join(map(repr, lost))} in metadata.csv as no label"
+        raise ConfigError("--export huggingface", problem, "Rename them, or use another format.")
+    taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
+    if taken:
+        raise DatasetError(sorted(taken)[0], "is the name of an image and of a table", "Rename the image.")
+    table = csv_text(["file_name", "label"], ([name, found.name(place) or ""] for place, name in enumerate(found.ids)))
+    return found.ids, {"metadata.csv": table, "README.md": _README}
+
+
+def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:
+    files = _flat_names(found.ids, stems=True)
+    targets = [int(label) if label >= 0 else None for label in found.labels]
+    labels = {PurePosixPath(file).stem: target for file, target in zip(files, targets, strict=True)}
+    whole = {"classes": list(found.class_names), "labels": labels}
+    return [f"data/{file}" for file in files], {"labels.json": json.dumps(whole, ensure_ascii=False) + "\n"}
+
+
+def _flat_names(ids: Sequence[str], *, stems: bool) -> list[str]:
+    """Return a file name for each image: its own where no other has it, else its whole path as one name.
+
+    Args:
+        ids: paths below one folder.
+        stems: whether the names must differ without their suffixes, too.
+    """
+
+    def key(name: str) -> str:
+        return (PurePosixPath(name).stem if stems else name).casefold()
+
+    count = Counter(key(PurePosixPath(name).name) for name in ids)
+    made: list[str] = []
+    taken: set[str] = set()
+    for name in ids:
+        own = PurePosixPath(name).name
+        whole = name.replace("/", "__")
+        file = whole if count[key(own)] > 1 and len(os.fsencode(whole)) <= _MOST_BYTES else own
+        first, number = PurePosixPath(file), 1
+        while key(file) in taken:
+            number += 1
+            file = f"{first.stem}-{number}{first.suffix}"
+        taken.add(key(file))
+        made.append(file)
+    return made

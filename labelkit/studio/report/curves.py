@@ -1,0 +1,140 @@
+"""Curves of the run that made the network, as lines to be drawn in a box of 100 by 100."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from labelkit.commands.common.locations import find_model
+from labelkit.commands.common.run_logs import MAIN_METRICS, Logged, Series, read_log
+from labelkit.errors import LabelkitError
+from labelkit.progress import current_progress
+from labelkit.store.embeddings import ModelIdentity
+from labelkit.studio.report.images import shown_text
+from labelkit.training.run_dir import METRICS
+
+# more points than a line has pixels are thinned; more names than this are left to `show curves`
+_MOST_POINTS, _MOST_CURVES = 400, 24
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One logged name.
+
+    Attributes:
+        name: as it was logged.
+        points: of an SVG polyline, ``x,y x,y ...``, y downward; one text per unbroken line.
+        first: value; last, least, most: likewise.
+        start: epoch (or step) at the left end; stop: at the right.
+        main: whether it is one of those that `show curves` draws by default.
+    """
+
+    name: str
+    points: tuple[str, ...]
+    first: float
+    last: float
+    least: float
+    most: float
+    start: float
+    stop: float
+    main: bool
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What a run logged.
+
+    Attributes:
+        run: name of the run folder.
+        over: ``epochs`` or ``steps``.
+        curves: the main ones first.
+        left_out: names that are too many.
+        note: whether its network is the one of the store, in words.
+    """
+
+    run: str
+    over: str
+    curves: tuple[Curve, ...]
+    left_out: int
+    note: str
+
+
+def read_curves(model: ModelIdentity, run: Path | None) -> Curves | None:
+    """Return the curves of a run, or of the one that made the model if it is still where it was.
+
+    Args:
+        model: of the store.
+        run: run folder; by default where the model was last seen on this machine.
+
+    Raises:
+        CheckpointError: ``run`` is no run, or its log is missing, empty or damaged.
+    """
+    if run is not None:
+        logged = read_log(run, run.resolve().name)
+        if _made_by(run, model):
+            note = "Its last checkpoint holds the network that made the embeddings."
+        else:
+            note = "Its last checkpoint is not the network that made the embeddings."
+            current_progress().warning(f"{run}: its last checkpoint is not the network of the store")
+        return _curves(logged, note)
+    checkpoint = find_model(model.weights_fingerprint)
+    folder = None if checkpoint is None else checkpoint.parent.parent
+    if checkpoint is None or folder is None or not (folder / METRICS).is_file():
+        return None
+    try:
+        if not _made_by(checkpoint, model):
+            return None
+        logged = read_log(folder, folder.name)
+    except LabelkitError as error:
+        current_progress().warning(f"no curves: {error}")
+        return None
+    return _curves(logged, "Found by the fingerprint of the weights: this run made the network of the store.")
+
+
+def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
+    from labelkit.commands.common.networks import run_network  # torch loads only where there is a run
+
+    try:
+        return run_network(checkpoint).identity({}).weights_fingerprint == model.weights_fingerprint
+    except LabelkitError:
+        return False
+
+
+def _curves(logged: Logged, note: str) -> Curves:
+    # of both kinds, values per epoch come first and say what single steps say
+    chosen = {name: found[0] for name, found in logged.series.items()}
+    names = [name for name in MAIN_METRICS if name in chosen]
+    names += [name for name in chosen if name not in names]
+    in_epochs = not any(np.isnan(chosen[name].epochs).any() for name in names)
+    drawn = [_curve(name, chosen[name], in_epochs=in_epochs, main=name in MAIN_METRICS) for name in names]
+    curves = [curve for curve in drawn if curve is not None]
+    return Curves(
+        shown_text(logged.name),
+        "epochs" if in_epochs else "steps",
+        tuple(curves[:_MOST_CURVES]),
+        max(0, len(curves) - _MOST_CURVES),
+        note,
+    )
+
+
+def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> Curve | None:
+    x = series.epochs if in_epochs else series.steps.astype(np.float64)
+    finite = np.isfinite(series.values)
+    if not finite.any():
+        return None
+    values = series.values[finite]
+    least, most, start, stop = float(values.min()), float(values.max()), float(x[0]), float(x[-1])
+    kept = np.unique(np.linspace(0, len(x) - 1, min(_MOST_POINTS, len(x))).astype(np.int64))
+    across = 100 * (x[kept] - start) / (stop - start if stop > start else 1.0)
+    up = (series.values[kept] - least) / (most - least) if most > least else np.full(len(kept), 0.5)
+    lines: list[list[str]] = [[]]
+    for place, height in zip(across, up, strict=True):
+        if np.isfinite(height):
+            lines[-1].append(f"{place:.2f},{100 - 100 * height:.2f}")
+        elif lines[-1]:
+            lines.append([])
+    # one point is drawn as a dot: a line of no length with round ends
+    points = tuple(" ".join(line * 2 if len(line) == 1 else line) for line in lines if line)
+    return Curve(shown_text(name), points, float(values[0]), float(values[-1]), least, most, start, stop, main)

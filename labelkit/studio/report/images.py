@@ -1,0 +1,71 @@
+"""Which rows of a store a page shows, and under which names: hostile names become harmless and stay recognizable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.commands.common.embeddings import check_features, unit_rows, zero_rows
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.store.embeddings import EmbeddingStore
+
+
+@dataclass(frozen=True)
+class ShownImages:
+    """The images of a page. Image i of the page is row ``rows[i]`` of the store.
+
+    Attributes:
+        rows: (m,) int64, increasing.
+        names: m texts that can be shown, see :func:`shown_text`.
+        features: (m, d) float32 as they are meant to be compared: of length 1 if by cosine.
+        directed: (m,) bool, False where the embedding is all zero and is compared by cosine: nothing is near it.
+        labels: (m,) int64, class of each image as far as anybody knows it, -1 = unknown.
+    """
+
+    rows: NDArray[np.int64]
+    names: list[str]
+    features: NDArray[np.float32]
+    directed: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return m."""
+        return len(self.rows)
+
+
+def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownImages:
+    """Return all rows of a store, or those drawn by the seed if the limit is lower.
+
+    Raises:
+        StoreError: embeddings are damaged or not finite.
+    """
+    rows = np.arange(store.n, dtype=np.int64)
+    if store.n > max_images:
+        rows = np.sort(keyed_generator(seed, "report images").permutation(store.n)[:max_images]).astype(np.int64)
+    features = check_features(store, rows)
+    directed = np.ones(len(rows), dtype=np.bool_)
+    if store.metric == "cosine":
+        directed = ~zero_rows(features)
+        features = unit_rows(features)
+    labels = np.full(len(rows), -1, dtype=np.int64)
+    if store.labels is not None:
+        labels = np.asarray(store.labels, dtype=np.int64)[rows]
+    return ShownImages(rows, [shown_text(store.sample_ids[int(row)]) for row in rows], features, directed, labels)
+
+
+def shown_text(text: str) -> str:
+    r"""Return a name as a page can show it.
+
+    Bytes that are not UTF-8 stand as ``\xff``; control characters, and those that turn the direction of the text
+    around, as their Python escapes; all others as they are.
+    """
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    # isprintable is False for line ends, control and direction characters, lone surrogates
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,70 @@
+"""Options of ``labelkit report``."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from pydantic.config import JsonDict
+
+from labelkit.options.retired import RESULT_NAME
+from labelkit.options.shared import IndexOption, LabelsOption, StoredImagesOptions
+
+_STORE: JsonDict = {"panel": "Store", "preset": False}
+_PAGE: JsonDict = {"panel": "Page"}
+_PAGE_ONLY: JsonDict = {"panel": "Page", "preset": False}
+_IMAGES: JsonDict = {"panel": "Images"}
+
+_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
+    """``labelkit report``."""
+
+    command: ClassVar[tuple[str, ...]] = ("report",)
+
+    result: str | None = Field(
+        None,
+        pattern=RESULT_NAME,
+        description="Result whose groups are shown; default: classes before clusters, those with a confidence first.",
+        json_schema_extra=_STORE,
+    )
+    run: Path | None = Field(
+        None,
+        description="Run folder of the network, for its curves; default: where the model of the store was last seen.",
+        json_schema_extra=_STORE,
+    )
+    out: Path = Field(..., description="Page to write, NAME.html.", json_schema_extra={**_PAGE_ONLY, "makes": "html"})
+    overwrite: bool = Field(False, description="Replace the page in --out.", json_schema_extra=_PAGE_ONLY)
+    max_size: str = Field(
+        "60MB",
+        pattern=r"^[0-9]+(\.[0-9]+)?\s*(kB|MB|GB)$",
+        description="Largest size of the page. Thumbnails are as large and as good as it allows.",
+        json_schema_extra=_PAGE,
+    )
+    projection: Literal["pca", "tsne"] = Field(
+        "tsne",
+        description="How the map is made: two principal directions, or t-SNE (half a minute for 10,000 images).",
+        json_schema_extra=_PAGE,
+    )
+    neighbors: int = Field(12, ge=1, le=64, description="Nearest images shown of each image.", json_schema_extra=_PAGE)
+    seed: int = Field(
+        0, ge=0, description="Seed of t-SNE, of the resamples, and of what is left out.", json_schema_extra=_PAGE
+    )
+    max_images: int = Field(
+        20_000,
+        ge=1,
+        le=65_535,
+        description="Most images on the page, drawn by the seed. Sizes and scores still count all.",
+        json_schema_extra=_IMAGES,
+    )
+    examples: int = Field(
+        18, ge=1, le=200, description="Representative, and borderline, images of each group.", json_schema_extra=_IMAGES
+    )
+
+    @property
+    def max_bytes(self) -> int:
+        """``max_size`` in bytes."""
+        return int(Decimal(self.max_size[:-2].strip()) * _BYTES[self.max_size[-2:]])

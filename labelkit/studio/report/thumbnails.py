@@ -1,0 +1,210 @@
+"""Thumbnails of all images of a page: sheets of them as WebP, as large and as good as fit.
+
+A sheet holds 64 tiles in 8 rows, each tile at the top left of a square of ``side`` pixels. Size and quality are chosen
+on a sample, from the best down, and all images have the same. Images that are gone, cannot be read, or are no longer
+the ones that were embedded have no tile.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage
+from labelkit.progress import Task, current_progress
+
+COLUMNS = 8
+TILES = COLUMNS * COLUMNS
+LOSSLESS = 100
+CHANGED = "not the image that was embedded"
+UNKNOWN = "not in the data set"
+
+# (side in pixels, WebP quality), the best first
+_SIZES = (
+    *((192, 82), (160, 82), (128, 82), (128, 72), (112, 76), (96, 80), (96, 68), (80, 76), (64, 80), (64, 66)),
+    *((48, 76), (48, 58), (32, 76), (32, 54), (24, 54), (16, 54)),
+)
+# images this small are kept as they are, if that fits
+_TINY = 48
+_SAMPLE = 128
+# a JPEG decoder may shrink an image to so many times the side of its tile; what remains is done by Lanczos
+_SHARPNESS = 2
+# a sample may be a little smaller than the rest
+_MARGIN = 1.08
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """Thumbnails of m images.
+
+    Attributes:
+        side: the longer side of a tile at most, pixels; 0 if there is none.
+        quality: of WebP, 1 to 99; 100: lossless.
+        sheets: WebP files.
+        tiles: (m,) int32, tile of each image, 64 to a sheet; -1 = none.
+        sizes: (m, 2) uint8, height and width of the tile.
+        missing: why images have none, and how many.
+        left_out: images that have none because they do not fit.
+    """
+
+    side: int
+    quality: int
+    sheets: tuple[bytes, ...]
+    tiles: NDArray[np.int32]
+    sizes: NDArray[np.uint8]
+    missing: dict[str, int]
+    left_out: int
+
+    @property
+    def count(self) -> int:
+        """Images that have one."""
+        return int((self.tiles >= 0).sum())
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images of a page as files: row of the data set (-1 = not there) and expected digest of each."""
+
+    source: ImageDataset | None
+    rows: NDArray[np.int64]
+    sha256: NDArray[np.uint8]
+
+    def read(self, image: int, side: int) -> Image.Image | str:
+        """Return the image with sides of at most ``side``, or the reason why there is none."""
+        row = int(self.rows[image])
+        if self.source is None or row < 0:
+            return UNKNOWN
+        try:
+            encoded = self.source.source.read(row)
+            if encoded.sha256 != self.sha256[image].tobytes():
+                return CHANGED
+            pixels = encoded.decode(self.source.in_channels, least_side=_SHARPNESS * side)
+        except BadImage as error:
+            return error.reason
+        picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+        picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+        return picture
+
+
+def make_thumbnails(
+    source: ImageDataset | None,
+    rows: NDArray[np.int64],
+    sha256: NDArray[np.uint8],
+    image_sizes: NDArray[np.uint32],
+    order: Sequence[int],
+    max_bytes: int,
+) -> Thumbnails:
+    """Make the thumbnails of a page.
+
+    Args:
+        source: the images; ``None`` if they are not to be found.
+        rows: (m,) int64 rows of ``source``, -1 = not there.
+        sha256: (m, 32) uint8 digests that the files had when they were embedded.
+        image_sizes: (m, 2) height and width of the images.
+        order: all images, those that are shown together side by side, the most important first.
+        max_bytes: of all sheets in base64 together.
+    """
+    pictures = Pictures(source, rows, sha256)
+    room = max_bytes * 3 // 4
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        sizes = _sizes_to_try(image_sizes)
+        sample = _sample(pictures, order, max(side for side, _ in sizes), pool)
+        while True:
+            (side, quality), number, sizes = _choose(sizes, sample, len(order), room)
+            with current_progress().task(f"thumbnails of {side} pixels", total=number) as task:
+                made = _make(pictures, order[:number], side, quality, pool, task)
+            if sum(map(len, made.sheets)) <= room:
+                left_out = len(order) - number
+                return made if not left_out else _with_left_out(made, left_out)
+            if not sizes:
+                # fewer of the smallest; the sample was far too kind
+                order = order[: number // 2]
+                sizes = [(side, quality)]
+
+
+def _sizes_to_try(image_sizes: NDArray[np.uint32]) -> list[tuple[int, int]]:
+    largest = int(image_sizes.max(initial=1))
+    sizes = [(largest, LOSSLESS)] if largest <= _TINY else []
+    for side, quality in _SIZES:
+        size = (min(side, largest), quality)
+        if size not in sizes:
+            sizes.append(size)
+    return sizes
+
+
+def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
+    """Some images, evenly spread over the order, that can be read."""
+    places = np.unique(np.linspace(0, len(order) - 1, min(_SAMPLE, len(order))).astype(np.int64))
+    read = pool.map(lambda place: pictures.read(order[place], side), places.tolist())
+    return [picture for picture in read if not isinstance(picture, str)]
+
+
+def _choose(
+    sizes: list[tuple[int, int]], sample: list[Image.Image], count: int, room: int
+) -> tuple[tuple[int, int], int, list[tuple[int, int]]]:
+    """Return (side and quality, images that fit, worse sizes): the best at which all fit, or else the smallest."""
+    if not sample:
+        return sizes[0], count, sizes[1:]
+    each = 0.0
+    for place, (side, quality) in enumerate(sizes):
+        tiles = [picture.copy() for picture in sample]
+        for tile in tiles:
+            tile.thumbnail((side, side), Image.Resampling.LANCZOS)
+        sheets = [_encode(tiles[start : start + TILES], side, quality) for start in range(0, len(tiles), TILES)]
+        each = _MARGIN * sum(map(len, sheets)) / len(tiles)
+        if each * count <= room:
+            return (side, quality), count, sizes[place + 1 :]
+    return sizes[-1], min(count, int(room / each)), []
+
+
+def _make(
+    pictures: Pictures, order: Sequence[int], side: int, quality: int, pool: ThreadPoolExecutor, task: Task
+) -> Thumbnails:
+    count = len(pictures.rows)
+    tiles, sizes = np.full(count, -1, dtype=np.int32), np.zeros((count, 2), dtype=np.uint8)
+    missing: Counter[str] = Counter()
+    sheets: list[bytes] = []
+
+    def read(part: Sequence[int]) -> tuple[list[int], bytes | None, list[tuple[int, int]], list[str]]:
+        found = [pictures.read(image, side) for image in part]
+        kept = [(image, one) for image, one in zip(part, found, strict=True) if not isinstance(one, str)]
+        reasons = [one for one in found if isinstance(one, str)]
+        shapes = [(one.height, one.width) for _, one in kept]
+        sheet = _encode([one for _, one in kept], side, quality) if kept else None
+        return [image for image, _ in kept], sheet, shapes, reasons
+
+    parts = [order[start : start + TILES] for start in range(0, len(order), TILES)]
+    for part, (kept, sheet, shapes, reasons) in zip(parts, pool.map(read, parts), strict=True):
+        missing.update(reasons)
+        if sheet is not None:
+            tiles[kept] = len(sheets) * TILES + np.arange(len(kept))
+            sizes[kept] = shapes
+            sheets.append(sheet)
+        task.advance(len(part))
+    return Thumbnails(side, quality, tuple(sheets), tiles, sizes, dict(sorted(missing.items())), 0)
+
+
+def _encode(tiles: Sequence[Image.Image], side: int, quality: int) -> bytes:
+    rows = -(-len(tiles) // COLUMNS)
+    sheet = Image.new("RGB", (side * min(COLUMNS, len(tiles)), side * rows), "white")
+    for place, tile in enumerate(tiles):
+        sheet.paste(tile, (side * (place % COLUMNS), side * (place // COLUMNS)))
+    buffer = io.BytesIO()
+    is_lossless = quality == LOSSLESS
+    # without loss, quality is the effort: more than this takes five times as long for a hundredth of the bytes.
+    # method: the library's own choice, 4, takes twice as long with loss and four times without, for 2 % of the bytes
+    sheet.save(buffer, format="WEBP", quality=60 if is_lossless else quality, lossless=is_lossless, method=2)
+    return buffer.getvalue()
+
+
+def _with_left_out(made: Thumbnails, left_out: int) -> Thumbnails:
+    return Thumbnails(made.side, made.quality, made.sheets, made.tiles, made.sizes, made.missing, left_out)

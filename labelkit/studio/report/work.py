@@ -1,0 +1,133 @@
+"""What labeling in a page begins with: the likely answers for each image, and the images to look at first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.calibration import group_means
+from labelkit.commands.common.labels import GivenLabels
+from labelkit.commands.suggest.options import SuggestConfig
+from labelkit.commands.suggest.suggest import suggested_rows
+from labelkit.data.path_rule import written_name
+from labelkit.data.tables import LABEL_COLUMNS, PATH_COLUMNS
+from labelkit.errors import DatasetError
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.studio.label.actions import MOST_LETTERS
+from labelkit.studio.report.groups import Grouping
+from labelkit.studio.report.images import ShownImages, shown_text
+
+SUGGESTED, CHOICES = 30, 5
+# groups without a calibrated confidence: the margin from which an image is no longer in doubt
+_DOUBTFUL_MARGIN = 0.1
+
+
+@dataclass(frozen=True)
+class WorkStart:
+    """What labeling in a page begins with.
+
+    Attributes:
+        key: what the browser keeps the work under: other images or groups begin anew.
+        paths: names of images as a table of labels has them, where the page shows other ones.
+        choices: (m, c) int16 likely groups of each image, the likeliest first, -1 = none.
+        suggested: (image, reason), the most useful first.
+        doubtful: confidence below which an image is doubtful.
+    """
+
+    key: str
+    paths: dict[int, str]
+    choices: NDArray[np.int16]
+    suggested: tuple[tuple[int, str], ...]
+    doubtful: float
+
+
+def start_work(
+    store: EmbeddingStore,
+    images: ShownImages,
+    grouping: Grouping | None,
+    choices: NDArray[np.int16],
+    suggested: tuple[tuple[int, str], ...] = (),
+) -> WorkStart:
+    """Return what labeling in a page begins with.
+
+    Args:
+        store: the store.
+        images: those of the page.
+        grouping: groups, or None.
+        choices: likely groups of each, see ``likely_groups``.
+        suggested: see ``suggested_images``; none where the page asks a server for them.
+    """
+    ids = [store.sample_ids[int(row)] for row in images.rows]
+    paths = {place: written_name(name) for place, name in enumerate(ids) if written_name(name) != images.names[place]}
+    return WorkStart(
+        key=store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
+        paths=paths,
+        choices=choices,
+        suggested=suggested,
+        doubtful=grouping.decided.limit if grouping is not None and grouping.decided is not None else _DOUBTFUL_MARGIN,
+    )
+
+
+def work_data(start: WorkStart) -> dict[str, Any]:
+    """Return what the script reads."""
+    return {
+        "mode": "file",
+        "key": start.key,
+        "paths": {str(place): name for place, name in start.paths.items()},
+        "perImage": start.choices.shape[1],
+        "suggested": [list(one) for one in start.suggested],
+        "doubtful": start.doubtful,
+        "mostLetters": MOST_LETTERS,
+        "pathColumns": PATH_COLUMNS,
+        "labelColumns": LABEL_COLUMNS,
+    }
+
+
+def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
+    """Return (m, c) the own group of each image, then those whose means are nearest; -1 = none.
+
+    Args:
+        features: (m, d).
+        ids: (m,) group of each, -1 = none.
+        count: number of groups; some may be empty.
+    """
+    there = np.unique(ids[ids >= 0])
+    found = np.full((len(features), max(1, min(CHOICES, len(there)))), -1, dtype=np.int16)
+    if not len(there):
+        return found
+    grouped = ids >= 0
+    centers = group_means(features[grouped], ids[grouped], count)[there].astype(np.float32)
+    column = np.full(count, -1, dtype=np.int64)
+    column[there] = np.arange(len(there))
+    for start in range(0, len(features), 4096):
+        rows = slice(start, start + 4096)
+        distances = (centers**2).sum(axis=1) - 2 * features[rows] @ centers.T
+        own = np.flatnonzero(grouped[rows])
+        distances[own, column[ids[rows][own]]] = -np.inf
+        found[rows] = there[np.argsort(distances, axis=1, kind="stable")[:, : found.shape[1]]]
+    return found
+
+
+def suggested_images(
+    store: EmbeddingStore, images: ShownImages, grouping: Grouping | None, given: GivenLabels, seed: int
+) -> tuple[tuple[int, str], ...]:
+    """Return (image, reason) of those to look at first, the most useful first; none if every image has a label.
+
+    Args:
+        store: the store.
+        images: those of the page.
+        grouping: groups, or None.
+        given: labels of the images of the page.
+        seed: of what is suggested.
+    """
+    result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
+    config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)
+    try:
+        chosen = suggested_rows(config, store, images.rows, given)
+    except DatasetError:  # every image has a label
+        return ()
+    return tuple((int(place), shown_text(reason)) for place, reason in zip(chosen.places, chosen.reasons, strict=True))

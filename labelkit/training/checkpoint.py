@@ -1,0 +1,425 @@
+"""Checkpoints: safetensors and canonical JSON, committed whole, verified before use.
+
+    checkpoints/step-00012000/model.safetensors      parameters and buffers, under their names
+                              training.safetensors   optimizer state by parameter name
+                              rank-00003.safetensors generator states of one process
+                              state.json             counters, digests of the files above and of itself; written last
+    checkpoints/last.json, best.json                 {"checkpoint": "step-00012000", "state_sha256": "..."}
+
+A folder gets its final name only after every byte in it is synced, and ``last.json`` moves only after that;
+so a kill at any moment leaves the previous checkpoint in force.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from torch import Tensor, nn
+
+from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, ResourceError, resource_error
+from labelkit.files import MAX_RECORD_BYTES, read_bytes, read_object, sha256_file
+from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
+
+FORMAT = "labelkit.checkpoint"
+FORMAT_VERSION = "1.0"
+_STEP = re.compile(r"step-\d+")
+_POINTER_KEYS = {"checkpoint": str, "state_sha256": str}
+MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.json"
+
+
+def rank_file(rank: int) -> str:
+    """Name of the file with what differs per process."""
+    return f"rank-{rank:05d}.safetensors"
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A verified checkpoint.
+
+    Attributes:
+        folder: where it lies.
+        state: content of ``state.json``, infinities restored.
+        warnings: newer checkpoints that had to be passed over, and why.
+    """
+
+    folder: Path
+    state: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Read one of its files; its digest was checked when the checkpoint was opened."""
+        try:
+            return load_safetensors(read_bytes(self.folder / name))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore it.") from error
+
+    def has(self, name: str) -> bool:
+        """Whether it holds a file of this name."""
+        return name in self.state["files"]
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run; on every process of it.
+
+    Args:
+        folder: ``checkpoints`` of the run folder.
+        rank, world_size: this process.
+        share: gives the main process's text to all.
+        barrier: waits for all processes.
+        keep_every_steps: steps whose checkpoints are kept for good.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        share: Callable[[str], str] = lambda text: text,
+        barrier: Callable[[], None] = lambda: None,
+        keep_every_steps: int | None = None,
+    ) -> None:
+        self.folder = folder
+        self.rank = rank
+        self.world_size = world_size
+        self._share = share
+        self._barrier = barrier
+        self._keep_every = keep_every_steps
+        #: Step of the last checkpoint that was looked at and found sound; kept, as later ones may not be.
+        self.kept_step: int | None = None
+
+    def save(
+        self,
+        step: int,
+        *,
+        model: Mapping[str, Tensor],
+        training: Mapping[str, Tensor],
+        per_rank: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        metadata: Mapping[str, str],
+        best: bool,
+    ) -> Path:
+        """Commit a checkpoint, then move (``best.json`` and) ``last.json``, then delete what is not kept.
+
+        One retry in a new folder; a second failure is an error, since training on without checkpoints loses work.
+
+        Raises:
+            ResourceError: it cannot be written.
+        """
+        final = self.folder / f"step-{step:08d}"
+        for attempt in (1, 2):
+            try:
+                self._write(final, model, training, per_rank, {**state, "step": step}, metadata)
+                break
+            except (OSError, ResourceError) as error:
+                if attempt == 2 or self.world_size > 1:
+                    if isinstance(error, ResourceError):
+                        raise
+                    raise resource_error(error, str(final)) from error
+        if self.rank == 0:
+            pointer = {"checkpoint": final.name, "state_sha256": _sha256(read_bytes(final / STATE))}
+            known = read_pointer(self.folder, "best")
+            # Before last.json: a resume begins after the step that it names, and would never say again that this one
+            # is the best. A checkpoint saved again has another state, so that what names it has to be written again.
+            if best or (known is not None and known["checkpoint"] == final.name):
+                commit_json(self.folder / "best.json", pointer)
+            commit_json(self.folder / "last.json", pointer)
+            self.prune()
+        self._barrier()
+        return final
+
+    def _write(
+        self,
+        final: Path,
+        model: Mapping[str, Tensor],
+        training: Mapping[str, Tensor],
+        per_rank: Mapping[str, Tensor],
+        state: dict[str, Any],
+        metadata: Mapping[str, str],
+    ) -> None:
+        name = self._share(f".tmp-{state['step']}-{secrets.token_hex(4)}")
+        temporary = self.folder / name
+        try:
+            if self.rank == 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                temporary.mkdir()
+            self._barrier()
+            commit_bytes(temporary / rank_file(self.rank), _serialize(per_rank, {}))
+            if self.rank == 0:
+                commit_bytes(temporary / MODEL, _serialize(model, metadata))
+                commit_bytes(temporary / TRAINING, _serialize(training, {}))
+            self._barrier()
+            if self.rank == 0:
+                files = {}
+                for path in sorted(temporary.iterdir()):
+                    data = read_bytes(path)
+                    files[path.name] = {"sha256": _sha256(data), "size": len(data)}
+                header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
+                commit_bytes(temporary / STATE, _seal(_to_json({**state, **header})))
+                if final.exists():
+                    # The same step saved again, for example right after a resume. The old one stays in the trash
+                    # until last.json is written: should this process die in between, load_checkpoint finds it there.
+                    final.replace(_trash(final))
+                commit_folder(temporary, final)
+        except BaseException:
+            if self.rank == 0 and temporary.exists():
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def prune(self) -> None:
+        """Delete checkpoints that are not kept, and what a run that was killed left half written or half deleted."""
+        last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
+        keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
+        meant = {_announced(self.folder, pointer) for pointer in (last, best) if pointer}
+        steps = sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit())
+        # newer ones are of a future that a resume from an older checkpoint gave up
+        keep.update([name for name in steps if last is None or name <= last["checkpoint"]][-2:])
+        for name in steps:
+            number = int(name.removeprefix("step-"))
+            forever = self._keep_every is not None and number % self._keep_every == 0
+            if name not in keep and not forever and number != self.kept_step:
+                _remove(self.folder / name)
+        for left_over in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
+            if left_over in meant:
+                continue
+            if left_over.is_dir():
+                shutil.rmtree(left_over, ignore_errors=True)
+            else:
+                left_over.unlink(missing_ok=True)
+
+
+def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
+    """Content of ``last.json`` or ``best.json``; ``None`` if it is absent or torn."""
+    try:
+        pointer = read_object(folder / f"{which}.json", _POINTER_KEYS, MAX_RECORD_BYTES)
+    except (OSError, ValueError):
+        return None
+    return pointer if _STEP.fullmatch(pointer["checkpoint"]) else None
+
+
+def verify_checkpoint(folder: Path) -> dict[str, Any]:
+    """Check size and SHA-256 of every file, the state's own included, and return the state.
+
+    Raises:
+        CheckpointDamaged: a file is missing or differs.
+    """
+    state = read_state(folder)
+    faults = file_faults(folder, state)
+    if faults:
+        raise faults[0]
+    return state
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Check ``state.json`` alone and return it, infinities restored.
+
+    Raises:
+        CheckpointDamaged: it is missing or differs from what was written.
+        CheckpointError: it is of another format.
+    """
+    try:
+        state = read_object(folder / STATE, {"files": dict, "format_version": (str, int, float)})
+        files = {name: (recorded["size"], recorded["sha256"]) for name, recorded in state["files"].items()}
+        version = str(state["format_version"])
+        sealed = state.pop("sha256")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore it.") from error
+    if sealed != _sha256(canonical_json(state).encode()):
+        raise CheckpointDamaged(str(folder / STATE), "bytes differ from what was written", "Restore it from a copy.")
+    if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
+        raise CheckpointError(
+            str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit."
+        )
+    if not files:
+        raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore it from a copy.")
+    restored = _from_json(state)
+    assert isinstance(restored, dict)
+    return restored
+
+
+def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamaged]:
+    """Compare size and SHA-256 of all files that a state names; return what is wrong, in order."""
+    faults = []
+    for name, recorded in state["files"].items():
+        path = folder / Path(name).name
+        try:
+            if not path.is_file():
+                raise FileNotFoundError(errno.ENOENT, "no such file")
+            same = path.stat().st_size == recorded["size"] and sha256_file(path) == recorded["sha256"]
+        except OSError as error:
+            faults.append(CheckpointDamaged(str(path), f"cannot be read: {error.strerror}", "Restore it."))
+            continue
+        if not same:
+            faults.append(CheckpointDamaged(str(path), "bytes differ from what was written", "Restore it from a copy."))
+    return faults
+
+
+def load_checkpoint(
+    run: Path, which: str = "last", say: Callable[[str], None] = lambda text: None
+) -> LoadedCheckpoint | None:
+    """Open a run's checkpoint after checking every byte of it; on damage of the last, the next older one.
+
+    Args:
+        run: run folder, its ``checkpoints`` folder, or one checkpoint.
+        which: ``last`` or ``best``.
+        say: shows a line: what was passed over, and which checkpoint is taken instead.
+
+    Returns:
+        The checkpoint, or ``None`` if the run has none yet.
+
+    Raises:
+        CheckpointDamaged: there are checkpoints and none verifies, or the one asked for does not.
+    """
+    if (run / STATE).is_file():
+        return LoadedCheckpoint(run, verify_checkpoint(run))
+    folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
+    steps = sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
+    pointer = read_pointer(folder, which)
+    if which == "best":
+        if pointer is None:
+            raise CheckpointError(str(folder / "best.json"), "no best checkpoint is recorded", "Use --which last.")
+        best = _announced(folder, pointer)
+        loaded = LoadedCheckpoint(best, verify_checkpoint(best))
+        if not _is_meant(best, pointer):
+            problem = f"names {best.name}, but that is not the checkpoint it was written for"
+            raise CheckpointDamaged(str(folder / "best.json"), problem, "Restore it, or use --which last.")
+        return loaded
+    warnings: list[str] = []
+    is_changed = False
+    if pointer is not None:
+        announced = _announced(folder, pointer)
+        is_changed = _is_whole(announced) and not _is_meant(announced, pointer)
+    if pointer is not None and is_changed:
+        problem = f"names {announced.name}, but that is not the checkpoint it was written for"
+        warnings.append(f"{folder / 'last.json'}: {problem}")
+    elif pointer is not None:
+        # a folder newer than last.json was committed but never announced; it counts when nothing else is left
+        older = [path for path in steps if path.name < pointer["checkpoint"]]
+        steps = [announced, *older, *(path for path in steps if path.name > pointer["checkpoint"])]
+    elif (folder / "last.json").exists():
+        warnings.append(f"{folder / 'last.json'}: names no checkpoint of this folder")
+    if not steps:
+        return None
+    for candidate in steps:
+        try:
+            loaded = LoadedCheckpoint(candidate, verify_checkpoint(candidate), tuple(warnings))
+        except CheckpointDamaged as error:
+            warnings.append(f"{error}")
+        else:
+            if warnings:
+                say(f"{'; '.join(warnings)}. {candidate.name} is taken instead")
+            return loaded
+    raise CheckpointDamaged(
+        str(folder),
+        "no checkpoint verifies: " + "; ".join(warnings),
+        "Restore the folder, or train again with --overwrite.",
+    )
+
+
+def _announced(folder: Path, pointer: Mapping[str, str]) -> Path:
+    named = folder / pointer["checkpoint"]
+    # perhaps the process died while it saved the same step again
+    places = [named, *sorted(folder.glob(f".trash-{named.name}-*"))]
+    meant = [place for place in places if _is_meant(place, pointer)]
+    return next(iter([*meant, *(place for place in places if place.is_dir())]), named)
+
+
+def _is_meant(checkpoint: Path, pointer: Mapping[str, str]) -> bool:
+    """Say whether a pointer was written for the checkpoint in this folder."""
+    try:
+        return _sha256(read_bytes(checkpoint / STATE)) == pointer["state_sha256"]
+    except OSError:
+        return False
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        verify_checkpoint(checkpoint)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    # clones: safetensors refuses tensors that share memory
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    data: bytes = save_safetensors(copies, metadata=dict(metadata) or None)
+    return data
+
+
+def _seal(state: dict[str, Any]) -> bytes:
+    """Canonical JSON with the digest of everything else in it, since no other file vouches for this one."""
+    return canonical_json({**state, "sha256": _sha256(canonical_json(state).encode())}).encode()
+
+
+def _trash(folder: Path) -> Path:
+    return folder.with_name(f".trash-{folder.name}-{secrets.token_hex(4)}")
+
+
+def _remove(folder: Path) -> None:
+    trash = _trash(folder)
+    try:
+        folder.replace(trash)
+        fsync_folder(folder.parent)
+    except OSError as error:
+        raise resource_error(error, str(folder)) from error
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _to_json(value: Any) -> Any:
+    """Write infinities and NaN as strings, since JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(entry) for entry in value]
+    return value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {"float"}:
+            return float(value["float"])
+        return {key: _from_json(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_from_json(entry) for entry in value]
+    return value
+
+
+def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Load parameters and buffers after checking that all are there with the same shape.
+
+    Raises:
+        CheckpointMismatch: naming the first few that differ.
+    """
+    wanted = method.state_dict()
+    faults = [f"{name} is missing" for name in wanted if name not in tensors]
+    faults += [f"{name} is unknown here" for name in tensors if name not in wanted]
+    faults += [
+        f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
+        for name, value in wanted.items()
+        if name in tensors and tensors[name].shape != value.shape
+    ]
+    if faults:
+        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
+        raise CheckpointMismatch(
+            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options it was trained with."
+        )
+    method.load_state_dict(dict(tensors))

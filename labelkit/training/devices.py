@@ -1,0 +1,380 @@
+"""Devices, processes and precision through accelerate (the one import of it)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import psutil
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list, gather_object
+from torch import Tensor, nn
+
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ResourceError
+from labelkit.models.backbones.registry import Backbone
+from labelkit.training.compute_device import compute_device
+from labelkit.training.deterministic_ops import FixedOrder
+from labelkit.training.distributed import LONGEST_WAIT, process_count
+
+T = TypeVar("T", bound=nn.Module)
+Precision = Literal["float32", "bf16", "fp16"]
+
+
+class Runtime:
+    """One process of a run: where it computes and how it speaks to the others.
+
+    Args:
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
+        precision: compute type of the network; ``fp16`` needs a GPU.
+        threads: CPU threads of torch; ``None`` leaves them.
+        deterministic: on a GPU, use algorithms that give the same bits each time; a CPU has no others.
+
+    Raises:
+        ResourceError: the device is not there, or cannot do what is asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str = "auto",
+        precision: Precision = "float32",
+        threads: int | None = None,
+        deterministic: bool = False,
+    ) -> None:
+        chosen = compute_device(device)
+        use_cpu = chosen.type == "cpu"
+        if chosen.index is not None and process_count() > 1:
+            raise ResourceError(
+                f"--device {device}", f"is one GPU, and {process_count()} processes take one each", "Use --device cuda."
+            )
+        if precision == "fp16" and use_cpu:
+            raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
+        if use_cpu:
+            keep_freed_memory()
+        else:
+            _set_up_gpu(chosen, deterministic=deterministic)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
+        if process_count() == 1:
+            # accelerate keeps device and precision for the life of the process; a notebook may want others
+            AcceleratorState._reset_state(reset_partial_state=True)
+        waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+        self._uses_bf16 = False
+        self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
+        self.device: torch.device = self._accelerator.device if chosen.index is None else chosen
+        self.compiles = False
+        self._is_half = precision != "float32"
+        self.rank: int = self._accelerator.process_index
+        self.world_size: int = self._accelerator.num_processes
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Wait until the device has done all that it was asked for; a clock would else measure the asking alone."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def peak_memory(self) -> int:
+        """Largest memory so far in bytes: of the GPU, or of this process."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return peak_resident_bytes()
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self._accelerator.wait_for_everyone()
+
+    def share(self, text: str) -> str:
+        """The main process's text, on every process."""
+        if self.world_size == 1:
+            return text
+        shared = [text]
+        broadcast_object_list(shared)
+        return shared[0]
+
+    def texts(self, text: str) -> list[str]:
+        """The text of each process, by its number, on every process."""
+        return [text] if self.world_size == 1 else list(gather_object([text]))
+
+    @property
+    def is_slow_to_ask(self) -> bool:
+        """Whether an exchange between processes makes them wait for their GPUs."""
+        return self.world_size > 1 and self.device.type == "cuda"
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """For each flag, whether it is set on any process; one exchange for all."""
+        if self.world_size == 1:
+            return list(flags)
+        counts = torch.tensor([float(flag) for flag in flags], device=self.device)
+        return [count > 0 for count in self._accelerator.reduce(counts, reduction="sum").tolist()]
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Mean over processes."""
+        if self.world_size == 1:
+            return value
+        # values that a method made on the CPU for its log cannot be exchanged between GPUs
+        reduced: Tensor = self._accelerator.reduce(value.detach().float().to(self.device), reduction="mean")
+        return reduced
+
+    def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
+        """Sum or maximum over processes of a tensor of equal shape; every process gets the same bits.
+
+        This is ``algorithms.sinkhorn.Reduce``: a solver whose rows are shared out exchanges only this.
+        """
+        if self.world_size == 1:
+            return value
+        combined = value.detach().to(self.device, copy=True).contiguous()
+        kinds = {"sum": torch.distributed.ReduceOp.SUM, "max": torch.distributed.ReduceOp.MAX}
+        torch.distributed.all_reduce(combined, op=kinds[operation])
+        return combined.to(value.device)
+
+    def gather_rows(self, values: Tensor, positions: Tensor, total: int) -> Tensor:
+        """Put the rows that each process computed into one table.
+
+        Args:
+            values: (m, ...) rows of this process; m may differ between processes.
+            positions: (m,) int64, where they belong in [0, total).
+            total: rows of the table.
+
+        Returns:
+            (total, ...) on the CPU, equal on every process.
+        """
+        if self.world_size > 1:
+            # whole batches are dealt out, so processes differ in rows and one may have none
+            shapes = gather_object([tuple(values.shape)])
+            longest, width = max(shape[0] for shape in shapes), max(shapes)[1:]
+            padding = longest - len(values)
+            values = torch.cat([values.reshape(len(values), *width), values.new_zeros((padding, *width))]).contiguous()
+            positions = torch.cat([positions, positions.new_full((padding,), -1)])
+            values = self._accelerator.gather(values.to(self.device))
+            positions = self._accelerator.gather(positions.to(self.device))
+        values, positions = values.cpu(), positions.cpu()
+        table = torch.zeros((total, *values.shape[1:]), dtype=values.dtype)
+        kept = positions >= 0
+        table[positions[kept]] = values[kept]
+        return table
+
+    def prepare(self, module: T) -> T:
+        """Move to the device; under a process group, wrap so that gradients are averaged."""
+        module = module.to(self.device)
+        if self.device.type == "cuda" and self._is_half:
+            # half-precision convolutions of NVIDIA's work on channels that are last; others would be copied each time
+            module = module.to(memory_format=torch.channels_last)
+        if self.world_size == 1:
+            return module
+        # torch's own mark for what a process need not be sent at every step
+        module._ddp_params_and_buffers_to_ignore = list(getattr(module, "equal_buffers", ()))  # type: ignore[assignment] # not annotated there
+        prepared: T = self._accelerator.prepare_model(module)
+        return prepared
+
+    def compile(self, module: nn.Module) -> None:
+        """Let the backbones of a module be compiled when they are first run."""
+        # student, teacher and master, in training, in evaluation and by statistics of the batch
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
+        for part in module.modules():
+            if isinstance(part, Backbone):
+                part.compile()
+        self.compiles = True
+
+    def share_statistics(self, module: nn.Module) -> None:
+        """Give every process the main one's running statistics of batch normalization, in place.
+
+        Each process moves its own in a step; a checkpoint holds the main one's, and training goes on with them.
+        """
+        if self.world_size == 1:
+            return
+        for name, value in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                torch.distributed.broadcast(value, src=0)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context in which the network computes in the chosen precision."""
+        if self._uses_bf16:
+            return torch.autocast(self.device.type, torch.bfloat16)
+        context: AbstractContextManager[Any] = self._accelerator.autocast()
+        return context
+
+    def use_bf16(self) -> None:
+        """Compute in bf16 from now on; accelerate is told its precision once, before any network is tried."""
+        self._uses_bf16 = True
+
+    def no_sync(self, module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
+        """Context for a backward pass whose gradients are not averaged yet."""
+        return nullcontext() if last else self._accelerator.no_sync(module)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward pass with loss scaling where the precision needs it."""
+        scaler = self._accelerator.scaler
+        (loss if scaler is None else scaler.scale(loss)).backward()
+
+    def clip_and_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: list[nn.Parameter],
+        limit: float | None,
+        *,
+        each: bool = False,
+    ) -> None:
+        """Limit the gradient's length, of all parameters together or of ``each``; update, clear the gradients."""
+        scaler = self._accelerator.scaler
+        if scaler is not None:
+            scaler.unscale_(optimizer)
+        if limit is not None:
+            for group in [[one] for one in parameters] if each else [parameters]:
+                torch.nn.utils.clip_grad_norm_(group, limit)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+
+    def scaler_state(self) -> dict[str, Any]:
+        """State of the loss scaling; empty where there is none."""
+        return dict(self._accelerator.scaler.state_dict()) if self._accelerator.scaler is not None else {}
+
+    def load_scaler_state(self, state: dict[str, Any]) -> None:
+        """Put back what ``scaler_state`` gave."""
+        if self._accelerator.scaler is not None and state:
+            self._accelerator.scaler.load_state_dict(state)
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if self.world_size > 1:
+            self.barrier()
+            self._accelerator.end_training()
+            if torch.distributed.is_initialized():
+                torch.distributed.destroy_process_group()
+
+
+def peak_resident_bytes() -> int:
+    """Most bytes that this process held in memory so far."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        memory = psutil.Process().memory_info()
+        return int(getattr(memory, "peak_wset", memory.rss))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let the C library keep large blocks that are freed, instead of handing each back to the system.
+
+    A forward pass frees and takes blocks of many MiB at every layer. glibc maps each anew, and the system clears it
+    first, which takes about as long as the network itself. Elsewhere nothing is changed.
+
+    Returns:
+        Whether the setting was taken.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return False
+    # of <malloc.h>: the most blocks that are mapped, and the free memory above which some is given back
+    return bool(mallopt(-4, 0)) and bool(mallopt(-1, 2**31 - 1))
+
+
+def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
+    """Choose how a GPU computes, for this process.
+
+    Raises:
+        ResourceError: it cannot do the same twice.
+    """
+    if deterministic and device.type != "cuda":
+        raise ResourceError("--deterministic", f"torch has no such algorithms for {device.type}", "Use --device cpu.")
+    # torch's own choice for convolutions, TF32, has ten bits: also in views, and under float32
+    torch.backends.cudnn.allow_tf32 = False
+    if device.type != "cuda":
+        return
+    if device.index is not None:
+        torch.cuda.set_device(device)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    # only uninitialized memory would be filled, at a cost
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of the module
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+
+
+@contextmanager
+def named_nondeterminism() -> Iterator[None]:
+    """Say in an error of ours that an operation has no deterministic form; where one is asked for, give some a form.
+
+    Raises:
+        ResourceError: torch refused one.
+    """
+    try:
+        with FixedOrder() if torch.are_deterministic_algorithms_enabled() else nullcontext():
+            yield
+    except RuntimeError as error:
+        operation = re.match(r"(\w+) does not have a deterministic implementation", str(error))
+        if operation is None:
+            raise
+        raise ResourceError(
+            "--deterministic",
+            f"torch has no form of {operation[1]} for a GPU that gives the same bits each time",
+            "Leave it out (bits then differ a little from time to time), change the options that need the operation, "
+            "or use --device cpu.",
+        ) from error
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Set the global generators of torch (dropout, ...), NumPy and Python for one step, from the clock alone.
+
+    The last two are for third-party code. They are in checkpoints, which would else differ from run to run.
+    """
+    generator = keyed_generator(seed, "step", step, rank)
+    torch.manual_seed(int(generator.integers(2**63 - 1)))
+    np.random.seed(int(generator.integers(2**32)))
+    random.seed(int(generator.integers(2**63 - 1)))
+
+
+def generator_states(device: torch.device) -> dict[str, Tensor]:
+    """States of the global generators of torch, NumPy and Python, and of CUDA on such a device, for third-party code.
+
+    Args:
+        device: of the run; on a CPU, CUDA is not asked, which would take memory of the GPU.
+    """
+    states = {"torch": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    states["numpy_keys"] = torch.from_numpy(np.asarray(keys).astype(np.int64))
+    states["numpy_rest"] = torch.tensor([position, has_gauss, cached], dtype=torch.float64)
+    version, internal, gauss = random.getstate()
+    states["python"] = torch.tensor([version, *internal], dtype=torch.int64)
+    states["python_gauss"] = torch.tensor([float("nan") if gauss is None else gauss], dtype=torch.float64)
+    return states
+
+
+def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
+    """Put back what ``generator_states`` gave, perhaps on another device."""
+    torch.set_rng_state(states["torch"])
+    if "cuda" in states and device.type == "cuda":
+        torch.cuda.set_rng_state(states["cuda"], device)
+    position, has_gauss, cached = states["numpy_rest"].tolist()
+    keys = states["numpy_keys"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
+    version, *internal = states["python"].tolist()
+    gauss = float(states["python_gauss"][0])
+    random.setstate((version, tuple(internal), None if gauss != gauss else gauss))

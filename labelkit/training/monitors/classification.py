@@ -1,0 +1,81 @@
+"""How well a classifier names images that it is not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from labelkit.formatting import percent
+from labelkit.metrics.classification import top_k_accuracy
+from labelkit.models.inference import InferenceNetwork
+from labelkit.training.inputs import HeldOut
+from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+
+
+class ClassificationMonitor(Monitor):
+    """Accuracy over held-out images; remembers the best epoch, which papers report.
+
+    Args:
+        held_out: images to name; ``None``: nothing is measured.
+        class_order: class of the data set that each column of the classifier stands for; columns beyond have none.
+    """
+
+    def __init__(self, held_out: HeldOut | None, class_order: Sequence[int]) -> None:
+        self._held_out = held_out
+        self._column = {label: column for column, label in enumerate(class_order)}
+        self._best = 0.0
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Name every held-out image with a known class; one of a class without column counts as wrong."""
+        if self._held_out is None:
+            return {}
+        bank, labels = self._held_out.bank, self._held_out.labels
+        rows = bank.rows[labels[bank.rows] >= 0]
+        if not len(rows):
+            return {}
+        columns = np.array([self._column.get(int(label), -1) for label in labels[rows]], dtype=np.int64)
+
+        def judge(network: InferenceNetwork) -> dict[str, float]:
+            named = state.embed(lambda images: network.classify(network.embed(images)), rows, FullPass(bank=bank))
+            scores = named.numpy()
+            possible = (columns >= 0) & (columns < scores.shape[1])
+            share = float(possible.mean())
+            found = {"accuracy": 0.0}
+            if possible.any():
+                found["accuracy"] = share * top_k_accuracy(scores[possible], columns[possible])
+                if scores.shape[1] > 5:
+                    found["top5_accuracy"] = share * top_k_accuracy(scores[possible], columns[possible], 5)
+            return found
+
+        headline = method.headline()
+        metrics = judge(headline)
+        for name, network in method.judged().items():
+            metrics[f"{name}_accuracy"] = metrics["accuracy"] if network is headline else judge(network)["accuracy"]
+        self._best = max(self._best, metrics["accuracy"])
+        metrics["best_accuracy"] = self._best
+        return metrics
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """The accuracy."""
+        return [f"accuracy {percent(metrics['accuracy'])}"] if "accuracy" in metrics else []
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """Share of held-out images that are named rightly; the best epoch is chosen by these very images."""
+        if "accuracy" not in metrics:
+            return None
+        names = ("accuracy", "best_accuracy", "top5_accuracy")
+        return ScoreTable(
+            "held-out images, accuracy in %: last epoch, best of all epochs, and among the five likeliest",
+            ("top 1", "best", "top 5"),
+            tuple(percent(metrics[name]) if name in metrics else None for name in names),
+        )
+
+    def extra_state(self) -> dict[str, Any]:
+        """The best accuracy so far."""
+        return {"best_accuracy": self._best}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._best = float(state["best_accuracy"])

@@ -1,0 +1,245 @@
+"""What is measured after an epoch with knowledge that a method must not have, and guards against collapse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import DivergenceError
+from labelkit.formatting import percent
+from labelkit.metrics.clustering import cluster_accuracy
+from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+
+# A network from scratch tells nothing apart in its first steps, and a small data set has few steps in an epoch.
+MIN_COLLAPSED_STEPS: Final = 200
+
+#: Views of teacher and student in an epoch of the run.
+PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
+
+
+class _CategoryMonitor(Monitor):
+    """How accuracy over old and new classes is told."""
+
+    #: Where the groups are from, behind the title of the table.
+    groups_from = ""
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Accuracies that are known, and the clusters in use."""
+        names = [name for name in ("all", "old", "new") if not math.isnan(metrics.get(f"{name}_accuracy", math.nan))]
+        parts = [f"{name} {percent(metrics[f'{name}_accuracy'])}" for name in names]
+        return [*parts, f"clusters {int(metrics['used_clusters'])}"] if "used_clusters" in metrics else parts
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """The same for the unlabeled training images whose truth is known."""
+        if "all_accuracy" not in metrics:
+            return None
+        accuracies = [percent(metrics[f"{name}_accuracy"]) for name in ("all", "old", "new")]
+        return ScoreTable(
+            f"unlabeled training images, accuracy v2 in %{self.groups_from}",
+            ("All", "Old", "New", "clusters"),
+            (*accuracies, int(metrics["used_clusters"])),
+        )
+
+
+class ClusteringMonitor(_CategoryMonitor):
+    """Accuracy All/Old/New of semi-supervised k-means on the embeddings, for methods without a classifier (GCD).
+
+    The groups are those of ``cluster ss-kmeans`` on a store of the same images, with the same seed and its defaults;
+    without labels, those of ``cluster k-means``.
+
+    Args:
+        rows: (m,) int64, rows of the data set that can be read.
+        labels: (n,) int64 training labels, -1 = unlabeled.
+        truth: (n,) int64 class of each row of the data set, -1 = unknown.
+        old_classes: (k,) bool per class of the data set.
+        num_clusters: groups to form, one for each class.
+        seed: of the clustering.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        truth: NDArray[np.int64],
+        old_classes: NDArray[np.bool_],
+        *,
+        num_clusters: int,
+        seed: int,
+    ) -> None:
+        self._rows = rows
+        self._labels = labels[rows]
+        self._truth = truth[rows]
+        self._old_classes = old_classes
+        self._num_clusters = num_clusters
+        self._seed = seed
+        algorithm = "ss-kmeans" if (self._labels >= 0).any() else "k-means"
+        seeded = f" --seed {seed}" if seed else ""
+        self.groups_from = f", groups as by `labelkit cluster {algorithm} --num-clusters {num_clusters}{seeded}`"
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Cluster all images on the main process, score the unlabeled ones whose truth is known."""
+        features = torch.nn.functional.normalize(
+            state.embed(method.network.embed, self._rows, FullPass(by_network=True)), dim=1
+        ).numpy()
+        labeled = self._labels >= 0
+        found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
+        if state.is_main:  # all at once would share out the processor among as many equal runs
+            found = torch.from_numpy(self._cluster(features, labeled).astype(np.int64))
+        cluster_ids = state.combine(found, "sum").numpy()
+        metrics = {
+            "used_clusters": float(len(np.unique(cluster_ids))),
+            "feature_concentration": float(np.linalg.norm(features.mean(axis=0))),
+        }
+        return metrics | accuracy_metrics(self._truth[~labeled], cluster_ids, self._old_classes)
+
+    def _cluster(self, features: NDArray[np.float32], labeled: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Groups of the rows without a label."""
+        generator = keyed_generator(self._seed, "cluster")
+        if not labeled.any():
+            return kmeans(features, self._num_clusters, generator=generator).cluster_ids
+        return semi_supervised_kmeans(
+            features[~labeled],
+            features[labeled],
+            self._labels[labeled],
+            self._num_clusters,
+            generator=generator,
+            exchange=True,
+        ).unlabeled_ids
+
+
+def accuracy_metrics(
+    truth: NDArray[np.int64], cluster_ids: NDArray[np.int64], old_classes: NDArray[np.bool_]
+) -> dict[str, float]:
+    """Accuracy v2 and kinds of error over the rows whose truth is known; empty if there are none."""
+    known = truth >= 0
+    if not known.any():
+        return {}
+    score = cluster_accuracy(truth[known], cluster_ids[known], old_classes)
+    return {
+        "all_accuracy": score.all_accuracy,
+        "old_accuracy": score.old_accuracy,
+        "new_accuracy": score.new_accuracy,
+        "true_old": score.true_old,
+        "false_old": score.false_old,
+        "true_new": score.true_new,
+        "false_new": score.false_new,
+    }
+
+
+class DiscoveryMonitor(_CategoryMonitor):
+    """Accuracy All/Old/New on the unlabeled training images, and signs of collapse.
+
+    Args:
+        rows: (m,) int64, unlabeled rows of the data set that can be read.
+        truth: (n,) int64 class of each row of the data set, -1 = unknown.
+        old_classes: (k,) bool per class of the data set.
+        num_old_outputs: the first columns of the classifier, which stand for old classes.
+        patience: evaluations in a row with a single cluster before the run is stopped, over at least
+            ``MIN_COLLAPSED_STEPS`` steps.
+        views: if given, teacher and student are also judged on their own views (FlipClass, Fig. 1, 9 and 11).
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        truth: NDArray[np.int64],
+        old_classes: NDArray[np.bool_],
+        num_old_outputs: int,
+        patience: int,
+        views: PairOfViews | None = None,
+    ) -> None:
+        self._rows = rows
+        self._truth = truth[rows]
+        self._old_classes = old_classes
+        self._num_old_outputs = num_old_outputs
+        self._views = views
+        self._patience = patience
+        self._collapsed_for = 0
+        self._collapsed_since = 0
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Classify the unlabeled images and compare with the truth where it is known.
+
+        Raises:
+            DivergenceError: features or predictions have collapsed for good.
+        """
+        pseudo_labels, unit = self._look(method, state, FullPass(by_network=True))
+        shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))
+        seen = shares[shares > 0]
+        metrics = {
+            "used_clusters": float(len(seen)),
+            "predicted_old_share": float((pseudo_labels < self._num_old_outputs).mean()),
+            "assignment_entropy": float(-(seen * np.log(seen)).sum() / math.log(max(2, method.network.num_outputs))),
+            # length of the mean unit feature: 1 when all images look alike to the network
+            "feature_concentration": float(unit.mean(dim=0).norm()),
+        }
+        metrics |= accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
+        self._guard(metrics, state)
+        return metrics if self._views is None else metrics | self._gap(method, state, self._views(state.epoch))
+
+    def _look(self, method: Method[Any], state: TrainState, how: FullPass) -> tuple[NDArray[np.int64], torch.Tensor]:
+        """Class of each row, (m,) int64, and its features of length 1, (m, d)."""
+
+        def network(images: torch.Tensor) -> torch.Tensor:
+            features = method.network.embed(images)
+            logits = method.network.classify(features)
+            unit = torch.nn.functional.normalize(features.float(), dim=-1)
+            return torch.cat([logits.float(), unit], dim=1)
+
+        table = state.embed(network, self._rows, how)
+        num_outputs = method.network.num_outputs
+        return table[:, :num_outputs].argmax(dim=1).numpy(), table[:, num_outputs:]
+
+    def _gap(self, method: Method[Any], state: TrainState, views: tuple[ViewSpec, ViewSpec]) -> dict[str, float]:
+        """Accuracies of the teacher's and the student's view, and how far apart their features are, in [0, 2].
+
+        Each view is matched with the classes on its own. Nothing is aligned here, as in every evaluation.
+        """
+        metrics: dict[str, float] = {}
+        seen = []
+        for draw, (name, view) in enumerate(zip(("teacher", "student"), views, strict=True)):
+            pseudo_labels, unit = self._look(method, state, FullPass(view=view, draw=draw, by_network=True))
+            found = accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
+            metrics |= {f"{name}_{key}": value for key, value in found.items() if key.endswith("_accuracy")}
+            seen.append((pseudo_labels, unit))
+        (teacher_labels, teacher), (student_labels, student) = seen
+        distances = (teacher - student).norm(dim=1).numpy().astype(np.float64)
+        metrics["view_agreement"] = float((teacher_labels == student_labels).mean())
+        metrics["view_distance"] = float(distances.mean())
+        known = self._truth >= 0
+        old = known & self._old_classes[self._truth]
+        for name, group in (("old", old), ("new", known & ~old)):
+            if group.any():
+                metrics[f"view_distance_{name}"] = float(distances[group].mean())
+        return metrics
+
+    def _guard(self, metrics: Mapping[str, float], state: TrainState) -> None:
+        collapsed = metrics["used_clusters"] == 1 or metrics["feature_concentration"] > 1 - 1e-6
+        if self._collapsed_for == 0:
+            self._collapsed_since = state.step
+        self._collapsed_for = self._collapsed_for + 1 if collapsed else 0
+        lasting = state.step - self._collapsed_since >= MIN_COLLAPSED_STEPS
+        if self._collapsed_for >= self._patience and lasting:
+            raise DivergenceError(
+                f"epoch {state.epoch}",
+                f"training collapsed: {int(metrics['used_clusters'])} cluster in use and feature concentration "
+                f"{metrics['feature_concentration']:.6f} in {self._collapsed_for} evaluations in a row",
+                "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight; the last checkpoint is kept.",
+            )
+
+    def extra_state(self) -> dict[str, Any]:
+        """How long the collapse has lasted."""
+        return {"collapsed_for": self._collapsed_for, "collapsed_since": self._collapsed_since}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._collapsed_for = int(state.get("collapsed_for", 0))
+        self._collapsed_since = int(state.get("collapsed_since", 0))

@@ -1,0 +1,184 @@
+"""How good features are for classes that training never saw: kNN, linear probe, and the method's own groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+from labelkit.formatting import percent
+from labelkit.metrics.classification import top_k_accuracy
+from labelkit.metrics.clustering import (
+    adjusted_mutual_information,
+    adjusted_rand_index,
+    majority_accuracy,
+    normalized_mutual_information,
+)
+from labelkit.training.inputs import HeldOut, MonitorInputs
+from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+
+MAX_TABLE = 50_000_000
+
+
+class ProbeOptions(Protocol):
+    """Options of a method that say how its features are judged."""
+
+    @property
+    def knn_neighbors(self) -> int:
+        """Neighbors that vote."""
+
+    @property
+    def knn_temperature(self) -> float:
+        """Temperature of a vote."""
+
+    @property
+    def linear_monitor(self) -> bool:
+        """Whether a linear probe is trained as well."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the probe."""
+
+
+class RepresentationMonitor(Monitor):
+    """Scores against the truth, which is used here and nowhere else.
+
+    Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the
+    training images whose class is known.
+
+    Args:
+        rows: (m,) int64, rows of the training set that can be read.
+        truth: (n,) int64 class of each row of the training set, -1 = unknown.
+        held_out: images to judge the features by; ``None``: only the groups are scored.
+        num_classes: classes of the data set.
+        k, temperature: of the kNN vote.
+        linear: train a linear probe as well.
+        seed: of the probe.
+    """
+
+    def __init__(
+        self,
+        rows: NDArray[np.int64],
+        truth: NDArray[np.int64],
+        held_out: HeldOut | None,
+        *,
+        num_classes: int,
+        k: int = 10,
+        temperature: float = 0.1,
+        linear: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self._truth = truth
+        self._known = rows[truth[rows] >= 0]
+        self._held_out = held_out
+        self._num_classes = num_classes
+        self._k, self._temperature = k, temperature
+        self._linear, self._seed = linear, seed
+
+    @classmethod
+    def of(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
+        """Make the monitor that the options of a method ask for.
+
+        Args:
+            inputs: rows, truth and held-out images.
+            config: options of the method.
+            num_classes: classes of the data set.
+        """
+        return cls(
+            inputs.rows,
+            inputs.truth,
+            inputs.held_out,
+            num_classes=num_classes,
+            k=config.knn_neighbors,
+            temperature=config.knn_temperature,
+            linear=config.linear_monitor,
+            seed=config.seed,
+        )
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Score groups and features; empty where no class is known."""
+        metrics = group_scores(method, self._known, self._truth[self._known])
+        if self._held_out is None or not len(self._known):
+            return metrics
+        bank = self._held_out.bank
+        queries = bank.rows[self._held_out.labels[bank.rows] >= 0]
+        if not len(queries):
+            return metrics
+        gallery = state.embed(method.headline().embed, self._known, FullPass(by_network=True)).numpy()
+        asked = state.embed(method.headline().embed, queries, FullPass(bank=bank)).numpy()
+        if not state.is_main:
+            return metrics
+        known, wanted = self._truth[self._known], self._held_out.labels[queries]
+        num_classes = self._num_classes
+        votes = knn_votes(asked, gallery, known, num_classes=num_classes, k=self._k, temperature=self._temperature)
+        metrics["knn_accuracy"] = top_k_accuracy(votes, wanted)
+        if self._linear:
+            logits = linear_probe(gallery, known, asked, num_classes=num_classes, seed=self._seed)
+            metrics["linear_accuracy"] = top_k_accuracy(logits, wanted)
+        return metrics
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Accuracies on held-out images, and NMI of the groups."""
+        accuracies = [
+            f"{text} {percent(metrics[f'{name}_accuracy'])}"
+            for name, text in (("knn", "kNN"), ("linear", "linear"))
+            if f"{name}_accuracy" in metrics
+        ]
+        return accuracies + describe_groups(metrics)
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """The same."""
+        return representation_table(metrics)
+
+
+def describe_groups(metrics: Mapping[str, float]) -> list[str]:
+    """Return NMI, if groups were scored."""
+    return [f"NMI {metrics['nmi']:.3f}"] if "nmi" in metrics else []
+
+
+def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
+    """Features judged by held-out images, groups by the truth of training images; mean over the groupings."""
+    if "knn_accuracy" not in metrics and "nmi" not in metrics:
+        return None
+    groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
+    if "knn_accuracy" not in metrics:
+        title = "groups of the images trained on, against the truth; no image is held out, so features are not judged"
+        return ScoreTable(title, ("NMI", "ARI", "purity"), tuple(groups))
+    accuracies = [percent(metrics[name]) if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
+    return ScoreTable(
+        "held-out images: kNN and linear accuracy in %; groups of training images against the truth: NMI, ARI, purity",
+        ("kNN", "linear", "NMI", "ARI", "purity"),
+        (*accuracies, *groups),
+    )
+
+
+def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, float]:
+    """Score the groups that a method made against the truth: each, and the means over all of them.
+
+    Args:
+        method: its ``groupings``.
+        rows: (m,) int64, rows whose class is known.
+        truth: (m,) int64, those classes.
+    """
+    scores: dict[str, float] = {}
+    parts: dict[str, list[float]] = {"nmi": [], "ami": [], "ari": [], "majority_accuracy": []}
+    for name, table in method.groupings().items():
+        groups = table.cpu().numpy()[rows].astype(np.int64)
+        classes = truth[groups >= 0]
+        groups = groups[groups >= 0]
+        # a table of all groups and classes would not fit into memory
+        if not len(groups) or (int(groups.max()) + 1) * (int(classes.max()) + 1) > MAX_TABLE:
+            continue
+        found = (
+            normalized_mutual_information(classes, groups),
+            adjusted_mutual_information(classes, groups),
+            adjusted_rand_index(classes, groups),
+            majority_accuracy(classes, groups),
+        )
+        for part, value in zip(parts, found, strict=True):
+            parts[part].append(value)
+            scores[f"{name}/{part}"] = value
+    return {part: float(np.mean(values)) for part, values in parts.items() if values} | scores

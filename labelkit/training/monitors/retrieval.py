@@ -1,0 +1,125 @@
+"""How well images of classes that training never saw find each other, after an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit.formatting import percent
+from labelkit.metrics.retrieval import map_at_r, recall_at_k
+from labelkit.training.inputs import HeldOut
+from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
+from labelkit.training.monitors.representation import describe_groups, group_scores, representation_table
+
+COLLAPSED = 0.02
+_POINT = 0.01
+
+
+class RetrievalMonitor(Monitor):
+    """Recall@K and MAP@R of held-out images, each against all others; the truth is used here and nowhere else.
+
+    Args:
+        rows: (m,) int64, rows of the training set that can be read.
+        truth: (n,) int64 class of each row of the training set, -1 = unknown; scores the method's groups, if any.
+        held_out: images to search among; ``None``: only groups are scored.
+        ks: K of Recall@K; those that are not fewer than the images are left out.
+    """
+
+    compares_with_start: ClassVar[bool] = True
+
+    def __init__(
+        self, rows: NDArray[np.int64], truth: NDArray[np.int64], held_out: HeldOut | None, ks: Sequence[int]
+    ) -> None:
+        self._known = rows[truth[rows] >= 0]
+        self._truth = truth
+        self._held_out = held_out
+        self._ks = tuple(ks)
+        self._alike_for = 0  # evaluations in a row
+
+    def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Score groups and embeddings; nothing where no class is known, or none has two images."""
+        metrics = group_scores(method, self._known, self._truth[self._known])
+        found, embeddings = self._search(method.network.embed, state)
+        metrics |= found
+        if embeddings is None:
+            return metrics
+        metrics["similarity_sd"] = similarity_spread(embeddings)
+        # not at the first look: a network from scratch begins like that
+        self._alike_for = self._alike_for + 1 if metrics["similarity_sd"] < COLLAPSED else 0
+        if self._alike_for == 2:
+            state.warn(
+                f"warning: all embeddings are alike (similarities differ by {metrics['similarity_sd']:.3f} only): "
+                "the network collapses; lower --lr or the weights of added losses"
+            )
+        return metrics
+
+    def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
+        """Score the pooled features of the backbone, without the embedding, which starts from random numbers."""
+        return self._search(getattr(method.network, "features", method.network.embed), state)[0]
+
+    def _search(
+        self, embed: Callable[[Tensor], Tensor], state: TrainState
+    ) -> tuple[dict[str, float], NDArray[np.float32] | None]:
+        """Search the held-out images for each other; nothing where no class is known, or none has two images."""
+        if self._held_out is None:
+            return {}, None
+        bank, labels = self._held_out.bank, self._held_out.labels
+        rows = bank.rows[labels[bank.rows] >= 0]
+        if not len(rows) or np.bincount(labels[rows]).max() < 2:
+            return {}, None
+        embeddings = state.embed(embed, rows, FullPass(bank=bank)).numpy()
+        if not state.is_main:
+            return {}, None
+        classes = labels[rows]
+        recall = recall_at_k(embeddings, classes, [k for k in self._ks if k < len(rows)])
+        found = {f"recall_at_{k}": value for k, value in recall.items()}
+        return found | {"map_at_r": map_at_r(embeddings, classes)}, embeddings
+
+    def describe(self, metrics: Mapping[str, float]) -> list[str]:
+        """Recall@1, and NMI of the groups."""
+        recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
+        return recall + describe_groups(metrics)
+
+    def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+        """Warn where search got worse by more than a point."""
+        names = {"recall_at_1": "R@1", "map_at_r": "MAP@R"}
+        worse = [name for name in names if name in after and after[name] < before.get(name, 0) - _POINT]
+        if not worse:
+            return None
+        told = ", ".join(f"{names[name]} {percent(before[name])} before, {percent(after[name])} now" for name in worse)
+        return (
+            f"training made the search of held-out images worse ({told}): use the network as it was, or train with "
+            "a lower --lr, larger images (--image-size), or its last stages alone (--freeze-stages)"
+        )
+
+    def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
+        """Each held-out image a query among all others; without any, the groups."""
+        if "map_at_r" not in metrics:
+            return representation_table(metrics)
+        recall = [name for name in metrics if name.startswith("recall_at_")]
+        return ScoreTable(
+            "held-out images, in %: a match among the K nearest (R@K), mean average precision at R (MAP@R)",
+            (*(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R"),
+            (*(percent(metrics[name]) for name in recall), percent(metrics["map_at_r"])),
+        )
+
+    def extra_state(self) -> dict[str, Any]:
+        """How long embeddings have been alike."""
+        return {"alike_for": self._alike_for}
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``extra_state`` gave."""
+        self._alike_for = int(state.get("alike_for", 0))
+
+
+def similarity_spread(embeddings: NDArray[np.float32]) -> float:
+    """Return the standard deviation of the cosines of different rows; of at most 1,000 rows, evenly chosen."""
+    step = -(-len(embeddings) // 1000)
+    unit = embeddings[::step].astype(np.float64)
+    unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
+    cosines = (unit @ unit.T)[~np.eye(len(unit), dtype=bool)]
+    return float(cosines.std()) if len(cosines) else 0.0

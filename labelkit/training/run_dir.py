@@ -1,0 +1,394 @@
+"""The run folder: what a training run leaves behind, and who may write to it.
+
+runs/flipclass-digits/config.yaml       resolved options; `--config` reads it back
+environment.json  versions, devices, threads
+split.json        which labels could be used, by sample id
+skipped.json      images that could not be read
+metrics.jsonl     one line per logged step and per epoch
+summary.json      written when the run is complete
+kept.json         where the output of the frozen part lies, if it is reused; beside the run, as others share it
+checkpoints/      see checkpoint.py
+.lock             held by the one run that writes here
+
+What a run writes while it trains: lines of ``metrics.jsonl``, and TensorBoard events if they are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from labelkit.errors import (
+    BusyError,
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointMismatch,
+    ConfigError,
+    output_exists,
+    resource_error,
+)
+from labelkit.files import check_keys, open_regular, read_bytes, read_object
+from labelkit.store.commit import commit_bytes, commit_json
+from labelkit.store.locks import try_lock
+
+CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
+KEPT = "kept.json"
+_COMMAND = "# labelkit train "
+_OWN = re.compile(
+    r"(config\.yaml|(environment|split|skipped|summary|kept)\.json|metrics\.jsonl|\.lock|discovered\.csv|neighbors\.h5)"
+    r"|\.tmp-[^/]+|tensorboard(/events\.out\.tfevents\.[^/]+)?|checkpoints(/(last|best)\.json|/\.tmp-[^/]+)?"
+    r"|checkpoints/(step-\d+|\.(tmp|trash)-[^/]+)(/((model|training|rank-\d+)\.safetensors|state\.json|\.tmp-[^/]+))?"
+)
+_LOCK_SECONDS = 0.2
+_MOST_CONFIG_BYTES = 1 << 20
+_MOST_SAMPLES = 1 << 32
+
+
+class RunDir:
+    """One run folder, locked by this process while it is open.
+
+    Args:
+        path: the folder.
+        writes: this process writes files (the main one of several).
+    """
+
+    def __init__(self, path: Path, *, writes: bool = True) -> None:
+        self.path = path
+        self.writes = writes
+        self._lock: IO[bytes] | None = None
+        self._metrics: IO[bytes] | None = None
+        self._begun = False
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def open(self, *, resume: bool, overwrite: bool) -> None:
+        """Make the folder or take it over, and lock it; nothing in it changes before ``begin``.
+
+        Raises:
+            OutputExistsError: the folder is there and neither flag is given.
+            ConfigError: ``--resume`` finds no run.
+            BusyError: another process is writing here.
+            ResourceError: the folder cannot be made.
+        """
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise ConfigError(str(self.path), "is a file where a run folder is to be made", "Choose another --out.")
+            entries = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
+            # a process that died early leaves its lock and perhaps a temporary file
+            present = any(name != LOCK and not name.startswith(".tmp-") for name in entries)
+            if resume and not present:
+                raise ConfigError(str(self.path), "there is no run to resume here", "Leave out --resume to start one.")
+            if present and not (resume or overwrite):
+                raise output_exists(self.path, instead="--resume to go on with that run")
+            if present and not _is_run(self.path):
+                raise ConfigError(str(self.path), "is not a run folder, so it is left alone", "Choose another --out.")
+            if present and overwrite and (foreign := _foreign(self.path)):
+                more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+                problem = f"holds what no training wrote: {', '.join(foreign[:3])}{more}"
+                raise ConfigError(str(self.path), problem, "Move it away, or choose another --out.")
+            if self.writes:
+                self.path.mkdir(parents=True, exist_ok=True)
+                self._take_lock()
+        except OSError as error:
+            raise resource_error(error, str(self.path)) from error
+
+    def begin(self, method: str, options: Mapping[str, Any]) -> None:
+        """Start a new run: remove what an overwritten one left, write the options."""
+        if self.writes:
+            try:
+                self._clear()
+            except OSError as error:
+                raise resource_error(error, str(self.path)) from error
+            self._begun = True
+            self.extend(method, options)
+
+    def extend(self, method: str, options: Mapping[str, Any]) -> None:
+        """Write the options of a run that goes on with some that may differ, such as more epochs."""
+        if self.writes:
+            text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
+            self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
+
+    def discard_unless_trained(self) -> None:
+        """Remove what this process wrote, and the folder if nothing else is in it; once trained, all stays."""
+        if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
+            return
+        if self._begun:
+            self._clear()
+        if {entry.name for entry in self.path.iterdir()} == {LOCK}:
+            (self.path / LOCK).unlink()
+            self.path.rmdir()
+
+    def close(self) -> None:
+        """Release the lock; files stay."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        self._lock = (self.path / LOCK).open("ab")
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while not try_lock(self._lock.fileno()):
+            # `labelkit status` holds it for a moment to see whether it is free
+            if time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            self._lock.close()
+            self._lock = None
+            problem = "another process is training into this folder"
+            raise BusyError(str(self.path), problem, "Wait for it, or choose another --out.")
+
+    def _clear(self) -> None:
+        """Remove all files of a run, the options last: they make the rest a run, should this process die here."""
+        options = self.path / CONFIG
+        for folder, folders, files in os.walk(self.path, topdown=False):
+            for name in [*folders, *files]:
+                path = Path(folder, name)
+                if path in (options, self.path / LOCK) or not _is_own(path, self.path):
+                    continue
+                if path.is_dir():
+                    path.rmdir()
+                else:
+                    path.unlink()
+        options.unlink(missing_ok=True)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Commit a small text file."""
+        if self.writes:
+            commit_bytes(self.path / name, text.encode())
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Commit a small JSON file."""
+        if self.writes:
+            commit_json(self.path / name, value)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append a line to ``metrics.jsonl``."""
+        if not self.writes:
+            return
+        try:
+            if self._metrics is None:
+                self._metrics = (self.path / METRICS).open("ab")
+            self._metrics.write(json.dumps(_plain(record), separators=(",", ":")).encode() + b"\n")
+            self._metrics.flush()
+        except OSError as error:
+            raise resource_error(error, str(self.path / METRICS)) from error
+
+    def metrics_length(self) -> int:
+        """Bytes of ``metrics.jsonl`` so far, synced to disk."""
+        if self._metrics is not None:
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())
+        path = self.path / METRICS
+        return path.stat().st_size if path.exists() else 0
+
+    def cut_metrics(self, length: int) -> None:
+        """Drop lines written after the checkpoint that a run goes on from."""
+        path = self.path / METRICS
+        if self.writes and path.exists() and path.stat().st_size > length:
+            with path.open("rb+") as file:
+                file.truncate(length)
+
+
+def _is_own(path: Path, run: Path) -> bool:
+    return not path.is_symlink() and _OWN.fullmatch(path.relative_to(run).as_posix()) is not None
+
+
+def _foreign(run: Path) -> list[str]:
+    """Return what is in a run folder and no training writes, sorted; a link is such a thing."""
+    found = [Path(folder, name) for folder, folders, files in os.walk(run) for name in (*folders, *files)]
+    return sorted(path.relative_to(run).as_posix() for path in found if not _is_own(path, run))
+
+
+def is_file_of_run(path: Path) -> bool:
+    """Whether a file is one that training wrote, so that nothing else may replace it."""
+    return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
+
+
+def _is_run(folder: Path) -> bool:
+    # many a folder has a config.yaml
+    try:
+        with open_regular(folder / CONFIG) as file:
+            return file.readline().startswith(_COMMAND.encode())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Round to what JSON can hold: NaN and infinities become null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    return value
+
+
+def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
+    """Return (method, options) of a run folder.
+
+    Raises:
+        CheckpointError: it is not a run folder.
+    """
+    path = run / CONFIG
+    if not path.is_file():
+        raise CheckpointError(
+            str(run), f"is no run folder: it has no {CONFIG}", "Give the --out of a `labelkit train`."
+        )
+    try:
+        text = read_bytes(path, _MOST_CONFIG_BYTES).decode()
+        # the first line is the command: "# labelkit train METHOD --config config.yaml"
+        method = text.partition("\n")[0].split()[3]
+        return method, dict(yaml.safe_load(text))
+    except (OSError, yaml.YAMLError, IndexError, ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(str(path), f"cannot be read: {error}", "Restore it.") from error
+
+
+_SPLIT_KEYS = {"dataset": str, "dataset_digest": str, "class_names": list, "split": dict, "info": dict}
+_SPLIT_LISTS = ("labeled", "old_classes")
+_INFO_KEYS = {"num_samples": int, "num_old_classes": int, "class_names": list, "class_order": list}
+
+
+def read_split(run: Path) -> dict[str, Any]:
+    """Return ``split.json`` of a run folder: what it was trained on, and which labels could be used.
+
+    Raises:
+        CheckpointDamaged: it is missing, or not what training writes.
+    """
+    path = run / SPLIT
+    try:
+        found = read_object(path, _SPLIT_KEYS)
+        check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
+        check_keys(found["info"], _INFO_KEYS)
+        if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MOST_SAMPLES:
+            raise ValueError("the counts of images differ")
+        if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
+            raise ValueError("old_classes are no classes")
+        labels = found.get("labels", found["split"]["labeled"])  # an earlier version kept no labels
+        if len(labels) != len(found["split"]["labeled"]) or not set(found.get("labels", ())) <= set(
+            range(len(found["class_names"]))
+        ):
+            raise ValueError("labels are not those of the labeled images")
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore it.") from error
+    return found
+
+
+def check_same_options(
+    run: Path,
+    method: str,
+    options: Mapping[str, Any],
+    *,
+    allowed: frozenset[str],
+    before: Mapping[str, object] | None = None,
+) -> str | None:
+    """Compare the options of a resumed run with those that started it.
+
+    Args:
+        run: its folder.
+        method: its name.
+        options: of now.
+        allowed: options that may differ.
+        before: of options that a run of an earlier version lacks, the value that means the same.
+
+    Returns:
+        what is to be said of a run that is made longer; ``None`` where it is not.
+
+    Raises:
+        CheckpointMismatch: naming every option that differs.
+    """
+    saved_method, written = read_run_config(run)
+    saved = {**(before or {}), **written}
+    if saved_method != method:
+        raise CheckpointMismatch(
+            str(run), f"is a run of {saved_method}, not of {method}", f"Use `labelkit train {saved_method} --resume`."
+        )
+    differing = []
+    for key in sorted(saved.keys() | options.keys()):
+        if key in allowed or saved.get(key) == options.get(key):
+            continue
+        if key == "epochs" and options.get(key, 0) > saved.get(key, 0):
+            continue
+        if key == "label_split" and "auto" in (saved.get(key), options.get(key)):
+            continue  # its meaning depends on version and data; the split that came of it is compared itself
+        differing.append(f"{key} is {options.get(key)!r}, was {saved.get(key)!r}")
+    if differing:
+        # the file of the run cannot say what was no option then
+        younger = [f"--{key.replace('_', '-')} {value}" for key, value in (before or {}).items() if key not in written]
+        raise CheckpointMismatch(
+            str(run / CONFIG),
+            "options differ from those of the run: " + "; ".join(differing),
+            f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run.",
+        )
+    if saved.get("epochs") == options.get("epochs"):
+        return None
+    return (
+        f"{run} goes on to {options['epochs']} epochs, begun with {saved['epochs']}: schedules are stretched from here "
+        f"on, so that it does not end like a run that was begun with {options['epochs']}"
+    )
+
+
+class RunLog:
+    """Writes numbers with the moment they belong to.
+
+    Args:
+        run: where to; ``None`` = nowhere.
+        is_main: this process writes what all processes know alike.
+        tensorboard: write events too.
+
+    Raises:
+        ConfigError: TensorBoard is not installed.
+    """
+
+    def __init__(self, run: RunDir | None, *, is_main: bool, tensorboard: bool) -> None:
+        self._run = run
+        self._is_main = is_main
+        self._events = _open_tensorboard(run) if tensorboard and run is not None and is_main else None
+
+    def epoch(self, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
+        """Write what an epoch came to."""
+        if self._run is not None:
+            self._run.log({"epoch": epoch, "step": step, **metrics})
+        self._add_events("epoch", step, metrics)
+
+    def step(self, epoch: int, step: int, lr: float, means: Mapping[str, float]) -> None:
+        """Write the losses of a step."""
+        if self._run is None or not self._is_main:
+            return
+        self._run.log({"epoch": epoch, "step": step, "kind": "step", "lr": lr, **means})
+        self._add_events("step", step, means)
+
+    def event(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """Write what a method says of an event."""
+        if self._run is not None and self._is_main:
+            self._run.log({"epoch": epoch, "step": step, "kind": kind, **values})
+        self._add_events(kind, step, values)
+
+    def close(self) -> None:
+        """Finish the events."""
+        if self._events is not None:
+            self._events.close()
+
+    def _add_events(self, kind: str, step: int, values: Mapping[str, float]) -> None:
+        if self._events is not None:
+            for name, value in values.items():
+                self._events.add_scalar(f"{kind}/{name}", value, step)
+
+
+def _open_tensorboard(run: RunDir) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("--tensorboard", "TensorBoard is not installed", "Run `pip install tensorboard`.") from error
+    return SummaryWriter(str(run.path / "tensorboard"))

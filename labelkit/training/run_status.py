@@ -1,0 +1,202 @@
+"""What a training run has come to, and whether its checkpoints are whole; nothing is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
+from labelkit.files import NotRegularError, open_regular, parse_json, read_json, read_object, sha256_file
+from labelkit.store.locks import is_locked
+from labelkit.training.checkpoint import STATE, file_faults, read_pointer, read_state
+from labelkit.training.run_dir import CONFIG, KEPT, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
+
+_TAIL_BYTES = 1 << 16
+_RESTORE = "Restore it from a copy."
+_KEPT_FOLDER = re.compile(r"\.\./kept-[0-9a-f]{12}")
+
+
+@dataclass
+class CheckpointStatus:
+    """One checkpoint.
+
+    Attributes:
+        folder: where it lies.
+        step, epoch: counters when it was written; ``None`` where its state cannot be read.
+        num_files: files that were compared.
+        num_bytes: of them.
+        state_sha256: of its ``state.json``; empty where that cannot be read.
+        metrics_bytes: length of ``metrics.jsonl`` when it was written.
+        faults: all that is wrong; without any, it verifies.
+    """
+
+    folder: Path
+    step: int | None = None
+    epoch: int | None = None
+    num_files: int = 0
+    num_bytes: int = 0
+    state_sha256: str = ""
+    metrics_bytes: int = 0
+    faults: list[CheckpointError] = field(default_factory=list)
+
+
+@dataclass
+class TrainingStatus:
+    """A run folder.
+
+    Attributes:
+        folder: the run.
+        method: name of the method; ``None`` where the options cannot be read.
+        options: as the run was started with.
+        is_running: whether a process trains into it now.
+        is_finished: whether it has the summary that is written at the end.
+        checkpoints: all, the oldest first.
+        last, best: names that ``last.json`` and ``best.json`` give, if they do.
+        last_record: the last whole line of ``metrics.jsonl``.
+        metrics_bytes: length of that file.
+        kept: folder of what is kept of the frozen part, if the run reuses that.
+        faults: what is wrong with anything but a checkpoint.
+    """
+
+    folder: Path
+    method: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    is_running: bool = False
+    is_finished: bool = False
+    checkpoints: list[CheckpointStatus] = field(default_factory=list)
+    last: str | None = None
+    best: str | None = None
+    last_record: dict[str, Any] | None = None
+    metrics_bytes: int = 0
+    kept: Path | None = None
+    faults: list[CheckpointError] = field(default_factory=list)
+
+
+def checkpoint_status(folder: Path) -> CheckpointStatus:
+    """Compare every file of a checkpoint with its digest."""
+    status = CheckpointStatus(folder)
+    try:
+        state = read_state(folder)
+        status.state_sha256 = sha256_file(folder / STATE)
+    except CheckpointError as error:
+        status.faults.append(error)
+        return status
+    status.faults += file_faults(folder, state)
+    status.step, status.epoch = _count(state.get("step")), _count(state.get("epoch"))
+    status.metrics_bytes = _count(state.get("metrics_bytes")) or 0
+    status.num_files = len(state["files"]) + 1
+    status.num_bytes = sum(_count(recorded["size"]) or 0 for recorded in state["files"].values())
+    return status
+
+
+def training_status(run: Path, report: Callable[[int], None] = lambda count: None) -> TrainingStatus:
+    """Look at a run folder; every checkpoint is verified.
+
+    Args:
+        run: the folder.
+        report: gets 1 for each checkpoint.
+
+    Raises:
+        CheckpointError: it is not a run folder.
+        ResourceError: the system does not let us read it.
+    """
+    status = TrainingStatus(run)
+    try:
+        status.method, status.options = read_run_config(run)
+    except CheckpointError as error:
+        if not (run / CONFIG).is_file():
+            raise
+        status.faults.append(error)
+    try:
+        status.is_running = is_locked(run / LOCK)
+        status.is_finished = (run / SUMMARY).is_file()
+        _check_json(run, status)
+        _read_metrics(run / METRICS, status)
+    except NotRegularError:
+        status.faults.append(CheckpointDamaged(str(run / METRICS), "is not a regular file", _RESTORE))
+    except OSError as error:
+        raise resource_error(error, str(run)) from error
+    look_at_checkpoints(run / "checkpoints", status, report)
+    longest = max((found.metrics_bytes for found in status.checkpoints if not found.faults), default=0)
+    if status.metrics_bytes < longest:
+        problem = f"{status.metrics_bytes} bytes, the last checkpoint was written after {longest}"
+        status.faults.append(CheckpointDamaged(str(run / METRICS), problem, _RESTORE))
+    return status
+
+
+def look_at_checkpoints(
+    folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None
+) -> None:
+    """Add all checkpoints of a folder, and what ``last.json`` and ``best.json`` say."""
+    for path in sorted(folder.glob("step-*")):
+        if path.is_dir():
+            found = checkpoint_status(path)
+            # a running training may have removed it meanwhile
+            if path.is_dir():
+                status.checkpoints.append(found)
+            report(1)
+    present = {checkpoint.folder.name: checkpoint for checkpoint in status.checkpoints}
+    for which in ("last", "best"):
+        place = folder / f"{which}.json"
+        pointer = read_pointer(folder, which)
+        if pointer is None:
+            if place.exists():
+                status.faults.append(CheckpointDamaged(str(place), "names no checkpoint", _RESTORE))
+            continue
+        name = pointer["checkpoint"]
+        setattr(status, which, name)
+        named = present.get(name)
+        if named is None and not any(folder.glob(f".trash-{name}-*")):
+            status.faults.append(CheckpointDamaged(str(place), f"names {name}, which is not there", _RESTORE))
+        elif named is not None and named.state_sha256 not in ("", pointer["state_sha256"]):
+            problem = f"{name} is not the checkpoint that it names: the digest of its state differs"
+            status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))
+
+
+def _check_json(run: Path, status: TrainingStatus) -> None:
+    if (run / SPLIT).exists():
+        try:
+            read_split(run)
+        except CheckpointDamaged as error:
+            status.faults.append(error)
+    if (run / SUMMARY).exists():
+        try:
+            read_json(run / SUMMARY)
+        except (OSError, ValueError):
+            status.faults.append(CheckpointDamaged(str(run / SUMMARY), "is not JSON", _RESTORE))
+    if (run / KEPT).exists():
+        try:
+            folder = read_object(run / KEPT, {"folder": str})["folder"]
+        except (OSError, ValueError):
+            folder = ""
+        if _KEPT_FOLDER.fullmatch(folder):
+            status.kept = run.resolve().parent / Path(folder).name
+        else:
+            status.faults.append(CheckpointDamaged(str(run / KEPT), "does not name a folder of kept views", _RESTORE))
+
+
+def _read_metrics(path: Path, status: TrainingStatus) -> None:
+    """Take the last whole line; what follows it was torn by a kill, which a resume drops."""
+    if not path.exists():
+        return
+    with open_regular(path) as file:
+        status.metrics_bytes = file.seek(0, 2)
+        file.seek(max(0, status.metrics_bytes - _TAIL_BYTES))
+        lines = file.read().split(b"\n")[:-1]
+    if not lines:
+        return
+    try:
+        record = parse_json(lines[-1])
+    except ValueError:
+        record = None
+    if isinstance(record, dict):
+        status.last_record = record
+    else:
+        status.faults.append(CheckpointDamaged(str(path), "the last line is not a JSON object", _RESTORE))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

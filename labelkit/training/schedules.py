@@ -1,0 +1,296 @@
+"""Values that change during training, as pure functions of the clock: nothing to save, nothing to drift.
+
+Departure: a warm-up of w steps begins at ``peak / (w + 1)`` and reaches the peak in the step after it; DINO's released
+code begins at 0, which leaves the network as it is, and reaches the peak in the last step of the warm-up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from labelkit.options.training import TrainConfig
+
+BETAS = (0.9, 0.999)
+"""Decays of Adam's moments unless others are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRate:
+    """Linear warm-up, then cosine, constant, or constant with drops.
+
+    Args:
+        peak: highest value, > 0.
+        epochs: length of the run.
+        shape: ``cosine``, ``constant`` or ``step``.
+        final_ratio: final over highest value (cosine), reached at ``epochs``.
+        warmup_epochs: epochs w of linear growth, < ``epochs``; the value at time t is ``peak * (t + 1) / (w + 1)``.
+        drop_epochs: epochs, increasing, at whose start the value is multiplied by ``drop_factor`` (step).
+        drop_factor: in (0, 1).
+        moves_each_step: inside an epoch the value follows the share of it that is over; else it stays.
+
+    The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
+    in epochs; t may be a fraction.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    peak: float
+    epochs: int
+    shape: str = "cosine"
+    final_ratio: float = 1e-3
+    warmup_epochs: int = 0
+    drop_epochs: tuple[int, ...] = ()
+    drop_factor: float = 0.1
+    moves_each_step: bool = False
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> LearningRate:
+        """Return the one that the options of a run ask for."""
+        return cls(
+            config.lr,
+            config.epochs,
+            config.lr_schedule,
+            config.lr_final_ratio,
+            config.lr_warmup_epochs,
+            config.lr_drop_epochs,
+            config.lr_drop_factor,
+            config.lr_update == "step",
+        )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.peak <= 0 or self.epochs < 1:
+            raise ValueError(f"peak must be > 0 and epochs >= 1, got {self.peak} and {self.epochs}")
+        if not 0 <= self.warmup_epochs < self.epochs:
+            raise ValueError(f"warmup_epochs must be in [0, {self.epochs}), got {self.warmup_epochs}")
+        if self.shape not in ("cosine", "constant", "step"):
+            raise ValueError(f"unknown shape {self.shape!r}")
+        if not 0 < self.drop_factor < 1 or list(self.drop_epochs) != sorted(set(self.drop_epochs)):
+            raise ValueError(
+                f"drop_factor {self.drop_factor} must be in (0, 1), drop_epochs {self.drop_epochs} increase"
+            )
+
+    def at(self, epoch: float) -> float:
+        """Value at a time in epochs; ``epoch`` may be a fraction."""
+        if epoch < self.warmup_epochs:
+            return self.peak * (epoch + 1) / (self.warmup_epochs + 1)
+        if self.shape == "constant":
+            return self.peak
+        if self.shape == "step":
+            return self.peak * self.drop_factor ** sum(drop <= epoch for drop in self.drop_epochs)
+        floor = self.peak * self.final_ratio
+        position = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
+        return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
+
+    def within(self, epoch: int, share: float) -> float:
+        """Value inside an epoch of which a share in [0, 1) is over."""
+        return self.at(epoch + share if self.moves_each_step else epoch)
+
+
+def sigmoid_ramp(step: float, length: float) -> float:
+    """Growth ``exp(-5 (1 - t/T)^2)`` to 1 at ``length``, from 0.0067 at 0; 1 throughout if the length is 0.
+
+    Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``.
+    """
+    if length <= 0:
+        return 1.0
+    return math.exp(-5 * (1 - min(step, length) / length) ** 2)
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingWeight:
+    """Weight of a loss that grows at the start.
+
+    Args:
+        full: value from ``steps`` on.
+        steps: length of the growth; 0: ``full`` throughout.
+        shape: ``sigmoid``: by `sigmoid_ramp` (Mean Teacher); ``linear``: from 0 (MixMatch).
+
+    Raises:
+        ValueError: an unknown shape.
+    """
+
+    full: float
+    steps: float
+    shape: str = "linear"
+
+    def __post_init__(self) -> None:
+        """Check the shape."""
+        if self.shape not in ("linear", "sigmoid"):
+            raise ValueError(f"unknown shape {self.shape!r}")
+
+    def __call__(self, step: int) -> float:
+        """Value at a step, from 0."""
+        if self.shape == "sigmoid":
+            return self.full * sigmoid_ramp(step, self.steps)
+        return self.full * (min(step / self.steps, 1.0) if self.steps else 1.0)
+
+
+def horizon_decay(steps: int, largest: float = 0.999) -> float:
+    """Largest useful decay of an average over a phase: ``min(largest, max(0, 1 - 10 / steps))``.
+
+    A mean over longer than a tenth of the phase would still be about where it started. Source: snowball,
+    specification 3.2 (ours).
+    """
+    return min(largest, max(0.0, 1 - 10 / steps))
+
+
+@dataclass(frozen=True, slots=True)
+class EMADecay:
+    """Decay of a teacher: a low one, a high one after ``ramp_steps``, and never more than a mean of all so far.
+
+    ``min(1 - 1 / (t + 1), a(t))`` for the updates t = 1, 2, ... of the run.
+
+    Args:
+        low, high: decays in [0, 1), low <= high.
+        ramp_steps: T.
+        ramp: ``step``: a is ``low`` for t < T; ``linear``: from ``low`` to ``high``.
+
+    Raises:
+        ValueError: decays out of order or range, or an unknown ramp.
+
+    Source: ``CuriousAI/mean-teacher``; the dissertation's 0.99 and 0.999.
+    """
+
+    low: float
+    high: float
+    ramp_steps: int
+    ramp: str = "step"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 <= self.low <= self.high < 1:
+            raise ValueError(f"decays must be in [0, 1) and ordered, got {self.low} and {self.high}")
+        if self.ramp not in ("step", "linear"):
+            raise ValueError(f"unknown ramp {self.ramp!r}")
+
+    def __call__(self, step: int) -> float:
+        """Decay at an update of the run, counted from 1."""
+        if self.ramp == "linear":
+            share = min(step / self.ramp_steps, 1.0) if self.ramp_steps else 1.0
+            limit = self.low + (self.high - self.low) * share
+        else:
+            limit = self.low if step < self.ramp_steps else self.high
+        return min(1 - 1 / (step + 1), limit)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLearningRate:
+    """Learning rate of one phase, by its step from 0.
+
+    Args:
+        peak: highest value, > 0.
+        steps: length of the phase, T.
+        shape: ``constant``; ``cosine``: ``0.5 peak (1 + cos(pi t / h T))``; ``fixmatch``: ``peak cos(7 pi t / 16 T)``;
+            ``ramps``: sigmoid growth at the start and ``exp(-12.5 x^2)`` at the end, x from 0 to 1 (Mean Teacher).
+        horizon: h >= 1, by how much longer than the phase the cosine is.
+        ramp_up, ramp_down: shares of the phase that the ramps take.
+
+    Raises:
+        ValueError: a value out of its range.
+    """
+
+    peak: float
+    steps: int
+    shape: str = "cosine"
+    horizon: float = 1.0
+    ramp_up: float = 0.0
+    ramp_down: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.peak <= 0 or self.steps < 1 or self.horizon < 1:
+            raise ValueError(
+                f"peak must be > 0, steps and horizon >= 1, got {self.peak}, {self.steps} and {self.horizon}"
+            )
+        if self.shape not in ("constant", "cosine", "fixmatch", "ramps"):
+            raise ValueError(f"unknown shape {self.shape!r}")
+        if min(self.ramp_up, self.ramp_down) < 0 or self.ramp_up + self.ramp_down > 1:
+            raise ValueError(f"ramps {self.ramp_up} and {self.ramp_down} must be shares of the phase, at most 1 in sum")
+
+    def __call__(self, step: int) -> float:
+        """Value at a step."""
+        share = step / self.steps
+        if self.shape == "constant":
+            return self.peak
+        if self.shape == "cosine":
+            return 0.5 * self.peak * (1 + math.cos(math.pi * min(share / self.horizon, 1.0)))
+        if self.shape == "fixmatch":
+            return self.peak * math.cos(7 * math.pi * share / 16)
+        return self.peak * sigmoid_ramp(share, self.ramp_up) * _falling(share, self.ramp_down)
+
+
+@dataclass(frozen=True, slots=True)
+class AdamMoments:
+    """Decays of Adam's moments in one phase, by its step from 0; they follow the ramps of the learning rate.
+
+    Args:
+        steps: length of the phase, T.
+        ramp_up, ramp_down: shares of the phase in which the rate grows and falls.
+        beta1_end: the first one at the end; before it is 0.9, and with x as of `PhaseLearningRate` it is
+            ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``.
+        beta2_start: the second one while the rate grows; then 0.999.
+
+    Raises:
+        ValueError: a value out of its range.
+
+    Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``, with 0.5 and 0.99.
+    """
+
+    steps: int
+    ramp_up: float = 0.0
+    ramp_down: float = 0.0
+    beta1_end: float = BETAS[0]
+    beta2_start: float = BETAS[1]
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.steps < 1 or not 0 <= self.beta1_end < 1 or not 0 <= self.beta2_start < 1:
+            raise ValueError(f"steps must be >= 1 and betas in [0, 1), got {self}")
+
+    def __call__(self, step: int) -> tuple[float, float]:
+        """Values at a step."""
+        fallen = _falling(step / self.steps, self.ramp_down)
+        second = self.beta2_start if step < self.ramp_up * self.steps else BETAS[1]
+        return self.beta1_end + (BETAS[0] - self.beta1_end) * fallen, second
+
+
+def _falling(share: float, length: float) -> float:
+    """``exp(-12.5 x^2)`` in the last ``length`` of a phase, x from 0 to 1; 1 before."""
+    return math.exp(-12.5 * (max(0.0, share - (1 - length)) / length) ** 2) if length else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CosineSchedule:
+    """From one value to another along half a cosine: ``f + 0.5 (s - f)(1 + cos(pi (t - w) / (T - w)))``.
+
+    Args:
+        start: s, at the end of the warm-up.
+        end: f, reached after the last step; may be larger than ``start``.
+        steps: T.
+        warmup_steps: w, steps of linear growth, < T; the value at step t is ``start (t + 1) / (w + 1)``.
+
+    Raises:
+        ValueError: a number of steps out of its range.
+
+    Source: DINO, for learning rate, weight decay and the decay of the teacher alike; the warm-up is ours, see above.
+    """
+
+    start: float
+    end: float
+    steps: int
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 <= self.warmup_steps < self.steps:
+            raise ValueError(f"warmup_steps must be in [0, {self.steps}), got {self.warmup_steps}")
+
+    def __call__(self, step: int) -> float:
+        """Value at a step, from 0."""
+        if step < self.warmup_steps:
+            return self.start * (step + 1) / (self.warmup_steps + 1)
+        share = min((step - self.warmup_steps) / (self.steps - self.warmup_steps), 1.0)
+        return self.end + 0.5 * (self.start - self.end) * (1 + math.cos(math.pi * share))

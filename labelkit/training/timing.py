@@ -1,0 +1,269 @@
+"""When things happen in a run: phases, epochs and updates, and what the optimizer gets in each of them.
+
+The trainer asks this while it trains, and `labelkit show schedule` without training: both get the same numbers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+from labelkit.errors import ConfigError
+from labelkit.options.training import RunConfig
+from labelkit.training.schedules import LearningRate
+
+
+class Moment(Protocol):
+    """Where a run is; the trainer's state is one, and so is a moment of a plan.
+
+    Attributes:
+        epoch: number of the running pass, from 0.
+        step: updates finished; what is asked for holds in the next one.
+        steps_per_epoch: updates of the running pass.
+        phase: number of the running phase, from 0.
+        step_in_phase: updates finished in it.
+        phase_steps: updates of all of it.
+    """
+
+    @property
+    def epoch(self) -> int: ...  # noqa: D102 - see above, like those that follow
+    @property
+    def step(self) -> int: ...  # noqa: D102
+    @property
+    def steps_per_epoch(self) -> int: ...  # noqa: D102
+    @property
+    def phase(self) -> int: ...  # noqa: D102
+    @property
+    def step_in_phase(self) -> int: ...  # noqa: D102
+    @property
+    def phase_steps(self) -> int: ...  # noqa: D102
+
+
+Scheduled = Callable[[Moment], float]
+"""A value that changes during training; not-a-number where it has no part."""
+
+
+class Changes(Protocol):
+    """How the optimizer changes in a phase: each a function of the step of the phase, from 0, or ``None``."""
+
+    @property
+    def lr(self) -> Callable[[int], float] | None: ...  # noqa: D102 - see above
+    @property
+    def weight_decay(self) -> Callable[[int], float] | None: ...  # noqa: D102
+    @property
+    def betas(self) -> Callable[[int], tuple[float, float]] | None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class RunSize:
+    """How many images a run has.
+
+    Attributes:
+        images: that it trains on; ``None`` = not known.
+        labeled: of these, with a label; likewise.
+    """
+
+    images: int | None
+    labeled: int | None = None
+
+    def known_images(self) -> int:
+        """Return the images.
+
+        Raises:
+            ConfigError: their number is not known.
+        """
+        if self.images is None:
+            problem = "the options do not tell how many images are trained on, which the length of the run depends on"
+            raise ConfigError("--images", problem, "Give the number.")
+        return self.images
+
+    def known_labels(self) -> int:
+        """Return the labeled ones.
+
+        Raises:
+            ConfigError: their number is not known.
+        """
+        if self.labeled is None:
+            self.known_images()
+            problem = "the options do not tell how many images have a label, which the length of the run depends on"
+            raise ConfigError("--num-labels", problem, "Give the number.")
+        return self.labeled
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a phase is and how the optimizer changes in it; what `engine.method.Phase` says without images.
+
+    Attributes:
+        epochs: length, >= 1.
+        draws: images that an epoch draws.
+        name: shown in the log.
+        steps, lr, weight_decay, betas: see `Phase`.
+    """
+
+    epochs: int
+    draws: int
+    name: str = "train"
+    steps: int | None = None
+    lr: Callable[[int], float] | None = None
+    weight_decay: Callable[[int], float] | None = None
+    betas: Callable[[int], tuple[float, float]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLength:
+    """Updates of a phase.
+
+    Attributes:
+        whole: of an epoch that is not cut short.
+        epochs: of the phase.
+        steps: most updates of the phase; ``None``: whole epochs.
+    """
+
+    whole: int
+    epochs: int
+    steps: int | None = None
+
+    @classmethod
+    def of(cls, draws: int, epochs: int, steps: int | None, config: RunConfig) -> PhaseLength:
+        """Count the updates.
+
+        Args:
+            draws: images that an epoch draws.
+            epochs: of the phase.
+            steps: most updates.
+            config: says how many images an update takes.
+
+        Raises:
+            ConfigError: an epoch draws fewer.
+        """
+        whole = draws // config.batch_size // config.grad_accumulation_steps
+        if whole == 0:
+            raise ConfigError(
+                "--batch-size",
+                f"{config.batch_size} images per step x {config.grad_accumulation_steps} is more than an "
+                f"epoch draws ({draws})",
+                "Lower --batch-size.",
+            )
+        return cls(whole, epochs, steps)
+
+    def updates(self, epoch: int) -> int:
+        """Updates in an epoch of the phase, from 0."""
+        return self.whole if self.steps is None else max(0, min(self.whole, self.steps - epoch * self.whole))
+
+    @property
+    def total(self) -> int:
+        """Updates of all of it."""
+        steps = self.whole * self.epochs
+        return steps if self.steps is None else min(steps, self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerValues:
+    """What the optimizer gets before an update; ``None``: what it was built with."""
+
+    lr: float | None
+    weight_decay: float | None
+    betas: tuple[float, float] | None
+
+
+def optimizer_values(
+    phase: Changes, rate: LearningRate | None, *, epoch: int, step_in_epoch: int, updates: int, step_in_phase: int
+) -> OptimizerValues:
+    """Return what the optimizer gets before an update.
+
+    Args:
+        phase: the running one.
+        rate: that of a run in epochs, where the phase has none of its own.
+        epoch: of the run.
+        step_in_epoch: updates finished in it.
+        updates: of it.
+        step_in_phase: updates finished in the phase.
+    """
+    lr = None
+    if phase.lr is not None:
+        lr = phase.lr(step_in_phase)
+    elif rate is not None:
+        lr = rate.within(epoch, step_in_epoch / updates)
+    return OptimizerValues(
+        lr,
+        None if phase.weight_decay is None else phase.weight_decay(step_in_phase),
+        None if phase.betas is None else phase.betas(step_in_phase),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMoment:
+    """A `Moment` of a plan."""
+
+    epoch: int
+    step: int
+    steps_per_epoch: int
+    phase: int
+    step_in_phase: int
+    phase_steps: int
+
+
+class Plan:
+    """All updates of a run, counted without training.
+
+    Args:
+        paces: of its phases.
+        config: the options.
+
+    Raises:
+        ConfigError: an epoch draws fewer images than an update takes.
+    """
+
+    def __init__(self, paces: Sequence[Pace], config: RunConfig) -> None:
+        self.paces = tuple(paces)
+        self.lengths = tuple(PhaseLength.of(pace.draws, pace.epochs, pace.steps, config) for pace in paces)
+        self.starts = (0, *accumulate(length.total for length in self.lengths))
+        self._epochs = (0, *accumulate(length.epochs for length in self.lengths))
+        self._rate = None if config.in_epochs is None else LearningRate.of(config.in_epochs)
+
+    @property
+    def steps(self) -> int:
+        """Updates in all."""
+        return self.starts[-1]
+
+    @property
+    def epochs(self) -> int:
+        """Epochs in all."""
+        return self._epochs[-1]
+
+    def at(self, step: int) -> PlannedMoment:
+        """Where the run is before an update, counted from 0.
+
+        Raises:
+            ValueError: the run has no such update.
+        """
+        if not 0 <= step < self.steps:
+            raise ValueError(f"step must be in [0, {self.steps}), got {step}")
+        phase = bisect_right(self.starts, step) - 1
+        length, in_phase = self.lengths[phase], step - self.starts[phase]
+        epoch = in_phase // length.whole
+        return PlannedMoment(self._epochs[phase] + epoch, step, length.updates(epoch), phase, in_phase, length.total)
+
+    def optimizer(self, now: PlannedMoment) -> OptimizerValues:
+        """What the optimizer gets in the next update."""
+        return optimizer_values(
+            self.paces[now.phase],
+            self._rate,
+            epoch=now.epoch,
+            step_in_epoch=now.step_in_phase % self.lengths[now.phase].whole,
+            updates=now.steps_per_epoch,
+            step_in_phase=now.step_in_phase,
+        )
+
+    def epoch_starts(self) -> Iterator[int]:
+        """First update of each epoch, counted from 0."""
+        for length, start in zip(self.lengths, self.starts, strict=False):
+            yield from range(start, start + length.total, length.whole)
+
+
+GroupRates = Mapping[str, Mapping[str, float]]
+"""Of each group of parameters by name: ``lr_scale`` and ``first_epoch``, as `engine.optim.group_lr` takes them."""

@@ -1,0 +1,529 @@
+"""The trainer: owns the clock, the order of events, when to look, and when to write a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labelkit.data.batch import Batch
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.kept_bank import KeptBank
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.train_loader import TrainLoader
+from labelkit.data.views.spec import Normalize
+from labelkit.data.workers import count_workers
+from labelkit.errors import DivergenceError, Interrupted
+from labelkit.options.training import RunConfig
+from labelkit.training.checkpoint import CheckpointWriter, LoadedCheckpoint
+from labelkit.training.devices import Runtime, named_nondeterminism, seed_step
+from labelkit.training.guards import Guard, check_weights, dead_share, first_rank, sample_rows, take_look, weight_norms
+from labelkit.training.inference_passes import Passes
+from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
+from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weight_decay
+from labelkit.training.run_dir import RunDir, RunLog
+from labelkit.training.saving import Clock, Progress, RunParts
+from labelkit.training.schedules import LearningRate
+from labelkit.training.signals import SignalWatch
+from labelkit.training.timing import PhaseLength, optimizer_values
+
+#: Steps between two times that processes with GPUs ask each other whether to stop or to save.
+ASK_EVERY: Final = 8
+
+
+class Report(Protocol):
+    """Shows progress to a person."""
+
+    def advance(self, n: int = 1, **info: Any) -> None:
+        """Move on by ``n`` steps; ``info`` is shown beside the bar."""
+
+
+@dataclass
+class FitResult:
+    """What a run came to.
+
+    Attributes:
+        metrics: of the last epoch.
+        step: updates in all.
+        seconds: of this process, without what an earlier, interrupted one took.
+        finished: False if it stopped on request before the last epoch.
+        history: metrics of every epoch run by this process.
+    """
+
+    metrics: dict[str, float]
+    step: int
+    seconds: float
+    finished: bool
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains one method into one run folder.
+
+    Args:
+        method: the network and its events.
+        bank: the training images.
+        labels: (n,) int64 training labels, -1 = unlabeled.
+        config: what all methods share.
+        runtime: device and processes.
+        run: run folder, open; ``None`` trains without writing anything.
+        monitor: looks at the network after epochs.
+        report: shows progress.
+        message: shows a line.
+        metadata: what ``model.safetensors`` says of itself, beside version and fingerprint.
+    """
+
+    def __init__(
+        self,
+        method: Method[Any],
+        bank: ImageBank,
+        labels: NDArray[np.int64],
+        config: RunConfig,
+        runtime: Runtime,
+        *,
+        run: RunDir | None = None,
+        monitor: Monitor | None = None,
+        report: Report | None = None,
+        message: Callable[[str], None] = lambda text: None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self.method = method
+        self.bank = bank
+        self.labels = labels
+        self.config = config
+        self.runtime = runtime
+        self.run = run
+        self.monitor = monitor
+        self.report = report
+        self.message = message
+        self.metadata = dict(metadata or {})
+        self._kept: KeptBank | None = None
+        self.progress = Progress()
+        self.phases = method.phases(bank.rows)
+        self.config = config = self._with_workers(config)
+        self.lr = self._learning_rate()
+        if config.compile:
+            runtime.compile(method)
+        # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
+        self.wrapped = runtime.prepare(method)
+        self.optimizer = build_optimizer(
+            method.parameter_groups(),
+            name=config.optimizer,
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.uses_nesterov,
+        )
+        self.trained = [p for p in method.parameters() if p.requires_grad]
+        self.guard = Guard(
+            config.guard, config.guard_loss_ratio, config.guard_min_spread, lambda text: self.message(text)
+        )
+        self._running: tuple[int, Phase, TrainLoader] | None = None
+        self._signals = SignalWatch()
+        self._writer = None if run is None else self._checkpoint_writer(run)
+        self._log = RunLog(run, is_main=runtime.is_main, tensorboard=config.tensorboard)
+
+    def _learning_rate(self) -> LearningRate | None:
+        """Return that of a run in epochs; in others, phases have their own."""
+        counted = self.config.in_epochs
+        if counted is None:
+            return None
+        planned = sum(phase.epochs for phase in self.phases)
+        if planned != counted.epochs:
+            raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
+        return LearningRate.of(counted)
+
+    def _with_workers(self, config: RunConfig) -> RunConfig:
+        """Return the options with the number of processes that decode."""
+        views = self.phases[0].views
+        sides = [view.size for view in (views(0) if callable(views) else views)]
+        # full passes have batches of twice the size, and processes of their own
+        pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
+        batch_bytes = config.batch_size // self.runtime.world_size * self.bank.channels * pixels
+        images = 0 if self.bank.in_memory else len(self.bank.rows)
+        workers = count_workers(config.num_workers, images, batch_bytes, self.message)
+        return config.model_copy(update={"num_workers": workers})
+
+    def train_on(self, kept: KeptBank) -> None:
+        """Let the network get what its frozen part made of views, and not images, where that was kept."""
+        self._kept, self._running = kept, None
+
+    def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
+        return CheckpointWriter(
+            run.checkpoints,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+            share=self.runtime.share,
+            barrier=self.runtime.barrier,
+            keep_every_steps=self.config.keep_every_steps,
+        )
+
+    @property
+    def clock(self) -> Clock:
+        """Where the run is."""
+        return self.progress.clock
+
+    # ------------------------------------------------------------------ the run
+
+    def fit(self) -> FitResult:
+        """Train from where the clock stands to the end of the last phase.
+
+        Raises:
+            DivergenceError: the loss or weights are not finite, or guard or monitor gave up.
+            Interrupted: a signal asked to stop; a checkpoint was written.
+        """
+        started = time.monotonic()
+        history: list[dict[str, float]] = []
+        with self._signals.watching(), named_nondeterminism():
+            if self.clock.step == 0:
+                self._guard_start()
+                if self.run is not None:
+                    self.run.cut_metrics(0)  # lines of a run that was killed before its first checkpoint
+                self.method.on_train_start(self._state(log_now=False))
+            elif self._writer is not None and self.runtime.rank == 0:
+                self._writer.kept_step = self.guard.good_step
+                self._writer.prune()  # the run may have been killed while it did
+            self._last_save = time.monotonic()
+            while self.clock.epoch - self.clock.phase_epoch < self._phase().epochs:
+                epoch_started = time.monotonic()
+                if self._stop_reached() or not self._train_epoch():
+                    return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, False, history)
+                self._finish_epoch(time.monotonic() - epoch_started)
+                history.append(self.progress.metrics)
+        self._log.close()
+        return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
+
+    def score_start(self) -> dict[str, float]:
+        """Return what the monitor finds in the features that training starts from; nothing without one."""
+        if self.monitor is None or not self.monitor.compares_with_start:
+            return {}
+        self.method.eval()
+        return {
+            name: float(value) for name, value in self.monitor.before(self.method, self._state(log_now=False)).items()
+        }
+
+    def _train_epoch(self) -> bool:
+        """Run the rest of the running epoch; False if it stopped on request."""
+        clock, config = self.clock, self.config
+        loader = self._loader()
+        updates = self.steps_per_epoch()
+        self.method.train()
+        if clock.step == clock.phase_step:
+            self.method.on_phase_start(self._state(log_now=False))
+        # of the step before, for a run that is resumed when only the end of the epoch is left to do
+        self._set_lr(max(0, clock.step_in_epoch - 1), updates)
+        self.method.on_epoch_start(self._state(log_now=False))
+        accumulate = config.grad_accumulation_steps
+        batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch * accumulate)
+        while clock.step_in_epoch < updates:
+            self._set_lr(clock.step_in_epoch, updates)
+            log_now = (clock.step + 1) % config.log_every_steps == 0
+            state = self._state(log_now=log_now)
+            seed_step(config.seed, clock.step, self.runtime.rank)
+            self.method.on_step_start(state)
+            for part in range(accumulate):
+                batch = next(batches)
+                with self.runtime.no_sync(self.wrapped, last=part == accumulate - 1):
+                    with self.runtime.autocast():
+                        output = self.wrapped(batch)
+                    self._watch(output.loss, output.logs)
+                    self.runtime.backward(output.loss / accumulate if accumulate > 1 else output.loss)
+            self.method.on_gradients(state)
+            self.runtime.clip_and_step(
+                self.optimizer, self.trained, config.clip_grad_norm, each=config.clips_each_gradient
+            )
+            clock.step += 1
+            clock.step_in_epoch += 1
+            self.method.on_step_end(state)
+            if log_now or clock.step == 1:
+                self._log_step(output.loss, output.logs, write=log_now)
+            if self.report is not None:
+                self.report.advance()
+            if self._stop_or_save(end_of_epoch=clock.step_in_epoch == updates):
+                return False
+        return True
+
+    def _set_lr(self, step_in_epoch: int, updates: int) -> None:
+        clock = self.clock
+        values = optimizer_values(
+            self._phase(),
+            self.lr,
+            epoch=clock.epoch,
+            step_in_epoch=step_in_epoch,
+            updates=updates,
+            step_in_phase=clock.step - clock.phase_step - clock.step_in_epoch + step_in_epoch,
+        )
+        if values.weight_decay is not None:
+            set_weight_decay(self.optimizer, values.weight_decay)
+        if values.betas is not None:
+            set_betas(self.optimizer, values.betas)
+        if values.lr is not None:
+            set_lr(self.optimizer, values.lr, clock.epoch)
+
+    def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
+        """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
+        self.progress.means.add(loss, logs)
+        # on a GPU a look at every step would stall it; the sum keeps any NaN until the next look
+        if loss.device.type == "cpu" or (self.clock.step + 1) % self.config.log_every_steps == 0:
+            self._check_finite(logs)
+
+    def _check_finite(self, logs: Mapping[str, Tensor]) -> None:
+        if self.progress.means.is_finite():
+            return
+        parts = ", ".join(f"{name} {float(value):.4g}" for name, value in logs.items() if value.ndim == 0)
+        raise DivergenceError(
+            f"epoch {self.clock.epoch}, step {self.clock.step + 1}",
+            f"the loss is not finite (parts: {parts or 'none'})",
+            "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+        )
+
+    def _check_sound(self) -> None:
+        """Refuse to save what is not finite, so that the last checkpoint stays the good one."""
+        self._check_finite({})
+        check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
+
+    def _guard_start(self) -> None:
+        """Look at images, labels and learning rate before the first step."""
+        config, state = self.config, self._state(log_now=False)
+        phase, rows = self._phase(), sample_rows(self.bank.rows, config.seed)
+        lrs = [self.lr.at(epoch) for epoch in range(phase.epochs)] if self.lr is not None else []
+        if phase.lr is not None:
+            lrs = [phase.lr(int(step)) for step in np.linspace(0, state.phase_steps - 1, 200)]
+        if config.learns_from_labels:
+            self.guard.at_labels(self.labels[self.bank.rows], beside_others=config.label_kind == "some")
+        self.guard.at_schedule(dead_share(lrs, config.lr))
+        if config.guard != "none":
+            self.guard.at_images(state.embed(lambda images: images.flatten(1), rows))
+            if self.method.may_collapse:
+                self.guard.first_rank = first_rank(self.method, state, rows)
+
+    def _guard_epoch(self, state: TrainState) -> dict[str, float]:
+        """Look at features and weights of the network in evaluation mode; metrics for the log."""
+        if self.config.guard == "none":
+            return {}
+        look = None
+        images = self.config.batch_size * self.config.grad_accumulation_steps
+        if self.guard.look_is_due(self.clock.step, images):
+            look = take_look(self.method, state, sample_rows(self.bank.rows, self.config.seed))
+        self.guard.at_epoch_end(look, weight_norms(self.trained), self.clock.step)
+        return {} if look is None else look.metrics()
+
+    def _finish_epoch(self, seconds: float) -> None:
+        self._check_sound()
+        clock = self.clock
+        metrics = self.progress.means.take(self.runtime.mean)
+        metrics["lr"] = self.optimizer.param_groups[0]["lr"]
+        metrics["seconds"] = seconds
+        finished = clock.epoch + 1
+        phase_over = finished - clock.phase_epoch == self._phase().epochs
+        every = 1 if self.config.in_epochs is None else self.config.in_epochs.eval_every_epochs
+        self.method.eval()
+        state = self._state(log_now=True)
+        metrics |= self._guard_epoch(state)
+        metrics |= {name: float(value) for name, value in self.method.on_epoch_end(state).items()}
+        if phase_over:
+            metrics |= {name: float(value) for name, value in self.method.on_phase_end(state).items()}
+        if self.monitor is not None and (finished % every == 0 or phase_over):
+            metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
+        self._log.epoch(clock.epoch, clock.step, metrics)
+        self._announce(metrics)
+        self.progress.metrics = metrics
+        clock.epoch, clock.step_in_epoch = finished, 0
+        if phase_over and self.method.phase(clock.phase + 1, self.bank.rows) is not None:
+            clock.phase, clock.phase_epoch, clock.phase_step = clock.phase + 1, finished, clock.step
+        value = metrics[self.method.best_metric]
+        better = value == value and (self.progress.best is None or value < self.progress.best)
+        if better:
+            self.progress.best = value
+        self.save(best=better)
+
+    def _announce(self, metrics: Mapping[str, float]) -> None:
+        shown = [f"loss {metrics['loss']:.4f}"]
+        if self.monitor is not None:
+            shown += self.monitor.describe(metrics)
+        shown += self.method.describe(metrics)
+        where = f"step {self.clock.step}"
+        if self.config.in_epochs is not None:
+            where = f"epoch {self.clock.epoch + 1}/{self.config.in_epochs.epochs}"
+        elif self.phases[0].name != self._phase().name:
+            where += f" ({self._phase().name})"
+        self.message(f"{where}: " + ", ".join(shown))
+
+    def _log_step(self, loss: Tensor, logs: Mapping[str, Tensor], *, write: bool) -> None:
+        values = {"loss": loss.detach(), **logs}
+        means = {name: float(self.runtime.mean(value)) for name, value in values.items()}
+        if write:
+            self._log.step(self.clock.epoch, self.clock.step, self.optimizer.param_groups[0]["lr"], means)
+        self.guard.at_loss(means["loss"], self.clock.step)
+
+    def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
+        """Write a checkpoint when one is due; True if the run is to stop here without an error."""
+        due = self._signals.checkpoint or time.monotonic() - self._last_save > 60 * self.config.checkpoint_every_minutes
+        if self.runtime.is_slow_to_ask and self.clock.step % ASK_EVERY and not end_of_epoch:
+            asked = due = False  # all count the same steps, so that none asks alone
+        else:
+            # processes see signals and clocks at slightly different steps: they decide together
+            asked, due = self.runtime.any_of([self._signals.stop is not None, due])
+        if asked or self._stop_reached():
+            self._check_sound()
+            self.save(best=False)
+            if asked:
+                raise Interrupted(self._signals.stop or signal.SIGTERM)
+            return True
+        keep = self.config.keep_every_steps
+        if due or (keep is not None and self.clock.step % keep == 0):
+            self._signals.checkpoint = False
+            if not end_of_epoch:  # else the epoch's own checkpoint follows at once
+                self._check_sound()
+                self.save(best=False)
+        return False
+
+    def _stop_reached(self) -> bool:
+        return self.config.stop_after_steps is not None and self.clock.step >= self.config.stop_after_steps
+
+    # ------------------------------------------------------------------ shared parts
+
+    def steps_per_epoch(self, epoch: int | None = None) -> int:
+        """Optimizer updates in an epoch of the running phase.
+
+        Args:
+            epoch: of the run; default: the running one.
+
+        Raises:
+            ConfigError: there are fewer images than one batch.
+        """
+        self._loader()  # refuses what cannot make a batch
+        epoch = self.clock.epoch if epoch is None else epoch
+        return self._length(self._phase()).updates(epoch - self.clock.phase_epoch)
+
+    def _length(self, phase: Phase) -> PhaseLength:
+        return PhaseLength.of(len(phase.sampler), phase.epochs, phase.steps, self.config)
+
+    def total_steps(self) -> int:
+        """Optimizer updates of the whole run; where phases are decided on the way, of the longest possible one."""
+        planned = self.method.planned_steps()
+        return sum(self._length(phase).total for phase in self.phases) if planned is None else planned
+
+    def _phase(self) -> Phase:
+        return self._run_phase()[0]
+
+    def _loader(self) -> TrainLoader:
+        return self._run_phase()[1]
+
+    def _run_phase(self) -> tuple[Phase, TrainLoader]:
+        """Return the running phase and its batches."""
+        clock = self.clock
+        if self._running is None or self._running[0] != clock.phase:
+            phase = self.method.phase(clock.phase, self.bank.rows)
+            if phase is None:
+                raise ValueError(f"the method has no phase {clock.phase}, where the run stands")
+            self._running = (clock.phase, phase, self._loader_of(phase, clock.phase_epoch))
+        return self._running[1:]
+
+    def _loader_of(self, phase: Phase, first_epoch: int) -> TrainLoader:
+        spec = self.method.network.input_spec
+        return TrainLoader(
+            self.bank if self._kept is None else self._kept,
+            phase.views,
+            phase.sampler,
+            self.labels if phase.labels is None else phase.labels,
+            batch_size=self.config.batch_size,
+            seed=self.config.seed,
+            normalize=Normalize(spec.mean, spec.std),
+            num_workers=self.config.num_workers or 0,
+            rank=self.runtime.rank,
+            world_size=self.runtime.world_size,
+            first_epoch=first_epoch,
+            pairing=phase.pairing,
+        )
+
+    def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
+        """See ``TrainState.batches``: this process's share of the batches of the phase's first epoch.
+
+        Args:
+            phase: what to make batches of; its length and learning rate are the caller's business.
+            epoch: number that the random numbers of the views are looked up by.
+        """
+        return self._loader_of(phase, epoch).epoch(epoch)
+
+    def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """See ``TrainState.average_gradients``."""
+        for parameter in parameters:
+            if parameter.grad is not None and self.runtime.world_size > 1:
+                parameter.grad.copy_(self.runtime.combine(parameter.grad, "sum") / self.runtime.world_size)
+
+    def _state(self, *, log_now: bool) -> TrainState:
+        return TrainState(
+            epoch=self.clock.epoch,
+            step=self.clock.step,
+            steps_per_epoch=self.steps_per_epoch(),
+            log_now=log_now,
+            is_main=self.runtime.is_main,
+            full_pass=self.full_pass,
+            generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
+            local_pass=self.local_pass,
+            gather_rows=self.runtime.gather_rows,
+            combine=self.runtime.combine,
+            log=self._log_event,
+            warn=self.message,
+            phase=self.clock.phase,
+            step_in_phase=self.clock.step - self.clock.phase_step,
+            phase_steps=self._length(self._phase()).total,
+            batches=self.batches,
+            average_gradients=self.average_gradients,
+            reset_optimizer=self.optimizer.state.clear,
+        )
+
+    def _log_event(self, kind: str, values: Mapping[str, float]) -> None:
+        self._log.event(kind, self.clock.epoch, self.clock.step, values)
+
+    def _passes(self) -> Passes:
+        return Passes(self.method, self.bank, self.config, self.runtime, self.clock.step, self._kept)
+
+    def full_pass(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> Tensor:
+        """See ``TrainState.embed``."""
+        return self._passes().full(network, rows, how)
+
+    def local_pass(
+        self,
+        network: Callable[[Tensor], Tensor],
+        rows: NDArray[np.int64] | None = None,
+        how: FullPass | None = None,
+    ) -> tuple[Tensor, NDArray[np.int64]]:
+        """See ``TrainState.visit``."""
+        return self._passes().local(network, rows, how)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def _parts(self) -> RunParts:
+        return RunParts(self.method, self.optimizer, self.runtime, self.guard, self.monitor)
+
+    def save(self, *, best: bool) -> None:
+        """Commit a checkpoint of everything that a resumed run needs."""
+        if self._writer is None or self.run is None:
+            return
+        length = self.run.metrics_length() if self.run.writes else 0
+        self._parts().save(self._writer, self.progress, metrics_bytes=length, metadata=self.metadata, best=best)
+        self._last_save = time.monotonic()
+
+    def restore(self, checkpoint: LoadedCheckpoint) -> None:
+        """Take up a run where the checkpoint left it.
+
+        Raises:
+            CheckpointMismatch: parameters differ in name or shape.
+        """
+        self.progress = self._parts().restore(checkpoint, self.message)
+        self._running = None
+        if self.run is not None:
+            self.run.cut_metrics(checkpoint.state["metrics_bytes"])

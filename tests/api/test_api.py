@@ -1,0 +1,192 @@
+"""The door for Python: names, options, results, errors and stores, and the stub that editors read."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import labelkit
+import numpy as np
+import pytest
+from labelkit.api import python_name
+from labelkit.api.stub import STUB, stub_text
+from labelkit.cli.main import main
+from labelkit.commands.table import all_commands
+from labelkit.errors import ConfigError, GateError, ResourceError, StoreError
+from labelkit.progress import current_progress
+
+COMMANDS = all_commands()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("door") / "digits.h5"
+    labelkit.embed(dataset="digits", backbone="pixels", image_size=8, max_images=200, out=path)
+    return path
+
+
+def function_of(words: tuple[str, ...]) -> object:
+    found: object = labelkit
+    for word in words:
+        found = getattr(found, python_name(word))
+    return found
+
+
+def test_importing_labelkit_loads_nothing_else() -> None:
+    code = (
+        "import importlib, sys; before = set(sys.modules) | sys.stdlib_module_names; import labelkit;"
+        "print([name for name in sys.modules if name not in before])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.strip() == "['labelkit']"
+
+
+def test_a_function_loads_neither_torch_nor_numpy_before_it_is_called() -> None:
+    code = (
+        "import sys, labelkit; labelkit.embed; labelkit.train.flipclass; labelkit.evaluate.clustering;"
+        "print([name for name in ('torch', 'numpy', 'sklearn', 'h5py', 'typer') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_command_is_a_function_with_its_options() -> None:
+    for words, command in COMMANDS.items():
+        function = function_of(words)
+        fields = command.config_class().model_fields
+        parameters = inspect.signature(function).parameters  # type: ignore[arg-type]  # found by name
+
+        assert set(parameters) == {*fields, "preset", "config"}, words
+        assert {name for name, one in parameters.items() if one.default is one.empty} == {
+            name for name, field in fields.items() if field.is_required()
+        }, words
+        assert str(function.__doc__).startswith(command.text), words
+
+
+def test_no_name_of_the_door_hides_a_package() -> None:
+    packages = {path.stem for path in Path(labelkit.__file__).parent.iterdir()}
+
+    assert packages & {python_name(words[0]) for words in COMMANDS} == set()
+
+
+def test_the_stub_is_what_is_generated() -> None:
+    assert STUB.read_text(encoding="utf-8") == stub_text(), "run python -m labelkit.api.stub"
+
+
+def test_a_result_holds_what_json_prints(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = labelkit.cluster.k_means(index=store, num_clusters=10, overwrite=True)
+    assert main(["cluster", "k-means", "--index", str(store), "--num-clusters", "10", "--overwrite", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+
+    assert {**result.to_json(), "seconds": None} == {**printed, "seconds": None}
+    assert result["num_clusters"] == result.values["num_clusters"] == 10
+    assert [str(path) for path in result.paths] == printed["made"]
+    assert result.tables[0].rows
+    assert repr(result).splitlines()[-1] == f"made {result.paths[0]}"
+
+
+def test_a_preset_works_as_on_the_command_line(tmp_path: Path) -> None:
+    preset = tmp_path / "few.yaml"
+    preset.write_text("# labelkit cluster k-means\nnum_inits: 0\n")
+
+    with pytest.raises(ConfigError, match=r"num_inits: must be >= 1 \(value 0\)"):
+        labelkit.cluster.k_means(index="none.h5", num_clusters=2, preset=preset)
+
+
+def test_an_unknown_option_is_met_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="num_clusters") as caught:
+        labelkit.cluster.k_means(index="none.h5", num_cluster=2)
+
+    assert caught.value.result is None
+
+
+def test_a_store_that_is_not_there_is_a_store_error() -> None:
+    with pytest.raises(StoreError, match="there is no such file"):
+        labelkit.cluster.k_means(index="none.h5", num_clusters=2)
+
+
+def test_an_error_about_scores_holds_the_scores(store: Path) -> None:
+    labelkit.cluster.k_means(index=store, num_clusters=10, overwrite=True)
+
+    with pytest.raises(GateError) as caught:
+        labelkit.evaluate.clustering(index=store, rows="all", fail_under="nmi=1.0")
+
+    assert isinstance(caught.value.result, labelkit.Result)
+    assert 0 < caught.value.result["scores"][0]["nmi"] < 1
+
+
+def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = COMMANDS["status",]
+
+    class Loud:
+        def made(self) -> list[Path]:
+            return []
+
+        def to_json(self) -> dict[str, object]:
+            return {}
+
+        def tables(self) -> list[object]:
+            return []
+
+    def look(config: object) -> Loud:
+        current_progress().warning("half of it is gone")
+        return Loud()
+
+    records: list[logging.LogRecord] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    monkeypatch.setattr("labelkit.commands.store_files.status.look_at", look)
+    handler, logger = Kept(), logging.getLogger("labelkit")
+    logger.addHandler(handler)
+    try:
+        labelkit.status(index="a.h5")
+    finally:
+        logger.removeHandler(handler)
+
+    assert command.stage == "labelkit.commands.store_files.status:look_at"
+    assert [(record.levelno, record.getMessage()) for record in records] == [(logging.WARNING, "half of it is gone")]
+
+
+def test_errors_are_there_without_an_import_of_their_own() -> None:
+    code = "import labelkit; print(labelkit.errors.ConfigError.exit_code)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout == "2\n"
+
+
+def test_a_group_lists_its_commands() -> None:
+    assert list(labelkit.discover) == ["categories", "head", "answer", "snowball", "lmcs"]
+    with pytest.raises(AttributeError, match=r"labelkit\.discover has no 'groups'; it has categories"):
+        labelkit.discover.groups  # noqa: B018 - to see it fail
+
+
+def test_a_store_gives_arrays_and_a_frame(store: Path) -> None:
+    pytest.importorskip("pandas")
+    labelkit.cluster.k_means(index=store, num_clusters=10, overwrite=True)
+
+    with labelkit.open_store(store) as opened:
+        frame = opened.frame("k-means")
+        clusters = opened.result("k-means").arrays["cluster_ids"]
+
+        assert opened.embeddings.shape == (200, 64)
+        assert opened.ids == opened.sample_ids
+        assert "k-means" in opened.results
+    assert frame["path"].tolist() == list(opened.ids)
+    assert frame["label"].tolist() == [opened.class_names[label] for label in opened.labels]
+    assert np.array_equal(frame["k-means.cluster_ids"], clusters)
+
+
+def test_a_frame_without_pandas_says_what_to_install(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(ResourceError, match="pip install pandas"):
+        labelkit.open_store(store).frame()

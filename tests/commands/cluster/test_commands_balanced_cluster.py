@@ -1,0 +1,124 @@
+"""``labelkit cluster sinkhorn``: groups of equal or given sizes, kept beside the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.cluster.cluster import cluster_store
+from labelkit.commands.cluster.options import KMeansConfig, SinkhornConfig
+from labelkit.errors import ConfigError, StoreError
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import read_result
+
+
+@pytest.fixture
+def blobs(make_store: Any, rng: np.random.Generator) -> EmbeddingStore:
+    """Blobs of 24, 12 and 4 rows around the axes."""
+    rows = np.repeat(np.eye(3), [24, 12, 4], axis=0) + rng.normal(0, 0.05, (40, 3))
+    return make_store(rows, labels=[0] * 24 + [1] * 12 + [2] * 4)
+
+
+def run(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
+    return cluster_store(SinkhornConfig(index=store.path, num_clusters=3, **options)).to_json()
+
+
+def test_given_sizes_find_blobs_of_these_sizes(blobs: EmbeddingStore, tmp_path: Path) -> None:
+    (tmp_path / "sizes.txt").write_text("4 24\n12\n")
+
+    found = run(blobs, prior=str(tmp_path / "sizes.txt"))
+
+    ids = read_result(blobs, "sinkhorn").arrays["cluster_ids"]
+    assert sorted(found["sizes"]) == [4, 12, 24]
+    assert [len(set(ids[part])) for part in (slice(0, 24), slice(24, 36), slice(36, 40))] == [1, 1, 1]
+    assert found["converged"]
+    assert found["marginal_error"] <= 1e-6
+
+
+def test_shares_and_sizes_say_the_same(blobs: EmbeddingStore, tmp_path: Path) -> None:
+    (tmp_path / "sizes.txt").write_text("4, 24, 12")
+    (tmp_path / "shares.txt").write_text("0.1 0.6 0.3")
+
+    first = run(blobs, prior=str(tmp_path / "sizes.txt"), result="sizes")
+    second = run(blobs, prior=str(tmp_path / "shares.txt"), result="shares")
+
+    assert first["sizes"] == second["sizes"]
+
+
+def test_exact_balance_has_equal_sizes(blobs: EmbeddingStore) -> None:
+    assert sorted(run(blobs, exact_balance=True)["sizes"]) == [13, 13, 14]
+
+
+def test_a_result_says_how_it_was_reached(blobs: EmbeddingStore) -> None:
+    run(blobs)
+
+    result = read_result(blobs, "sinkhorn")
+    arrays = result.arrays
+    assert result.kind == "clusters"
+    np.testing.assert_allclose(np.linalg.norm(arrays["prototypes"], axis=1), 1, atol=1e-6)
+    # what is stored is enough to assign rows again
+    logits = blobs.embeddings / np.linalg.norm(blobs.embeddings, axis=1, keepdims=True) @ arrays["prototypes"].T / 0.02
+    logits = logits + arrays["potentials"]
+    np.testing.assert_array_equal(logits.argmax(axis=1), arrays["cluster_ids"])
+    plan = np.exp(logits - logits.max(axis=1, keepdims=True))
+    plan /= plan.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(plan.max(axis=1), arrays["confidence"], atol=1e-3)
+    np.testing.assert_allclose(plan.mean(axis=0), arrays["prior_shares"], atol=1e-3)
+    assert {"marginal_error", "rounds", "passes", "temperature", "prior", "seed"} <= result.params.keys()
+
+
+def test_prototypes_of_another_result_are_where_it_starts(blobs: EmbeddingStore) -> None:
+    cluster_store(KMeansConfig(index=blobs.path, num_clusters=3))
+
+    found = run(blobs, prototypes="k-means", max_iterations=1)
+
+    centroids = read_result(blobs, "k-means").arrays["centroids"]
+    expected = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
+    np.testing.assert_allclose(read_result(blobs, "sinkhorn").arrays["prototypes"], expected, atol=1e-6)
+    assert found["rounds"] == 1
+
+
+def test_prototypes_of_another_number_are_refused(blobs: EmbeddingStore) -> None:
+    cluster_store(KMeansConfig(index=blobs.path, num_clusters=4))
+
+    with pytest.raises(ConfigError, match="has 4 of 3 numbers; 3 of 3 are needed"):
+        run(blobs, prototypes="k-means")
+
+
+@pytest.mark.parametrize("init", ["k-means", "random"])
+def test_the_same_seed_gives_the_same_result(blobs: EmbeddingStore, init: str) -> None:
+    first = run(blobs, init=init, seed=3, result="first")
+    second = run(blobs, init=init, seed=3, result="second")
+
+    assert first["sizes"] == second["sizes"]
+    np.testing.assert_array_equal(
+        read_result(blobs, "first").arrays["potentials"], read_result(blobs, "second").arrays["potentials"]
+    )
+
+
+def test_rows_outside_the_split_get_no_cluster(make_store: Any, rng: np.random.Generator) -> None:
+    store = make_store(rng.normal(size=(20, 3)), splits=[0] * 12 + [1] * 8, split_names=["train", "test"])
+
+    found = run(store, split="train")
+
+    result = read_result(store, "sinkhorn").arrays
+    assert found["rows"] == 12
+    assert (result["cluster_ids"][:12] >= 0).all()
+    assert (result["cluster_ids"][12:] == -1).all()
+    assert (result["confidence"][12:] == 0).all()
+
+
+def test_rows_of_zeros_are_refused(make_store: Any) -> None:
+    store = make_store([[0, 0], [1, 0], [0, 1], [1, 1]])
+
+    with pytest.raises(StoreError, match="1 rows are all zero and have no direction"):
+        run(store)
+
+
+def test_an_exact_balance_of_many_rows_is_refused(make_store: Any, rng: np.random.Generator) -> None:
+    store = make_store(rng.normal(size=(8001, 2)))
+
+    with pytest.raises(ConfigError, match=r"8001 rows .* takes at most 8000"):
+        run(store, exact_balance=True)

@@ -1,0 +1,74 @@
+"""Captions of sheets and panels stay apart, and both ends of a long one are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.commands.common.images.captions import shortened
+from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.plots import Panel, write_panels
+from PIL import Image, ImageFont
+
+CELL, GAP = 112, 8
+CAPTIONS = {
+    "a path": "train/Balinese_character01/0108_01_of_the_second_drawer.png",
+    "narrow letters": "i" * 200 + ".png",
+    "wide letters": "W" * 200 + ".png",
+    "no spaces": "m" * 20,
+    "as wide as it gets": "\U0001f600" * 60,
+    "a line end": "a\nb" * 30,
+}
+
+
+def dark_columns(path: Path) -> np.ndarray:
+    """Columns of the sheet in which something is written below the pictures, in the first row."""
+    with Image.open(path) as sheet:
+        pixels = np.asarray(sheet.convert("L"))
+    return np.flatnonzero((pixels[GAP + CELL + 2 : GAP + CELL + 30] < 128).any(axis=0))
+
+
+@pytest.mark.parametrize("caption", CAPTIONS.values(), ids=CAPTIONS.keys())
+def test_captions_of_neighbors_stand_at_least_twice_the_gap_apart(tmp_path: Path, caption: str) -> None:
+    white = np.full((4, 4, 3), 255, dtype=np.uint8)
+    write_contact_sheet(tmp_path / "s.png", [[Picture(white, (caption, caption), "none")] * 3])
+
+    written = dark_columns(tmp_path / "s.png")
+
+    for cell in range(3):
+        left = GAP + cell * (CELL + GAP)
+        mine = written[(written >= left - GAP // 2) & (written < left + CELL + GAP // 2)]
+        assert len(mine)
+        # a glyph may begin or end one pixel beside its place
+        assert left - 1 <= mine.min()
+        assert mine.max() <= left + CELL - GAP + 1
+
+
+def test_a_long_caption_keeps_its_rank_and_its_score() -> None:
+    font = ImageFont.load_default(size=11)
+    short = shortened("12. Balinese_character01_of_someone 0.987", font.getlength, 104)
+    assert short.startswith("12. ")
+    assert short.endswith(" 0.987")
+    assert shortened("12. ant 0.987", font.getlength, 104) == "12. ant 0.987"
+    assert shortened("a\nb", len, 3) == "a?b"
+    assert shortened("abcdef", len, 4) == "a…ef"
+
+
+@pytest.mark.parametrize("caption", CAPTIONS.values(), ids=CAPTIONS.keys())
+def test_captions_of_a_grid_of_panels_stay_below_their_panel(tmp_path: Path, caption: str) -> None:
+    white = np.ones((4, 4, 3), dtype=np.float32)
+    panels = [Panel(white, lines=(caption, caption)) for _ in range(3)]
+    write_panels(tmp_path / "p.png", ["", "", ""], [panels], note="")
+
+    with Image.open(tmp_path / "p.png") as sheet:
+        pixels = np.asarray(sheet.convert("L"))
+    inch = 120
+    below = pixels[int(1.83 * inch) : int(2.3 * inch)]
+    written = np.flatnonzero((below < 128).any(axis=0))
+    for panel in range(3):
+        left = (0.12 + panel * (1.4 + 0.12)) * inch
+        mine = written[(written >= left - 0.06 * inch) & (written < left + 1.46 * inch)]
+        assert len(mine)
+        assert left - 2 <= mine.min()
+        assert mine.max() <= left + 1.4 * inch + 2

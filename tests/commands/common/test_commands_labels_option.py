@@ -1,0 +1,305 @@
+"""``--labels FILE|RESULT``, wherever it is taken."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.common.labels import labels_to_use, with_labels
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+from labelkit.studio.label.label import label_images
+from labelkit.studio.label.options import LabelConfig
+
+Labelkit = Callable[..., Any]
+
+
+def write(path: Path, *lines: str, header: str = "path,label") -> Path:
+    path.write_text("".join(f"{line}\n" for line in (header, *lines)))
+    return path
+
+
+def used(store: EmbeddingStore, option: Path, **options: Any) -> dict[str, str]:
+    given = labels_to_use(option, store, np.arange(store.n), **options)
+    return {
+        store.sample_ids[row]: given.class_names[given.labels[row]] for row in np.flatnonzero(given.labeled).tolist()
+    }
+
+
+@pytest.fixture
+def plain(tmp_path: Path, photos: Path, labelkit: Labelkit) -> EmbeddingStore:
+    """A store of the photos whose labels must not be used, beside a copy of their folder."""
+    shutil.copytree(photos, tmp_path / "photos")
+    embed(labelkit, tmp_path / "photos", tmp_path / "photos.h5", "--label-split", "none")
+    return open_store(tmp_path / "photos.h5")
+
+
+def embed(labelkit: Labelkit, dataset: Path, out: Path, *options: object) -> Any:
+    words = ("embed", "--dataset", dataset, "--backbone", "pixels", "--image-size", "8", "--out", out)
+    answer = labelkit(*words, *options)
+    assert answer.code == 0, answer.err
+    return answer
+
+
+def test_paths_may_begin_at_the_store_the_table_or_be_endings(plain: EmbeddingStore, tmp_path: Path) -> None:
+    (tmp_path / "photos" / "ant" / "00.png").rename(tmp_path / "photos" / "ant" / "first.png")
+    lines = ("bee/01.png,b", "photos/cat/02.png,c", f"{tmp_path}/photos/dog/03.png,d", "./photos/bee/04.png,b")
+    assert used(plain, write(tmp_path / "labels.csv", *lines)) == {
+        "bee/01.png": "b",
+        "cat/02.png": "c",
+        "dog/03.png": "d",
+        "bee/04.png": "b",
+    }
+
+
+def test_the_same_name_in_two_folders_is_an_error_that_lists_both(plain: EmbeddingStore, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"01\.png: ant/01\.png, bee/01\.png, cat/01\.png, dog/01\.png"):
+        used(plain, write(tmp_path / "labels.csv", "01.png,x"))
+
+
+def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"'photos/bee/01\.png' is 'y', and as 'bee/01\.png' the same image is 'x'"):
+        used(plain, write(tmp_path / "labels.csv", "bee/01.png,x", "photos/bee/01.png,y"))
+
+
+def test_unknown_images_are_counted_and_the_first_are_shown(plain: EmbeddingStore, tmp_path: Path) -> None:
+    lines = [f"bee/{row}.png,x" for row in range(90, 98)]
+    with pytest.raises(DatasetError) as caught:
+        used(plain, write(tmp_path / "labels.csv", "bee/01.png,x", *lines))
+    assert f"8 of 9 images are not among those of {plain.path}, first: bee/90.png" in caught.value.problem
+    assert "bee/95.png" not in caught.value.problem
+
+
+def test_what_suggest_writes_is_read_wherever_it_lies(
+    labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path
+) -> None:
+    inside = tmp_path / "photos" / "bee" / "next.csv"
+    assert labelkit("suggest", "--index", plain.path, "-n", "6", "--out", inside).code == 0
+    with inside.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    write(inside, *(f"{row['path']},x" for row in rows))
+    assert set(used(plain, inside)) == {row["path"] for row in rows} <= set(plain.sample_ids)
+
+
+def test_the_file_wins_over_the_store_and_differences_are_counted(
+    labelkit: Labelkit, make_store: Any, tmp_path: Path
+) -> None:
+    store = make_store(np.eye(4), labels=[0, 1, 0, 1], labeled=[1, 1, 0, 0])
+    path = write(tmp_path / "a.csv", "0000.png,class-1", "0002.png,owl")
+    whole = {"0000.png": "class-1", "0001.png": "class-1", "0002.png": "owl"}
+
+    assert used(store, path) == whole
+    assert used(store, path, own_labels=False) == {"0000.png": "class-1", "0002.png": "owl"}
+    answer = labelkit("suggest", "--index", store.path, "--labels", path, "-n", "1", "--out", tmp_path / "next.csv")
+    assert f"{path}: 1 images have another label in {store.path}; that of the file counts" in answer.err
+
+
+def test_shown_labels_are_all_of_the_store_and_those_of_the_file(make_store: Any, tmp_path: Path) -> None:
+    store = make_store(np.eye(4), labels=[0, 1, 0, -1], labeled=[1, 0, 0, 0])
+    seen = with_labels(store, write(tmp_path / "a.csv", "0002.png,owl", "0003.png,class-1"))
+
+    assert seen.class_names == ("class-0", "class-1", "owl")
+    assert seen.labels is not None
+    assert seen.labels.tolist() == [0, 1, 2, 1]
+    assert seen.labeled is not None
+    assert seen.labeled.tolist() == [True, False, True, True]
+    assert store.labels.tolist() == [0, 1, 0, -1]
+
+
+def test_a_result_of_another_store_is_taken_by_file(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
+    label_images(LabelConfig(index=plain.path, from_=write(tmp_path / "a.csv", "bee/01.png,x", "cat/02.png,y")))
+    (tmp_path / "photos").rename(tmp_path / "all")
+    (tmp_path / "all" / "bee").rename(tmp_path / "all" / "wasp")
+    (tmp_path / "all" / "cat" / "02.png").unlink()
+    embed(labelkit, tmp_path / "all", tmp_path / "all.h5", "--label-split", "none")
+    result = tmp_path / "photos.h5.results" / "labels-1.h5"
+    every = open_store(tmp_path / "all.h5")
+
+    assert used(every, result) == {"wasp/01.png": "x"}
+    assert used(plain, result) == used(plain, Path("labels-1")) == {"bee/01.png": "x", "cat/02.png": "y"}
+    answer = labelkit("suggest", "--index", every.path, "--labels", result, "-n", "1", "--out", tmp_path / "next.csv")
+    assert f"{result}: 1 of 2 labels are of images that are here (same file)" in answer.err
+
+
+def test_a_result_of_a_store_without_known_files_is_taken_by_id(
+    labelkit: Labelkit, make_store: Any, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "rows.npy", np.eye(3, dtype=np.float32))
+    names = tmp_path / "ids.txt"
+    names.write_text("0000.png\n0001.png\nother.png\n")
+    words = ("import", "--source", tmp_path / "rows.npy", "--ids", names, "--out", tmp_path / "first.h5")
+    assert labelkit(*words).code == 0
+    label_images(LabelConfig(index=tmp_path / "first.h5", from_=write(tmp_path / "a.csv", "0001.png,x", "other.png,y")))
+    assert used(make_store(np.eye(4)), tmp_path / "first.h5.results" / "labels-1.h5") == {"0001.png": "x"}
+
+
+def test_a_result_of_other_images_is_refused(make_store: Any, plain: EmbeddingStore, tmp_path: Path) -> None:
+    label_images(LabelConfig(index=plain.path, from_=write(tmp_path / "a.csv", "bee/01.png,x")))
+    with pytest.raises(DatasetError, match=r"gives no image of .* a label"):
+        used(make_store(np.eye(4), name="other.h5"), tmp_path / "photos.h5.results" / "labels-1.h5")
+
+
+def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="is no result that lies beside its store"):
+        used(plain, plain.path)
+    assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
+    with pytest.raises(StoreError, match="no labels that were given"):
+        used(plain, tmp_path / "photos.h5.results" / "k-means.h5")
+    with pytest.raises(ConfigError, match="names a column of --labels FILE"):
+        labels_to_use(None, plain, np.arange(plain.n), label_column="kind")
+
+
+def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "known.csv", "ant/01.png;7;x", "bee/02.png;8;y", header="filename;number;kind")
+    answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path, "--label-column", "kind")
+    store = open_store(tmp_path / "a.h5")
+
+    assert store.class_names == ("x", "y")
+    assert store.labels is not None
+    assert store.labeled is not None
+    rows = {store.sample_ids[row]: store.class_names[store.labels[row]] for row in np.flatnonzero(store.labels >= 0)}
+    assert rows == {"ant/01.png": "x", "bee/02.png": "y"}
+    assert store.labeled.tolist() == (store.labels >= 0).tolist()
+    assert "names of folders are no classes" in answer.err
+
+
+def test_embed_takes_the_labels_of_a_column_of_its_data_set(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    lines = [f"{photos}/ant/01.png,x,1", f"{photos}/bee/02.png,y,2"]
+    path = write(tmp_path / "set.csv", *lines, header="path,breed,label")
+    answer = embed(labelkit, path, tmp_path / "a.h5", "--label-column", "breed")
+    assert open_store(tmp_path / "a.h5").class_names == ("x", "y"), answer.err
+
+
+def test_labels_that_mean_none_are_said_once(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "known.csv", "ant/01.png,nan", "ant/02.png,nan", "bee/02.png,1.0")
+    answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path)
+    assert open_store(tmp_path / "a.h5").class_names == ("1",)
+    assert answer.err.count("labels that mean none: 'nan' (2 of 3)") == 1
+
+
+def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
+    labelkit: Labelkit, photos: Path, tmp_path: Path
+) -> None:
+    names = ("1.0", "cafe\u0301")  # folders of a version, and of a system that takes letters apart
+    for name, folder in zip(names, ("ant", "bee"), strict=True):
+        shutil.copytree(photos / folder, tmp_path / "set" / name)
+    embed(labelkit, tmp_path / "set", tmp_path / "a.h5", "--label-split", "given")
+    path = write(tmp_path / "known.csv", "1.0/01.png,caf\u00e9", "1.0/02.png,1", "1.0/03.png,1.0")
+    store = open_store(tmp_path / "a.h5")
+    given = labels_to_use(path, store, np.arange(store.n))
+    assert given.class_names == names
+    assert given.labels[[store.sample_ids.index(f"1.0/0{i}.png") for i in (1, 2, 3)]].tolist() == [1, 0, 0]
+
+
+def test_embed_says_that_labels_are_from_folder_names_and_how_to_stop_it(
+    labelkit: Labelkit, photos: Path, tmp_path: Path
+) -> None:
+    line = "labels from folder names: 4 classes (--label-split none uses no label)"
+    assert line in embed(labelkit, photos, tmp_path / "a.h5").err
+    store = open_store(tmp_path / "a.h5")
+    assert store.labeled is not None
+    assert store.labeled.all()
+    assert "folder names" not in embed(labelkit, photos, tmp_path / "b.h5", "--label-split", "none").err
+
+
+def test_embed_keeps_folder_names_beside_labels_if_asked(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "known.csv", "ant/01.png,x")
+    answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path, "--label-split", "given")
+    store = open_store(tmp_path / "a.h5")
+
+    assert store.class_names == ("ant", "bee", "cat", "dog", "x")
+    assert store.labeled is not None
+    assert store.labeled.all()
+    assert store.labels is not None
+    assert store.labels[:3].tolist() == [0, 4, 0]
+    assert f"{path}: 1 images have another label in photos; that of the file counts" in answer.err
+
+
+def test_embed_keeps_the_truth_of_named_sets_and_uses_only_the_file(labelkit: Labelkit, tmp_path: Path) -> None:
+    full = open_store(embed(labelkit, Path("digits"), tmp_path / "a.h5", "--max-images", "40", "--json").json["index"])
+    path = write(tmp_path / "known.csv", f"{full.sample_ids[3]},{full.class_names[full.labels[3]]}")
+    embed(labelkit, Path("digits"), tmp_path / "b.h5", "--max-images", "40", "--labels", path)
+    store = open_store(tmp_path / "b.h5")
+
+    assert store.labels.tolist() == full.labels.tolist()
+    assert np.flatnonzero(store.labeled).tolist() == [3]
+
+
+def test_embed_does_not_both_draw_and_take_labels(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "known.csv", "ant/01.png,x")
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--out", tmp_path / "a.h5")
+    answer = labelkit(*words, "--labels", path, "--label-split", "gcd")
+    assert answer.code == 2
+    assert "draws labels" in answer.err
+
+
+def test_retrieve_shows_and_filters_by_given_labels(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
+    path = write(tmp_path / "known.csv", *(f"bee/{row:02d}.png,wasp" for row in range(6)))
+    words = ("retrieve", "--index", plain.path, "--query-rows", "13", "-k", "5", "--labels", path, "--json")
+    told = labelkit(*words, "--label", "wasp").json["queries"][0]
+
+    assert told["label"] == "wasp"
+    assert {hit["label"] for hit in told["hits"]} == {"wasp"}
+    assert labelkit(*words, "--label", "owl").code == 2
+
+
+def test_evaluate_judges_by_given_labels(labelkit: Labelkit, make_store: Any, tmp_path: Path) -> None:
+    rows = np.repeat(np.eye(2), 6, axis=0) + 0.01 * np.arange(24).reshape(12, 2)
+    store = make_store(rows)
+    path = write(tmp_path / "known.csv", *(f"{row:04d}.png,{'ab'[row // 6]}" for row in range(12)))
+
+    assert labelkit("evaluate", "knn", "--index", store.path).code == 3
+    knn = labelkit("evaluate", "knn", "--index", store.path, "-k", "3", "--labels", path, "--json")
+    assert knn.code == 0, knn.err
+    assert knn.json["knn_accuracy"] == 1
+    assert labelkit("evaluate", "retrieval", "--index", store.path, "-k", "1").code == 3
+    found = labelkit("evaluate", "retrieval", "--index", store.path, "-k", "1", "--labels", path, "--json")
+    assert found.code == 0, found.err
+    assert found.json["recall"]["1"] == 1
+
+
+def test_the_report_counts_given_labels(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
+    path = write(tmp_path / "known.csv", "bee/01.png,wasp")
+    page = tmp_path / "page.html"
+    answer = labelkit("report", "--index", plain.path, "--labels", path, "--projection", "pca", "--out", page)
+    assert answer.code == 0, answer.err
+    assert "wasp" in page.read_text()
+
+
+def test_a_result_of_labels_is_kept_with_where_another_stores_labels_are_from(
+    labelkit: Labelkit, make_store: Any, tmp_path: Path
+) -> None:
+    first, second = (make_store(np.eye(6)[:n], name=f"{n}.h5") for n in (5, 6))
+    label_images(LabelConfig(index=first.path, from_=write(tmp_path / "a.csv", "0000.png,x", "0001.png,y")))
+    answer = labelkit(
+        *("cluster", "ss-kmeans", "--index", second.path, "--num-clusters", "3"),
+        *("--labels", tmp_path / "5.h5.results" / "labels-1.h5"),
+    )
+    assert answer.code == 0, answer.err
+    source = read_result(second, "ss-kmeans").params["labels"]
+    assert (source["store"], source["result"]) == ("5.h5", "labels-1")
+
+
+def test_classes_of_another_kind_that_must_not_be_used_do_not_mix_with_given_ones(
+    labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path
+) -> None:
+    lines = [f"{name}/{row:02d}.png,{kind}" for name, kind in (("ant", "six"), ("cat", "four")) for row in range(5)]
+    path = write(tmp_path / "legs.csv", *lines)
+    label_images(LabelConfig(index=plain.path, from_=path))
+
+    for option in (path, Path("labels-1")):
+        given = labels_to_use(option, plain, np.arange(plain.n))
+        assert given.class_names == ("four", "six")
+        assert (given.truth == -1).all()
+        assert [given.class_names[label] for label in given.labels[given.labeled]] == ["six"] * 5 + ["four"] * 5
+    found = labelkit("discover", "snowball", "--index", plain.path, "--labels", path)
+    assert found.code == 0, found.err
+    knn = labelkit("evaluate", "knn", "--index", plain.path, "-k", "3", "--labels", path, "--json")
+    assert knn.json["leave_one_out"] is True
+    assert set(knn.json["per_class"]) == {"four", "six"}

@@ -1,0 +1,502 @@
+"""``labelkit discover answer`` and ``labelkit evaluate answer``: known, new or unsure, and how far to trust it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.algorithms.few_label_classifier import RowJudge, recipes
+from labelkit.commands.cluster.cluster import cluster_store
+from labelkit.commands.cluster.options import SSKMeansConfig
+from labelkit.commands.discover.answer import COLUMNS, answer_images
+from labelkit.commands.discover.calibrate import calibrate, given_evidence, hidden_evidence
+from labelkit.commands.discover.categories import discover_categories, discover_head
+from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
+from labelkit.commands.evaluate.options import EvaluateAnswerConfig
+from labelkit.commands.evaluate.predictions import evaluate_answer
+from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.hdf5.writing import Contents, Image
+from labelkit.store.results import read_result, write_result
+
+Build = Callable[..., EmbeddingStore]
+
+CLASSES, OLD, PER_CLASS, LABELED = 6, 3, 20, 6
+
+
+@pytest.fixture
+def build(make_store: Any) -> Build:
+    """Return a function: six blobs around unit vectors, three with six labels each, clustered into six groups."""
+
+    def made(noise: float = 0.1, *, clustered: bool = True, seed: int = 0, **changes: Any) -> EmbeddingStore:
+        rng = np.random.default_rng(seed)
+        rows = np.repeat(np.eye(CLASSES), PER_CLASS, axis=0) + rng.normal(0, noise, (CLASSES * PER_CLASS, CLASSES))
+        labels = np.repeat(np.arange(CLASSES), PER_CLASS)
+        labeled = (labels < OLD) & (np.arange(len(labels)) % PER_CLASS < LABELED)
+        columns = {
+            "labels": labels.tolist(),
+            "labeled": labeled.astype(int).tolist(),
+            "old_classes": [1, 1, 1, 0, 0, 0],
+            **changes,
+        }
+        store: EmbeddingStore = make_store(rows, **columns)
+        if clustered:
+            cluster_store(SSKMeansConfig(index=store.path, num_clusters=CLASSES))
+        return store
+
+    return made
+
+
+def answer(store: EmbeddingStore, **options: Any) -> Any:
+    return answer_images(DiscoverAnswerConfig(index=store.path, **options)).to_json()
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
+    store = build()
+
+    result = answer(store, min_confidence=0.5)
+
+    assert result["rows"] == 102
+    assert result["counts"] == {"known": 42, "new": 60, "unsure": 0}
+    rows = table(store.path.with_name("made.answer.csv"))
+    assert list(rows[0]) == list(COLUMNS)
+    assert [row["path"] for row in rows] == [store.sample_ids[i] for i in np.flatnonzero(~store.labeled)]
+    assert {(row["label_or_group"], row["kind"]) for row in rows[:14]} == {("class-0", "known")}
+    assert {row["kind"] for row in rows[42:]} == {"new"}
+    assert len({row["label_or_group"] for row in rows[42:62]}) == 1
+    assert all(0.5 <= float(row["confidence"]) <= 1 and row["runner_up"] != row["label_or_group"] for row in rows)
+
+
+def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) -> None:
+    one, two = build(0.3), build(0.3, name="two.h5")
+    discover_categories(DiscoverCategoriesConfig(index=one.path, num_classes=CLASSES, result="groups", seed=5))
+    answer(one, grouping="groups", seed=5)
+
+    made = answer_images(DiscoverAnswerConfig(index=two.path, num_clusters=CLASSES, grouping="groups", seed=5)).paths
+
+    assert [path.name for path in made] == ["answer.h5", "two.answer.csv", "groups.h5"]
+    assert two.path.with_name("two.answer.csv").read_bytes() == one.path.with_name("made.answer.csv").read_bytes()
+
+
+def test_result_holds_a_decision_for_every_row(build: Build) -> None:
+    store = build(0.3)
+    answer(store, result="all", min_confidence=0.0)
+    limit = float(np.median(read_result(store, "all").arrays["confidence"][~np.asarray(store.labeled)]))
+    answer(store, min_confidence=limit)
+
+    arrays = read_result(store, "answer").arrays
+    decisions = np.array(arrays["decision_names"])[arrays["decisions"]]
+    given = np.asarray(store.labeled)
+    assert set(decisions[given]) == {"given"}
+    assert (arrays["confidence"][given] == 1).all()
+    np.testing.assert_array_equal(arrays["pseudo_labels"][given], np.asarray(store.labels)[given])
+    unsure = decisions == "unsure"
+    assert 0 < unsure.sum() < 102
+    assert (arrays["confidence"][unsure] < limit).all()
+    assert (arrays["confidence"][~unsure] >= limit).all()
+    assert (arrays["pseudo_labels"][unsure] == -1).all()
+    assert (arrays["group_ids"] >= 0).all()
+
+
+def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Generator) -> None:
+    truth = np.arange(200) % 5
+    features = (np.eye(5)[truth] + rng.normal(0, 0.45, (200, 5))).astype(np.float32)
+    labels = np.where(np.arange(200) < 60, truth, -1)
+    judge, groups = RowJudge(features, labels), np.arange(5)
+
+    hidden = hidden_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
+
+    assert hidden is not None
+    evidence, recipe = hidden
+    assert recipe in recipes(labels)
+    assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
+    found = calibrate(evidence)
+    assert found.cautious.known > found.likeliest.known
+    assert found.after.ece < 0.15
+
+
+def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_group() -> None:
+    shares = np.array([[0.1, 0.9, 0], [0.2, 0.8, 0], [0.3, 0.7, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]])
+    groups = np.array([4, -1, -1])  # the class of the first group; the others are new
+
+    found = given_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
+
+    assert found.correct.tolist() == [1, 1, 1, 1]
+    assert found.of_new.tolist() == [True, True, True, False]
+    assert found.accuracy(new=False) == 1
+    assert found.weights.sum() == found.num_labels == 4
+
+
+def test_no_evidence_without_a_class_of_two_labels(rng: np.random.Generator) -> None:
+    labels = np.array([0, 1, -1, -1])
+    judge = RowJudge(rng.normal(size=(4, 3)).astype(np.float32), labels)
+
+    assert hidden_evidence(judge, labels, np.array([0, 1, 0, 1]), np.arange(2), 0.0, min_size=1, seed=0) is None
+
+
+def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
+    store = build()
+    answer(store)
+    arrays = read_result(store, "answer").arrays
+
+    lines = table(store.path.with_name(f"{store.path.stem}.answer.csv"))
+
+    old = set(np.array(arrays["names"])[np.asarray(arrays["new_classes"]) == 0])
+    assert {line["best_class"] for line in lines} <= old
+    for line in lines:
+        assert 0 <= float(line["best_confidence"]) <= 1
+        assert 0 <= float(line["new_chance"]) <= 1 + 1e-9
+        assert line["group"] in arrays["names"]
+        if line["kind"] == "known":
+            assert (line["best_class"], line["best_confidence"]) == (line["label_or_group"], line["confidence"])
+            assert float(line["new_chance"]) <= 1 - float(line["confidence"]) + 1e-3
+    given = np.asarray(arrays["decisions"]) == 3
+    assert (np.asarray(arrays["best_confidence"])[given] == 1).all()
+    assert (np.asarray(arrays["new_chance"])[given] == 0).all()
+
+
+def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.random.Generator) -> None:
+    store = build(0.3)
+    answer(store)
+    first = store.path.with_name("made.answer.csv").read_bytes()
+    labels = np.repeat(np.arange(CLASSES), PER_CLASS)
+    hidden = (labels >= OLD) | (np.arange(len(labels)) % PER_CLASS >= LABELED)
+    labels[hidden] = rng.permutation(labels[hidden])
+    other = build(0.3, name="other.h5", labels=labels.tolist())
+
+    answer(other)
+
+    assert other.path.with_name("other.answer.csv").read_bytes() == first
+
+
+def test_same_seed_gives_the_same_files_and_another_hides_other_labels(build: Build) -> None:
+    store = build(0.4)
+    temperatures = [answer(store, overwrite=True, seed=seed)["calibration"]["temperature"] for seed in (3, 3, 4)]
+    assert temperatures[0] == temperatures[1] != temperatures[2]
+
+
+def test_groups_are_judged_without_any_label_to_learn_from(build: Build, tmp_path: Path) -> None:
+    store = build()
+    discover_categories(DiscoverCategoriesConfig(index=store.path, num_classes=5, own_labels=False))
+    path = tmp_path / "checked.csv"
+    path.write_text("path,label\n" + "".join(f"{row:04d}.png,class-{row // PER_CLASS}\n" for row in range(0, 100, 5)))
+
+    found = answer(store, grouping="categories", own_labels=False, calibration_labels=path, min_confidence=0.0)
+
+    assert found["counts"]["known"] == 0
+    assert found["counts"]["new"] > 0
+    assert found["calibration"]["rows_of_new_classes"] == 20
+
+
+def test_given_labels_are_used_instead_of_those_of_the_store(build: Build, tmp_path: Path) -> None:
+    store = build()
+    path = tmp_path / "checked.csv"
+    truth = [
+        (row, f"class-{row // PER_CLASS}" if row < 80 else "zebra") for row in range(10, 100, 5) if row % 20 >= LABELED
+    ]
+    path.write_text("path,label\n" + "".join(f"{row:04d}.png,{text}\n" for row, text in truth))
+
+    found = answer(store, calibration_labels=path, min_confidence=0.0)
+
+    assert found["calibration"]["labels"] == len(truth)
+    assert found["calibration"]["accuracy_known"] == found["calibration"]["accuracy_new"] == 1
+    used = np.flatnonzero(read_result(store, "answer").arrays["calibration_rows"])
+    assert used.tolist() == [row for row, _ in truth]
+    scored: Any = evaluate_answer(EvaluateAnswerConfig(index=store.path)).to_json()
+    assert scored["rows"] == 102 - len(truth)
+
+
+def test_given_labels_that_training_had_are_left_out(labelkit: Any, build: Build, tmp_path: Path) -> None:
+    store = build()
+    path = tmp_path / "checked.csv"
+    path.write_text("path,label\n0000.png,class-0\n0010.png,class-0\n0030.png,class-1\n")
+
+    done = labelkit("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
+
+    assert done.code == 0
+    assert "1 images left out, since training could use their label" in done.err
+    assert done.json["calibration"]["labels"] == 2
+
+
+def test_head_is_answered_through_the_features_and_says_that_its_network_saw_the_labels(
+    labelkit: Any, build: Build
+) -> None:
+    labels = np.repeat(np.arange(CLASSES), PER_CLASS)
+    store = build(clustered=False, logits=np.eye(CLASSES)[labels])
+    discover_head(DiscoverHeadConfig(index=store.path))
+
+    done = labelkit("discover", "answer", "--index", store.path, "--json")
+
+    assert done.code == 0
+    assert "confidences are likely too high" in done.err
+    assert done.json["grouping"]["result"] == "head"
+    assert done.json["calibration"]["network_saw_labels"] == "yes"
+
+
+def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any, build: Build) -> None:
+    store = build()
+    answer(store, min_confidence=0.5)
+    words = ("evaluate", "clustering", "--index", store.path, "--json")
+    assert [score["result"] for score in labelkit(*words).json["scores"]] == ["ss-kmeans"]
+    assert [score["result"] for score in labelkit(*words, "--results", "answer").json["scores"]] == ["answer"]
+
+
+def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, build: Build) -> None:
+    store = build(0.4)
+    done = labelkit("discover", "answer", "--index", store.path, "--min-confidence", "1", "--json")
+    assert done.code == 0
+    assert done.json["counts"] == {"known": 0, "new": 0, "unsure": 102}
+    assert "every image is unsure; the largest confidence is 0." in done.err
+    scored = labelkit("evaluate", "answer", "--index", store.path, "--json")
+    assert (scored.code, scored.json["answered"], scored.json["accuracy_answered"]) == (0, 0, None)
+
+
+def test_evaluation_equals_loops_over_the_rows(build: Build) -> None:
+    store = build(0.35)
+    answer(store, min_confidence=0.7)
+
+    found: Any = evaluate_answer(EvaluateAnswerConfig(index=store.path)).to_json()
+
+    arrays = read_result(store, "answer").arrays
+    truth = np.asarray(store.labels)
+    rows = np.flatnonzero(~np.asarray(store.labeled))
+    class_of = {name["group"]: name["class"] for name in found["class_of_group"]}
+    correct = [class_of[arrays["names"][arrays["group_ids"][row]]] == f"class-{truth[row]}" for row in rows]
+    confidence = arrays["confidence"][rows]
+    assert [class_of[f"class-{i}"] for i in range(OLD)] == [f"class-{i}" for i in range(OLD)]
+    assert found["accuracy"] == pytest.approx(np.mean(correct))
+    assert found["accuracy_answered"] == pytest.approx(
+        np.mean([c for c, p in zip(correct, confidence, strict=True) if p >= 0.7])
+    )
+    best_first = np.argsort(-confidence, kind="stable")
+    risks = [1 - np.mean([correct[i] for i in best_first[: k + 1]]) for k in range(len(rows))]
+    assert found["aurc"] == pytest.approx(np.mean(risks), abs=0.01)
+    assert sum(line["rows"] for line in found["outcomes"]) == len(rows)
+    assert sum(line["unsure"] for line in found["outcomes"]) == int((confidence < 0.7).sum())
+    assert found["aurc_best"] <= found["aurc"]
+
+
+def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any, build: Build, tmp_path: Path) -> None:
+    store = build()
+    drawn = tmp_path / "scores.png"
+    words = ("discover", "answer", "--index", store.path)
+    done = labelkit(*words, "-q")
+    made = [tmp_path / "made.h5.results" / "answer.h5", tmp_path / "made.answer.csv"]
+    assert (done.code, done.out.split()) == (0, [str(path) for path in made])
+    assert labelkit("evaluate", "answer", "--index", store.path, "--plot", drawn, "--result", "scores", "-q").code == 0
+    assert drawn.read_bytes()[:4] == b"\x89PNG"
+    assert read_result(store, "scores").metrics["answer"] == "answer"
+
+    again = labelkit(*words, "-q")
+
+    assert again.out.split() == [str(made[0]).replace("answer", "answer-2"), str(made[1]).replace("answer", "answer-2")]
+    assert labelkit("evaluate", "answer", "--index", store.path, "--json").json["answer"] == "answer-2"
+    named = labelkit(*words, "--result", "answer")
+    assert named.code in (2, 3)
+    assert "exists" in named.err
+    assert labelkit(*words, "--overwrite").code == 0
+    assert labelkit("discover", "answer", "--index", store.path, "--result", "second", "-q").code == 0
+    assert (tmp_path / "made.second.csv").exists()
+
+
+@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "high"])
+def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, value: str) -> None:
+    done = labelkit("discover", "answer", "--index", build().path, "--min-confidence", value)
+    assert done.code == 2
+    assert "--min-confidence" in done.err
+
+
+def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -> None:
+    """A group that kept its name from an earlier time may be empty."""
+    store = build()
+    result = read_result(store, "ss-kmeans")
+    arrays = {key: np.asarray(value) for key, value in result.arrays.items() if key in ("cluster_ids", "labeled")}
+    names, new = list(result.arrays["names"]), np.asarray(result.arrays["new_classes"])
+    for more in (0, 2):
+        write_result(
+            store,
+            f"with-{more}",
+            kind="clusters",
+            arrays={
+                **arrays,
+                "names": [*names, *(f"old-{i}" for i in range(more))],
+                "new_classes": np.append(new, np.ones(more, dtype=new.dtype)),
+            },
+            params=dict(result.params),
+            stage="cluster ss-kmeans",
+        )
+        words = (
+            "discover",
+            "answer",
+            "--index",
+            store.path,
+            "--grouping",
+            f"with-{more}",
+            "--result",
+            f"answer-{more}",
+        )
+        assert labelkit(*words, "-q").code == 0
+    first, second = (read_result(store, f"answer-{more}").arrays for more in (0, 2))
+    assert np.array_equal(first["group_ids"], second["group_ids"])
+    np.testing.assert_allclose(first["confidence"], second["confidence"], atol=0.1)
+
+
+def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any, build: Build, tmp_path: Path) -> None:
+    store = build()
+    labels = tmp_path / "more.csv"
+    labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
+    done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
+    assert done.code == 3
+    assert "has no group for 'fig', 'pear', of which there are labels" in done.err
+    assert "Make it again with these labels" in done.err
+
+
+def without_labels(build: Build) -> EmbeddingStore:
+    store = build(clustered=False, labeled=[0] * CLASSES * PER_CLASS, old_classes=None)
+    write_groups(store, "head")
+    return store
+
+
+def with_one_label_each(build: Build) -> EmbeddingStore:
+    first = [int(row % PER_CLASS == 0 and row < OLD * PER_CLASS) for row in range(CLASSES * PER_CLASS)]
+    return build(labeled=first)
+
+
+def with_every_label(build: Build) -> EmbeddingStore:
+    store = build(clustered=False, labeled=[1] * CLASSES * PER_CLASS, old_classes=[1] * CLASSES)
+    write_groups(store, "head")
+    return store
+
+
+def without_groups(build: Build) -> EmbeddingStore:
+    return build(clustered=False)
+
+
+def without_groups_but_with_logits(build: Build) -> EmbeddingStore:
+    return build(clustered=False, logits=np.zeros((CLASSES * PER_CLASS, 2)))
+
+
+def with_nameless_groups(build: Build) -> EmbeddingStore:
+    store = build(clustered=False)
+    write_result(
+        store,
+        "head",
+        kind="clusters",
+        arrays={"cluster_ids": np.zeros(store.n, dtype=np.int64)},
+        params={},
+        stage="cluster k-means",
+    )
+    return store
+
+
+def with_groups_of_another_store(build: Build) -> EmbeddingStore:
+    older = build()
+    kept = (older.path.with_name("made.h5.results") / "ss-kmeans.h5").read_bytes()
+    store = build(0.2, seed=1, clustered=False)
+    (store.path.with_name("made.h5.results") / "ss-kmeans.h5").write_bytes(kept)
+    return store
+
+
+def with_a_class_it_does_not_have(build: Build) -> EmbeddingStore:
+    store = build(clustered=False)
+    write_groups(store, "head", first="zebra")
+    return store
+
+
+def with_a_row_that_is_no_number(build: Build) -> EmbeddingStore:
+    store = build(clustered=False)
+    contents = Contents()
+    with h5py.File(store.path) as file:
+        for name in ("", "model"):
+            attributes = dict(file[name or "/"].attrs)
+            texts = {k: v.decode() if isinstance(v, bytes) else int(v) for k, v in attributes.items()}
+            contents.set(name, **{key: value for key, value in texts.items() if key != "content_digest"})
+        for name, item in file.items():
+            if isinstance(item, h5py.Dataset):
+                contents.datasets[name] = item[()]
+    contents.datasets["embeddings"][7] = np.nan
+    store.path.write_bytes(Image(contents).to_bytes())
+    changed = open_store(store.path)
+    write_groups(changed, "head")
+    return changed
+
+
+def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") -> None:
+    write_result(
+        store,
+        name,
+        kind="classes",
+        arrays={
+            "pseudo_labels": np.arange(store.n) % CLASSES,
+            "names": [first, "class-1", "class-2", "new-1", "new-2", "new-3"],
+            "new_classes": np.arange(CLASSES) >= OLD,
+        },
+        params={},
+        stage="discover head",
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "message"),
+    [
+        (without_labels, DatasetError, "has no labels that may be used"),
+        (with_one_label_each, DatasetError, "no class has two labels"),
+        (with_every_label, StoreError, "every row that is grouped has a label"),
+        (without_groups, StoreError, "Pass --num-clusters"),
+        (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on it first"),
+        (with_nameless_groups, StoreError, "does not group the rows into known classes and new ones"),
+        (with_groups_of_another_store, Mismatch, "made from other content"),
+        (with_a_class_it_does_not_have, StoreError, "names a class 'zebra'"),
+        (with_a_row_that_is_no_number, Refused, "holds a number that is not finite"),
+    ],
+)
+def test_store_that_cannot_be_answered_from_says_why(
+    build: Build, made: Callable[[Build], EmbeddingStore], error: type[LabelkitError], message: str
+) -> None:
+    store = made(build)
+    with pytest.raises(error) as caught:
+        answer(store)
+    assert message in str(caught.value)
+    assert caught.value.remedy
+    assert not store.path.with_name("made.answer.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,label\nnone.png,class-0\n", "1 of 1 images are not among those of"),
+        ("path,label\n0000.png,class-0\n", "training could use the label of every image"),
+    ],
+)
+def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "checked.csv"
+    path.write_text(text)
+    with pytest.raises(DatasetError) as caught:
+        answer(build(), calibration_labels=path)
+    assert caught.value.where == str(path)
+    assert message in caught.value.problem
+
+
+def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_store: Any) -> None:
+    store = build()
+    with pytest.raises(StoreError, match="is no answer but holds clusters"):
+        evaluate_answer(EvaluateAnswerConfig(index=store.path, answer="ss-kmeans"))
+
+    labels = [row // PER_CLASS if row % PER_CLASS < LABELED and row < OLD * PER_CLASS else -1 for row in range(120)]
+    blind = make_store(
+        np.asarray(store.embeddings), name="blind.h5", labels=labels, labeled=[int(label >= 0) for label in labels]
+    )
+    cluster_store(SSKMeansConfig(index=blind.path, num_clusters=CLASSES))
+    answer(blind)
+    with pytest.raises(StoreError, match="the true class is known of no image"):
+        evaluate_answer(EvaluateAnswerConfig(index=blind.path))

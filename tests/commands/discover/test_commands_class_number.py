@@ -1,0 +1,267 @@
+"""``labelkit discover categories``: how many classes, from which rows, by what, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.discover.categories import discover_categories
+from labelkit.commands.discover.options import DiscoverCategoriesConfig
+from labelkit.errors import DatasetError
+from labelkit.progress import SilentProgress, use_progress
+from labelkit.store.embeddings import EmbeddingStore
+from PIL import Image as Picture
+
+NUM_BLOBS, PER_BLOB = 5, 20
+
+
+def blob_rows(num_blobs: int = NUM_BLOBS) -> Any:
+    generator = np.random.default_rng(1)
+    groups = np.repeat(np.arange(num_blobs), PER_BLOB)
+    return 9 * np.eye(num_blobs)[groups] + generator.normal(0, 0.5, (len(groups), num_blobs))
+
+
+@pytest.fixture
+def blobs(make_store: Any) -> EmbeddingStore:
+    """Five far blobs of twenty rows; half of the first three is labeled."""
+    store: EmbeddingStore = make_store(
+        blob_rows(),
+        labels=[i // PER_BLOB for i in range(100)],
+        labeled=[int(i < 60 and i % 2 == 0) for i in range(100)],
+        old_classes=[1, 1, 1, 0, 0],
+    )
+    return store
+
+
+@pytest.fixture
+def unlabeled(make_store: Any) -> EmbeddingStore:
+    """The same rows without any label."""
+    store: EmbeddingStore = make_store(blob_rows())
+    return store
+
+
+class Listener(SilentProgress):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.said.append(text)
+
+    def warning(self, text: str) -> None:
+        self.said.append(text)
+
+
+def categories(store: EmbeddingStore, **options: Any) -> dict[str, Any]:
+    return discover_categories(DiscoverCategoriesConfig(index=store.path, overwrite=True, **options)).to_json()
+
+
+def unit(rows: Any) -> Any:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("saw", "given"), [(True, None), (False, None), (True, 5)])
+def test_a_network_that_saw_the_labels_is_said_where_the_number_is_not_given(
+    make_store: Any, saw: bool, given: int | None
+) -> None:
+    store = make_store(
+        blob_rows(),
+        labels=[i // PER_BLOB for i in range(100)],
+        labeled=[int(i < 60 and i % 2 == 0) for i in range(100)],
+        old_classes=[1, 1, 1, 0, 0],
+        logits=np.zeros((100, 5)) if saw else None,
+    )
+    listener = Listener()
+    with use_progress(listener):
+        categories(store, max_classes=8) if given is None else categories(store, num_classes=given)
+    assert any("likely more classes" in text for text in listener.said) == (saw and given is None)
+
+
+def test_rows_of_old_classes_keep_their_names_and_the_others_are_new(blobs: EmbeddingStore) -> None:
+    result = categories(blobs, max_classes=9)
+
+    assert [(row["name"], row["images"], row["labeled"]) for row in result["classes"][:3]] == [
+        (f"class-{c}", 20, 10) for c in range(3)
+    ]
+    assert [(row["new"], row["images"]) for row in result["classes"][3:]] == [(True, 20)] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"criterion": "published"}, {"num_classes": 6}])
+def test_labels_are_missed_only_where_they_are_needed(unlabeled: EmbeddingStore, options: dict[str, Any]) -> None:
+    if options != {"criterion": "published"}:
+        assert categories(unlabeled, **options)["num_classes"] >= 4
+        return
+    with pytest.raises(DatasetError, match="has no labels that may be used") as caught:
+        categories(unlabeled, **options)
+
+    assert "leave --criterion out" in caught.value.remedy
+
+
+def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
+    return result["num_classes"], result["is_lower_bound"], result["is_upper_bound"]
+
+
+def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, blobs: EmbeddingStore) -> None:
+    words = ("discover", "categories", "--index", blobs.path, "--max-classes", "4")
+    answer = labelkit(*words, "--json")
+
+    assert answer.code == 0
+    # there are five blobs
+    assert bound(answer.json) == (4, True, False)
+    assert "at least 4 classes: the most that were tried fit best; raise --max-classes" in answer.err
+    assert any(line.split()[:3] == ["at", "least", "4"] for line in labelkit(*words).out.splitlines())
+
+
+def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(blobs: EmbeddingStore) -> None:
+    result = categories(blobs, min_classes=7, max_classes=9)
+
+    assert bound(result) == (7, False, True)
+    assert "at most 7 classes: the fewest that --min-classes allowed fit best; lower it" in result["notes"]
+
+
+def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> None:
+    # a tenth of the rows are 6 classes, and 6 of 10 blobs of 6 rows have labels
+    generator = np.random.default_rng(1)
+    groups = np.repeat(np.arange(10), 6)
+    store = make_store(
+        9 * np.eye(10)[groups] + generator.normal(0, 0.5, (60, 10)),
+        labels=groups.tolist(),
+        labeled=[int(row < 36 and row % 6 > 0) for row in range(60)],
+        old_classes=[1] * 6 + [0] * 4,
+    )
+
+    result = categories(store, criterion="published")
+
+    assert "6 classes, the most that were tried, fitted best; so up to 12 were tried" in result["notes"]
+    assert result["searched"] == [6, 12]
+
+
+# ---- the number and the plot are for others
+
+
+def test_the_number_can_be_passed_on(labelkit: Any, blobs: EmbeddingStore) -> None:
+    words = ("discover", "categories", "--index", blobs.path, "--criterion", "published", "--max-classes", "9")
+    found = labelkit(*words, "--json").json
+    lines = [line.split()[:3] for line in labelkit(*words).out.splitlines()]
+    assert [str(found["num_classes"]), *map(str, found["interval"])] in lines
+
+
+@pytest.mark.parametrize("criterion", ["auto", "published"])
+def test_the_curves_are_drawn(labelkit: Any, blobs: EmbeddingStore, tmp_path: Path, criterion: str) -> None:
+    drawn = tmp_path / "curve.png"
+    words = (
+        "discover",
+        "categories",
+        "--index",
+        blobs.path,
+        "--max-classes",
+        "8",
+        "--plot",
+        drawn,
+        "--criterion",
+        criterion,
+    )
+    answer = labelkit(*words, "-q")
+    assert answer.out.split() == [str(blobs.path) + ".results/categories.h5", str(drawn)]
+    with Picture.open(drawn) as picture:
+        assert picture.format == "PNG"
+    before = drawn.read_bytes()
+    assert labelkit(*words, "--overwrite", "--json").json["plot"] == str(drawn)
+    assert drawn.read_bytes() == before
+
+
+def test_nothing_is_computed_when_the_plot_has_no_place(labelkit: Any, blobs: EmbeddingStore, tmp_path: Path) -> None:
+    answer = labelkit("discover", "categories", "--index", blobs.path, "--plot", tmp_path / "no" / "curve.png")
+
+    assert answer.code == 2
+    assert "--plot" in answer.err
+    assert not Path(f"{blobs.path}.results").exists()
+
+
+# ---- bad input, as the command line meets it
+
+
+def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
+    labelkit: Any, blobs: EmbeddingStore, tmp_path: Path
+) -> None:
+    old = tmp_path / "old.yaml"
+    words = ("discover", "categories", "--index", blobs.path, "--config", old, "--max-classes", "8", "-q")
+    old.write_text("criterion: auto\nsearch: path\nnum_draws: 8\nmax_rows: 3000\nlevels: 1\ngrouping: tree\n")
+    assert labelkit(*words).code == 0
+    old.write_text("criterion: labeled\nsearch: brent\nnum_draws: 8\n")
+    answer = labelkit(*words, "--overwrite")
+    assert (answer.code, answer.err.strip()) == (
+        2,
+        f"error: {old}: criterion: must be one of auto, published (value labeled)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--max-classes", "2"), 2, "--max-classes: 2 is fewer than the 3 classes with labels"),
+        (("--min-classes", "2"), 2, "--min-classes: 2 is fewer than the 3 classes with labels"),
+        (("--min-classes", "8", "--max-classes", "7"), 2, "cannot search from 8 to 7 classes"),
+        (("--max-classes", "50"), 2, "Choose it between 3 and 49"),
+        (("--criterion", "gap"), 2, "--criterion"),
+        (("--criterion", "silhouette"), 2, "--criterion"),
+    ],
+)
+def test_bounds_and_options_that_cannot_be_are_refused(
+    labelkit: Any, blobs: EmbeddingStore, words: tuple[str, ...], code: int, message: str
+) -> None:
+    answer = labelkit("discover", "categories", "--index", blobs.path, *words)
+
+    assert (answer.code, answer.out) == (code, "")
+    assert message in answer.err
+
+
+def test_as_many_groups_as_labeled_classes_at_least(labelkit: Any, blobs: EmbeddingStore) -> None:
+    answer = labelkit("cluster", "ss-kmeans", "--index", blobs.path, "--num-clusters", "2")
+
+    assert answer.code == 2
+    assert "--num-clusters: 2 is fewer than the 3 classes that have labels" in answer.err
+
+
+@pytest.mark.parametrize("labeled", [None, [1, 0, 1, 0]])
+def test_too_few_rows_are_refused(labelkit: Any, make_store: Any, labeled: list[int] | None) -> None:
+    columns = {} if labeled is None else {"labels": [0, 0, 1, 1], "labeled": labeled, "old_classes": [1, 1]}
+    store = make_store(np.eye(4), **columns)
+
+    answer = labelkit("discover", "categories", "--index", store.path, "--new-classes", "some")
+
+    assert answer.code == 3
+    assert "4 rows are too few to tell 2 classes or more" in answer.err
+
+
+def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, spoil: Any) -> None:
+    spoil(blobs, 7)
+
+    answer = labelkit("discover", "categories", "--index", blobs.path)
+
+    assert answer.code == 3
+    assert f"{blobs.path}:/embeddings row 7: holds a number that is not finite" in answer.err
+
+
+@pytest.mark.parametrize("number", [0.5, pytest.param(1e9, marks=pytest.mark.slow)])
+def test_labels_that_are_no_integers_are_names(labelkit: Any, photos: Path, tmp_path: Path, number: float) -> None:
+    table, index = tmp_path / "labels.csv", tmp_path / "index.h5"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label"])
+        for row, path in enumerate(sorted(photos.rglob("*.png"))):
+            writer.writerow([path, {"ant": number, "bee": "1.5"}.get(path.parent.name, "") if row % 2 else ""])
+    assert (
+        labelkit("embed", "--dataset", table, "--backbone", "pixels", "--image-size", "8", "--out", index, "-q").code
+        == 0
+    )
+
+    answer = labelkit("discover", "categories", "--index", index, "--max-classes", "6", "--json")
+
+    assert answer.code == 0, answer.err
+    names = [row["name"] for row in answer.json["classes"] if not row["new"]]
+    assert sorted(names) == sorted([str(number), "1.5"])

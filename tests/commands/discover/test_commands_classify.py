@@ -1,0 +1,65 @@
+"""Which class or group a row belongs to: by classifier, groups and neighbors."""
+
+from __future__ import annotations
+
+import numpy as np
+from labelkit.algorithms.few_label_classifier import Recipe, RowJudge, hidden_labels_right
+from sklearn.linear_model import LogisticRegression
+
+
+def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.random.Generator) -> None:
+    features = (np.eye(3, 40)[np.arange(30) % 3] + rng.normal(0, 0.5, (30, 40))).astype(np.float32)
+    every = np.where(np.arange(30) < 15, np.arange(30) % 3, -1)
+    some = np.where(np.arange(30) < 9, every, -1)
+    moved = features - features.mean(axis=0)
+    moved *= 10 / np.sqrt((moved**2).sum(axis=1).mean())
+    peer = LogisticRegression(C=10, tol=1e-8, max_iter=2000).fit(moved[:9], some[:9])
+    judge = RowJudge(features, every)
+
+    found = judge.class_shares(some, np.arange(3))
+    rule = judge.classifier(some, np.arange(3))
+
+    np.testing.assert_allclose(found, peer.predict_proba(moved), atol=0.01)
+    np.testing.assert_allclose(rule(features), found, atol=1e-5)
+
+
+def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) -> None:
+    truth = np.repeat([0, 1, 2], 20)
+    features = (np.eye(3)[truth] + rng.normal(0, 0.1, (60, 3))).astype(np.float32)
+    labels = np.full(60, -1)
+    labels[[0, 1, 20, 21]] = [0, 0, 1, 1]
+
+    shares = RowJudge(features, labels).shares(labels, truth, np.array([0, 1, -1]))
+
+    assert (shares.argmax(axis=1) == truth).all()
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_row_of_zeros_is_judged_too(rng: np.random.Generator) -> None:
+    features = rng.normal(size=(10, 3)).astype(np.float32)
+    features[9] = 0
+    labels = np.array([0, 0, 1, 1, -1, -1, -1, -1, -1, -1])
+
+    assert np.isfinite(RowJudge(features, labels).shares(labels)).all()
+
+
+def test_groups_alone_are_named_without_any_label(rng: np.random.Generator) -> None:
+    groups = np.arange(30) % 3
+    features = (np.eye(3)[groups] + rng.normal(0, 0.1, (30, 3))).astype(np.float32)
+    labels = np.full(30, -1)
+    judge, classes = RowJudge(features, labels), np.full(3, -1)
+
+    shares = judge.shares(labels, groups, classes, Recipe(0.0))
+
+    assert (shares.argmax(axis=1) == groups).all()
+    assert judge.rule(labels, groups, classes, shares, Recipe(0.0)).classifier is None
+
+
+def test_each_label_of_a_class_with_two_is_hidden_once(rng: np.random.Generator) -> None:
+    truth = np.arange(40) % 2
+    features = (np.eye(4)[truth] + rng.normal(0, 0.1, (40, 4))).astype(np.float32)
+    labels = np.where(np.arange(40) < 12, truth, -1)
+
+    right = hidden_labels_right(RowJudge(features, labels), labels, rng)
+
+    assert right.tolist() == [True] * 12

@@ -1,0 +1,469 @@
+"""``labelkit discover snowball`` and ``labelkit discover lmcs``: labels in, labels out, and what can go wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.discover.few import discover_lmcs, discover_snowball
+from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.data.splits import few_labels_split
+from labelkit.methods.few_labels.critical_samples import discover_critical
+from labelkit.methods.few_labels.snowball_search import discover_confident
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import read_result
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+PER_CLASS, CLASSES = 20, 3
+
+
+def blob_rows(seed: int = 0, noise: float = 0.4) -> Array:
+    """Three blobs of twenty rows that overlap a little."""
+    rng = np.random.default_rng(seed)
+    return (np.repeat(np.eye(CLASSES), PER_CLASS, axis=0) + rng.normal(0, noise, (60, CLASSES))).astype(np.float32)
+
+
+TRUTH = np.repeat(np.arange(CLASSES), PER_CLASS)
+LABELED = (np.arange(60) % PER_CLASS < 3).astype(int)
+LABELS = np.where(LABELED, TRUTH, -1)
+
+
+@pytest.fixture
+def store(make_store: Any) -> EmbeddingStore:
+    """These blobs, the first three of each with a label that may be used."""
+    made: EmbeddingStore = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=LABELED.tolist())
+    return made
+
+
+def snowball(store: EmbeddingStore, **options: Any) -> Any:
+    return discover_snowball(DiscoverSnowballConfig(index=store.path, **options)).to_json()
+
+
+def lmcs(store: EmbeddingStore, **options: Any) -> Any:
+    return discover_lmcs(DiscoverLMCSConfig(index=store.path, **options)).to_json()
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def write_labels(path: Path, labels: dict[int, str]) -> Path:
+    path.write_text("path,label\n" + "".join(f"{row:04d}.png,{name}\n" for row, name in labels.items()))
+    return path
+
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def test_result_holds_what_the_algorithm_finds(store: EmbeddingStore) -> None:
+    told = snowball(store, rounds=2)
+    expected = discover_confident(blob_rows(), LABELS, "double", 2)
+    result = read_result(store, "snowball")
+
+    assert told["discovered"] == len(expected.indices) == 27
+    assert (result.kind, result.stage) == ("discovered", "discover snowball")
+    assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
+    assert result.arrays["discovered_labels"].tolist() == expected.labels.tolist()
+    assert result.arrays["discovered_distance"].tolist() == expected.distance.tolist()
+    assert result.arrays["discovered_scores"].tolist() == expected.distance.tolist()
+    assert result.arrays["discovered_round"].tolist() == expected.round.tolist()
+    assert result.arrays["discovered_rank"].tolist() == expected.rank.tolist()
+
+
+def test_full_columns_hold_given_and_discovered_labels(store: EmbeddingStore) -> None:
+    snowball(store)
+    arrays = read_result(store, "snowball").arrays
+    expected = discover_confident(blob_rows(), LABELS, 9)
+
+    assert arrays["pseudo_labels"].tolist() == expected.grown(LABELS).tolist()
+    assert arrays["names"] == ["class-0", "class-1", "class-2"]
+    assert np.flatnonzero(arrays["sources"] == 1).tolist() == np.flatnonzero(LABELED).tolist()
+    assert np.flatnonzero(arrays["sources"] == 2).tolist() == sorted(expected.indices.tolist())
+    assert arrays["source_names"] == ["unlabeled", "given", "discovered"]
+
+
+def test_critical_samples_come_with_soft_labels_and_entropies(store: EmbeddingStore) -> None:
+    lmcs(store, count=9)
+    result = read_result(store, "lmcs")
+    expected = discover_critical(blob_rows(), LABELS, 9)
+
+    assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
+    assert result.arrays["discovered_soft"].tolist() == expected.soft.tolist()
+    assert result.arrays["discovered_entropy"].tolist() == expected.entropy.tolist()
+    assert result.arrays["discovered_scores"].tolist() == expected.entropy.tolist()
+
+
+def test_every_option_is_written_as_it_was_used(store: EmbeddingStore) -> None:
+    lmcs(store, count=9)
+    params = read_result(store, "lmcs").params
+
+    assert params["beta"] == pytest.approx(1 / 3)
+    assert (params["delta"], params["confine"], params["count"], params["rounds"]) == ("auto", True, 9, 1)
+    assert (params["label_source"], params["given"], params["score"]) == ("store", 9, "entropy")
+    first = discover_critical(blob_rows(), LABELS, 9).per_class[0]
+    assert params["per_class_report"][0]["radius"] == first.radius
+    assert params["per_class_report"][0]["confined"] == first.confined
+
+
+def test_table_lists_images_by_rank(store: EmbeddingStore) -> None:
+    told = snowball(store, rounds=2)
+    expected = discover_confident(blob_rows(), LABELS, "double", 2)
+    rows = table(told["csv"])
+
+    assert told["csv"] == store.path.with_name("made.snowball.csv")
+    assert list(rows[0]) == ["path", "label", "score", "rank", "round"]
+    assert [int(row["rank"]) for row in rows] == list(range(1, 28))
+    order = np.argsort(expected.rank)
+    assert [row["path"] for row in rows] == [f"{expected.indices[place]:04d}.png" for place in order]
+    assert [row["label"] for row in rows] == [f"class-{expected.labels[place]}" for place in order]
+    assert [float(row["score"]) for row in rows] == pytest.approx(expected.distance[order].tolist(), rel=1e-5)
+
+
+def test_the_same_command_twice_gives_the_same_bytes(store: EmbeddingStore) -> None:
+    told = snowball(store, rounds=2)
+    first = (told["path"].read_bytes(), told["csv"].read_bytes())
+    snowball(store, rounds=2, overwrite=True)
+
+    assert (told["path"].read_bytes(), told["csv"].read_bytes()) == first
+
+
+def test_a_result_keeps_its_name_and_table(store: EmbeddingStore, tmp_path: Path) -> None:
+    told = snowball(store, result="near", csv=tmp_path / "near.csv")
+    assert told["path"].name == "near.h5"
+    assert told["csv"] == tmp_path / "near.csv"
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"count": 12, "select": "far", "far_factor": 3, "far_cap": None},
+        {"count": 12, "select": "random", "seed": 4},
+        {"count": 12, "balance": "global", "select": "max"},
+        {"count": 50, "refill": True},
+        {"count": 6, "feature_norm": "l2"},
+    ],
+)
+def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
+    snowball(store, **options)
+    expected = discover_confident(blob_rows(), LABELS, **options)
+    assert read_result(store, "snowball").arrays["discovered_rows"].tolist() == expected.indices.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        ({"criterion": "min_entropy"}, {"criterion": "min_entropy"}),
+        ({"confine": False, "label_rule": "vote"}, {"confine": False, "label_rule": "vote"}),
+        ({"delta": "quantile:0.5"}, {"delta": ("quantile", 0.5)}),
+        ({"delta": "absolute:.9", "beta": 2.0}, {"delta": ("absolute", 0.9), "beta": 2.0}),
+        ({"confine_factor": 2, "confine_cap": 1.0}, {"confine_factor": 2, "confine_cap": 1.0}),
+        ({"reference": "all", "balance": "global"}, {"reference": "all", "balance": "global"}),
+    ],
+)
+def test_lmcs_options_reach_the_algorithm(
+    store: EmbeddingStore, options: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    lmcs(store, count=9, rounds=2, **options)
+    expected = discover_critical(blob_rows(), LABELS, 9, 2, **arguments)
+    assert read_result(store, "lmcs").arrays["discovered_rows"].tolist() == expected.indices.tolist()
+
+
+def test_so_many_of_each_class_are_found(store: EmbeddingStore) -> None:
+    told = snowball(store, per_class=4)
+    assert [(row["class"], row["quota"], row["taken"]) for row in told["per_class"]] == [
+        (f"class-{number}", 4, 4) for number in range(3)
+    ]
+
+
+def test_stores_of_other_networks_are_fused(store: EmbeddingStore, make_store: Any) -> None:
+    others = [make_store(blob_rows(seed), name=f"other-{seed}.h5") for seed in (1, 2)]
+    snowball(store, fuse_with=tuple(other.path for other in others), fusion="rank", count=12)
+
+    expected = discover_confident([blob_rows(), blob_rows(1), blob_rows(2)], LABELS, 12, fusion="rank")
+    result = read_result(store, "snowball")
+    assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
+    assert result.arrays["discovered_scores"].tolist() == expected.distance.tolist()
+    assert result.params["fused"] == [other.content_digest for other in others]
+    assert result.params["score"] == "mean rank"
+
+
+def test_only_rows_of_the_split_are_used(make_store: Any) -> None:
+    splits = np.arange(60) % 2
+    made = make_store(
+        blob_rows(),
+        labels=TRUTH.tolist(),
+        labeled=LABELED.tolist(),
+        splits=splits.tolist(),
+        split_names=["train", "test"],
+    )
+    snowball(made, split="train", count=9)
+
+    rows = np.flatnonzero(splits == 0)
+    expected = discover_confident(blob_rows()[rows], LABELS[rows], 9)
+    assert read_result(made, "snowball").arrays["discovered_rows"].tolist() == rows[expected.indices].tolist()
+
+
+# --- where labels come from ----------------------------------------------------------------------
+
+
+def test_labels_of_a_file_replace_those_of_the_store_if_asked(store: EmbeddingStore, tmp_path: Path) -> None:
+    file = write_labels(tmp_path / "few.csv", {5: "class-0", 25: "class-1", 45: "class-2", 46: "class-2"})
+    told = snowball(store, labels=file, own_labels=False, count=8)
+
+    labels = np.full(60, -1)
+    labels[[5, 25, 45, 46]] = [0, 1, 2, 2]
+    expected = discover_confident(blob_rows(), labels, 8)
+    result = read_result(store, "snowball")
+    assert told["labels"] == 4
+    assert result.arrays["discovered_rows"].tolist() == expected.indices.tolist()
+    assert result.params["label_source"] == "file"
+    assert str(tmp_path) not in str(result.params)
+
+
+def test_labels_of_a_file_add_to_those_of_the_store(store: EmbeddingStore, tmp_path: Path) -> None:
+    file = write_labels(tmp_path / "few.csv", {5: "class-0", 25: "class-1"})
+    told = snowball(store, labels=file, count=8)
+
+    labels = np.where(LABELED, TRUTH, -1)
+    labels[[5, 25]] = [0, 1]
+    expected = discover_confident(blob_rows(), labels, 8)
+    assert told["labels"] == (labels >= 0).sum() > 2
+    assert read_result(store, "snowball").arrays["discovered_rows"].tolist() == expected.indices.tolist()
+
+
+def test_a_store_without_labels_takes_its_classes_from_the_file(make_store: Any, tmp_path: Path) -> None:
+    bare = make_store(blob_rows())
+    file = write_labels(tmp_path / "few.csv", {5: "10", 25: "9", 45: "x"})
+    told = snowball(bare, labels=file)
+
+    assert read_result(bare, "snowball").arrays["names"] == ["9", "10", "x"]
+    assert told["truth"] is None
+    assert {row["label"] for row in table(told["csv"])} == {"9", "10", "x"}
+
+
+def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
+    told = snowball(store, num_labels=6, label_seed=3)
+    split = few_labels_split(TRUTH, np.ones(60, dtype=bool), 3, total=6, seed=3)
+
+    arrays = read_result(store, "snowball").arrays
+    assert (arrays["sources"] == 1).tolist() == split.labeled.tolist()
+    assert told["labels"] == 6
+
+
+# --- the truth is for the report -----------------------------------------------------------------
+
+
+def test_report_counts_errors_against_the_hidden_labels(store: EmbeddingStore) -> None:
+    truth = snowball(store, rounds=2, per_class=6)["truth"]
+    found = discover_confident(blob_rows(), LABELS, 18, 2)
+    wrong = found.labels != TRUTH[found.indices]
+
+    assert (truth["found"], truth["wrong"]) == (36, int(wrong.sum()))
+    assert [row["wrong"] for row in truth["per_round"]] == [
+        int(wrong[found.round == number].sum()) for number in (1, 2)
+    ]
+    assert [row["wrong"] for row in truth["per_class"]] == [int(wrong[found.labels == c].sum()) for c in range(3)]
+    assert truth["held_error"] == wrong.sum() / 45
+    assert truth["precision_of_first"] == {20: float((~wrong[found.rank <= 20]).mean())}
+
+
+@pytest.mark.parametrize("discover", [snowball, lmcs])
+def test_another_truth_changes_the_report_and_nothing_else(make_store: Any, discover: Any) -> None:
+    false = np.where(LABELED, TRUTH, (TRUTH + 1) % 3)
+    stores = [
+        make_store(blob_rows(), name=name, labels=labels.tolist(), labeled=LABELED.tolist())
+        for name, labels in (("true.h5", TRUTH), ("false.h5", false))
+    ]
+    told = [discover(each, count=12) for each in stores]
+    results = [read_result(each, one["result"]) for each, one in zip(stores, told, strict=True)]
+
+    assert told[0]["truth"]["wrong"] != told[1]["truth"]["wrong"]
+    assert told[0]["csv"].read_bytes() == told[1]["csv"].read_bytes()
+    assert results[0].params == results[1].params
+    assert results[0].arrays.keys() == results[1].arrays.keys()
+    for name, values in results[0].arrays.items():
+        np.testing.assert_array_equal(values, results[1].arrays[name])
+    for key in ("discovered", "exhausted", "warnings", "per_class"):
+        assert told[0][key] == told[1][key]
+
+
+# --- through the command line, and what can go wrong ---------------------------------------------
+
+
+def test_tables_are_printed(labelkit: Any, store: EmbeddingStore) -> None:
+    answer = labelkit("discover", "lmcs", "--index", store.path, "--rounds", "2")
+
+    assert answer.code == 0
+    for word in ("candidates", "confined", "ambiguous", "labels then", "made.lmcs.csv", "made.h5.results"):
+        assert word in answer.out
+
+
+def test_quiet_prints_the_paths(labelkit: Any, store: EmbeddingStore) -> None:
+    answer = labelkit("discover", "snowball", "--index", store.path, "--count", "4", "-q")
+    assert answer.out.splitlines() == [
+        str(store.path.with_name("made.h5.results") / "snowball.h5"),
+        str(store.path.with_name("made.snowball.csv")),
+    ]
+
+
+def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store: Any) -> None:
+    made = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=(LABELED * (TRUTH < 2)).tolist())
+    refused = labelkit("discover", "snowball", "--index", made.path)
+    skipped = labelkit("discover", "snowball", "--index", made.path, "--missing-class", "skip", "--json")
+
+    assert refused.code == 3
+    assert "1 of 3 classes have no label that may be used: 'class-2'" in refused.err
+    assert "--missing-class skip" in refused.err
+    assert skipped.code == 0
+    assert [row["class"] for row in skipped.json["per_class"]] == ["class-0", "class-1"]
+    assert "no row has a label of class 'class-2': never named" in skipped.err
+
+
+@pytest.mark.parametrize("command", ["snowball", "lmcs"])
+def test_one_class_only_is_refused(labelkit: Any, store: EmbeddingStore, tmp_path: Path, command: str) -> None:
+    file = write_labels(tmp_path / "one.csv", {1: "class-1", 2: "class-1"})
+    answer = labelkit(
+        "discover", command, "--index", store.path, "--labels", file, "--no-own-labels", "--missing-class", "skip"
+    )
+
+    assert answer.code == 3
+    assert f"{file}: all 2 labels that may be used are of one class, 'class-1'" in answer.err
+    assert "Label images of at least two classes" in answer.err
+
+
+def test_more_than_there_is_takes_everything_and_says_so(labelkit: Any, store: EmbeddingStore) -> None:
+    answer = labelkit("discover", "snowball", "--index", store.path, "--count", "5000", "--json")
+
+    assert answer.code == 0
+    assert (answer.json["discovered"], answer.json["exhausted"]) == (51, True)
+    assert "fewer images than asked for: found 51 of 5000" in answer.err
+
+
+def test_more_labels_than_images_are_refused(labelkit: Any, store: EmbeddingStore) -> None:
+    answer = labelkit("discover", "snowball", "--index", store.path, "--num-labels", "300")
+    assert answer.code == 3
+    assert "100 labeled images per class are asked for, but class 'class-0' has 20" in answer.err
+
+
+def test_unbalanced_labels_are_used_as_they_are_and_told_of(
+    labelkit: Any, store: EmbeddingStore, tmp_path: Path
+) -> None:
+    rows = {0: "class-0", 1: "class-0", 2: "class-0", 3: "class-0", 20: "class-1", 40: "class-2"}
+    file = write_labels(tmp_path / "few.csv", rows)
+    answer = labelkit(
+        "discover", "snowball", "--index", store.path, "--labels", file, "--no-own-labels", "--count", "12", "--json"
+    )
+
+    assert answer.code == 0
+    assert [row["quota"] for row in answer.json["per_class"]] == [8, 2, 2]
+    assert "classes have 1 to 4 labels; what is found is shared out like them (--per-class gives each the same)" in (
+        answer.err
+    )
+
+
+@pytest.mark.parametrize("command", ["snowball", "lmcs"])
+def test_features_with_nan_are_refused(labelkit: Any, store: EmbeddingStore, spoil: Any, command: str) -> None:
+    spoil(store, 7)
+    answer = labelkit("discover", command, "--index", store.path)
+
+    assert answer.code == 3
+    assert f"{store.path}:/embeddings row 7: holds a number that is not finite" in answer.err
+    assert not store.path.with_name(f"made.{command}.csv").exists()
+
+
+def test_no_labels_at_all_are_refused(labelkit: Any, make_store: Any) -> None:
+    bare = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=[0] * 60)
+    answer = labelkit("discover", "snowball", "--index", bare.path)
+
+    assert answer.code == 3
+    assert "has no labels that may be used" in answer.err
+    assert "--num-labels N" in answer.err
+
+
+def test_labels_cannot_be_drawn_from_a_store_without_any(labelkit: Any, make_store: Any) -> None:
+    bare = make_store(blob_rows())
+    answer = labelkit("discover", "snowball", "--index", bare.path, "--num-labels", "6")
+    assert answer.code == 3
+    assert "has no labels to draw from" in answer.err
+
+
+def test_labels_of_images_that_are_not_there_are_refused(labelkit: Any, store: EmbeddingStore, tmp_path: Path) -> None:
+    file = write_labels(tmp_path / "few.csv", {0: "class-0", 99: "class-1"})
+    answer = labelkit("discover", "snowball", "--index", store.path, "--labels", file)
+    assert answer.code == 3
+    assert "1 of 2 images are not among those of" in answer.err
+    assert "first: 0099.png" in answer.err
+
+
+def test_nothing_without_a_label_is_an_empty_result(labelkit: Any, make_store: Any) -> None:
+    full = make_store(blob_rows(), labels=TRUTH.tolist(), labeled=[1] * 60)
+    for command in ("snowball", "lmcs"):
+        answer = labelkit("discover", command, "--index", full.path, "--json")
+        assert answer.code == 0, answer.err
+        assert answer.json["discovered"] == 0
+        assert "no row without a label: nothing to find" in answer.err
+        assert table(Path(answer.json["csv"])) == []
+
+
+def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingStore, make_store: Any) -> None:
+    other = make_store(blob_rows()[:59], name="other.h5")
+    answer = labelkit("discover", "snowball", "--index", store.path, "--fuse-with", other.path, "--fusion", "cascade")
+
+    assert answer.code == 3
+    assert f"holds other images than {store.path}: 59 of 60 and 59 are in both" in answer.err
+    assert f"0059.png only in {store.path}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("snowball", ["--fusion", "rank"], "--fusion and --fusion-scale need further stores"),
+        ("snowball", ["--fuse-with", "other.h5"], "--fuse-with needs --fusion"),
+        ("snowball", ["--count", "4", "--per-class", "2"], "--count or --per-class, not both"),
+        ("snowball", ["--per-class", "2", "--balance", "global"], "--per-class goes with --balance balanced"),
+        ("snowball", ["--labels", "few.csv", "--num-labels", "6"], "--labels FILE or --num-labels N, not both"),
+        ("snowball", ["--count", "-3"], "count must be >= 0"),
+        ("snowball", ["--count", "twice"], "count"),
+        ("snowball", ["--csv", "x.h5"], "is named like a store"),
+        ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
+        ("lmcs", ["--delta", "half"], "delta must be auto, quantile:Q or absolute:V"),
+        ("lmcs", ["--delta", "quantile:2"], "a quantile is at most 1"),
+        ("lmcs", ["--delta", "absolute:-1"], "delta must be auto"),
+        ("lmcs", ["--delta", "absolute:1", "--no-confine"], "--delta has no meaning with --no-confine"),
+        ("lmcs", ["--beta", "0"], "beta must be > 0"),
+        ("lmcs", ["--rounds", "0"], "must be >= 1"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(
+    labelkit: Any, store: EmbeddingStore, command: str, options: list[str], message: str
+) -> None:
+    answer = labelkit("discover", command, "--index", store.path, *options)
+    assert answer.code == 2
+    assert message in answer.err
+
+
+def test_files_are_replaced_only_when_asked(labelkit: Any, store: EmbeddingStore, tmp_path: Path) -> None:
+    file = write_labels(tmp_path / "few.csv", {0: "class-0", 20: "class-1", 40: "class-2"})
+    assert labelkit("discover", "snowball", "--index", store.path).code == 0
+    again = labelkit("discover", "snowball", "--index", store.path, "--count", "3")
+    labels = labelkit("discover", "snowball", "--index", store.path, "--labels", file, "--csv", file, "--overwrite")
+
+    assert again.code == 2
+    assert "made.snowball.csv: already exists. Pass --overwrite" in again.err
+    assert labels.code == 2
+    assert "is also --labels, which is read" in labels.err
+
+
+def test_a_discovery_is_scored_as_a_grouping_only_by_name(labelkit: Any, store: EmbeddingStore) -> None:
+    snowball(store)
+    assert labelkit("evaluate", "clustering", "--index", store.path).code == 3
+    assert labelkit("evaluate", "clustering", "--index", store.path, "--results", "snowball").code == 0

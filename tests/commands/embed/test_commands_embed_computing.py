@@ -1,0 +1,216 @@
+"""What ``embed`` chooses to compute with: precision by a trial, ONNX Runtime by the network; recorded, and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.commands.common import embed_images as computing
+from labelkit.commands.common.embed_images import _is_depthwise, agreement
+from labelkit.commands.embed.embed import embed_images
+from labelkit.errors import ConfigError, Mismatch, OutputExistsError
+from labelkit.models.inference import BackboneNetwork
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.writing import EmbeddingRun
+from PIL import Image
+
+NANO: dict[str, Any] = {"backbone": "vit_nano_p8_32", "random_weights": True, "device": "cpu", "threads": 1}
+
+
+def embed(out: Path, photos: Path, **options: Any) -> EmbeddingStore:
+    embed_images(EmbedConfig.model_validate({"out": out, "dataset": str(photos), **NANO, **options}))
+    return open_store(out)
+
+
+def pretend_bf16(monkeypatch: pytest.MonkeyPatch, *, native: bool) -> None:
+    """What the processor is said to have; both precisions are computed all the same."""
+    monkeypatch.setattr(computing, "has_native_bf16", lambda: native)
+
+
+# ---- precision
+
+
+def test_agreement_is_whole_for_equal_rows_of_any_length_and_none_for_a_single_row() -> None:
+    rows = torch.eye(4) + 0.1 * torch.arange(16).reshape(4, 4)
+
+    assert agreement(rows, 3 * rows) == {"cosine": 1.0, "neighbors": 1.0}
+    assert agreement(rows[:1], rows[:1]) == {"cosine": 0.0, "neighbors": 0.0}
+
+
+def test_agreement_is_the_least_cosine_and_the_share_of_equal_neighbors() -> None:
+    angles = torch.tensor([0.0, 10.0, 40.0, 55.0])
+    moved = angles + torch.tensor([0.0, 16.0, 0.0, 0.0])  # 26: now nearest to 40, which stays nearest to 26
+    exact, rough = (
+        torch.stack([torch.cos(torch.deg2rad(a)), torch.sin(torch.deg2rad(a))], dim=1) for a in (angles, moved)
+    )
+
+    found = agreement(exact, rough)
+
+    assert found["cosine"] == pytest.approx(np.cos(np.deg2rad(16)), abs=1e-4)
+    assert found["neighbors"] == 0.5
+
+
+def test_bf16_that_agrees_is_taken_and_recorded_and_gives_the_rows_of_bf16(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_bf16(monkeypatch, native=True)
+    monkeypatch.setattr(computing, "LEAST_NEIGHBORS", 0.5)  # features of random weights lie close together
+
+    chosen = embed(tmp_path / "auto.h5", photos, precision="auto")
+
+    asked = embed(tmp_path / "bf16.h5", photos, precision="bf16")
+    assert chosen.model.numerics["compute"] == "bf16"
+    assert chosen.model.numerics["trial"]["images"] == 48
+    assert 0.999 < chosen.model.numerics["trial"]["cosine"] <= 1
+    assert np.asarray(chosen.embeddings).tobytes() == np.asarray(asked.embeddings).tobytes()
+
+
+def test_bf16_that_disagrees_is_left_and_the_trial_recorded(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_bf16(monkeypatch, native=True)
+    monkeypatch.setattr(computing, "LEAST_COSINE", 1.0)
+
+    chosen = embed(tmp_path / "auto.h5", photos, precision="auto")
+
+    exact = embed(tmp_path / "float32.h5", photos)
+    assert chosen.model.numerics["compute"] == "float32"
+    assert chosen.model.numerics["trial"]["images"] == 48
+    assert np.asarray(chosen.embeddings).tobytes() == np.asarray(exact.embeddings).tobytes()
+
+
+def test_a_processor_without_bf16_computes_in_float32_and_says_why(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_bf16(monkeypatch, native=False)
+
+    numerics = embed(tmp_path / "auto.h5", photos, precision="auto").model.numerics
+
+    assert (numerics["compute"], numerics["trial"]) == ("float32", {"bf16": "not native to this processor"})
+
+
+def test_an_interrupted_run_keeps_what_it_chose_on_another_processor(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend_bf16(monkeypatch, native=True)
+    monkeypatch.setattr(computing, "LEAST_NEIGHBORS", 0.5)
+    whole = embed(tmp_path / "whole.h5", photos, precision="auto")
+
+    def stop(run: EmbeddingRun, max_bad: float, sharding: object) -> None:
+        raise RuntimeError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddingRun, "publish", stop)
+        with pytest.raises(RuntimeError):
+            embed(tmp_path / "x.h5", photos, precision="auto")
+    pretend_bf16(monkeypatch, native=False)
+    resumed = embed(tmp_path / "x.h5", photos, precision="auto")
+
+    assert resumed.path.read_bytes() == whole.path.read_bytes()
+
+
+# ---- ONNX Runtime
+
+
+@pytest.mark.parametrize(
+    ("options", "needs"),
+    [({"precision": "bf16"}, "a CPU and float32"), ({"dense": True}, "the embeddings alone")],
+)
+def test_onnx_that_cannot_be_is_refused(options: dict[str, Any], needs: str, photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--runtime onnx") as caught:
+        embed(tmp_path / "x.h5", photos, runtime="onnx", **options)
+
+    assert needs in caught.value.problem
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_onnx_that_is_not_installed_is_refused_with_the_command_that_brings_it(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELKIT_ONNX", "0")
+
+    with pytest.raises(ConfigError) as caught:
+        embed(tmp_path / "x.h5", photos, runtime="onnx")
+
+    assert "pip install onnx onnxruntime" in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "depthwise"),
+    [("tf_efficientnet_lite0", True), ("mobilenetv2_100", True), ("resnet18", False), ("vit_nano_p8_32", False)],
+)
+def test_networks_of_single_channel_convolutions_are_told_apart(name: str, depthwise: bool) -> None:
+    assert _is_depthwise(BackboneNetwork(name)) is depthwise
+
+
+@pytest.mark.slow
+def test_many_images_of_a_depthwise_network_are_computed_by_onnx_alike_and_resumed_so(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("LABELKIT_ONNX", "1")
+    lite0 = {"backbone": "auto", "random_weights": False, "image_size": 64}
+    by_torch = embed(tmp_path / "torch.h5", photos, **lite0)
+    monkeypatch.setattr(computing, "_WORTH_AN_EXPORT", 48)
+    plan = embed_images(
+        EmbedConfig.model_validate(
+            {"out": tmp_path / "onnx.h5", "dataset": str(photos), **NANO, **lite0, "dry_run": True}
+        )
+    ).to_json()
+    by_onnx = embed(tmp_path / "onnx.h5", photos, **lite0)
+
+    assert "onnxruntime" not in by_torch.model.numerics
+    assert by_onnx.model.numerics["onnxruntime"]
+    assert plan["runtime"] == "onnx"
+    a, b = (np.asarray(store.embeddings, dtype=np.float64) for store in (by_torch, by_onnx))
+    cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert cosine.min() > 0.99999
+    before = by_onnx.path.read_bytes(), by_torch.path.read_bytes()
+    monkeypatch.setattr(computing, "_WORTH_AN_EXPORT", 1000)
+    embed(tmp_path / "onnx.h5", photos, **lite0)
+    monkeypatch.setattr(computing, "_WORTH_AN_EXPORT", 1)
+    embed(tmp_path / "torch.h5", photos, **lite0)
+    assert (by_onnx.path.read_bytes(), by_torch.path.read_bytes()) == before
+    copied = embed(tmp_path / "copied.h5", photos, **lite0, reuse=by_torch.path)
+    assert np.asarray(copied.embeddings).tobytes() == np.asarray(by_torch.embeddings).tobytes()
+
+
+# ---- decoding
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small and two large photos; the network needs 32 pixels."""
+    folder = tmp_path_factory.mktemp("mixed")
+    rng = np.random.default_rng(0)
+    for i, side in enumerate((100, 120, 400, 900)):
+        coarse = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        coarse.resize((side * 4 // 3, side), Image.Resampling.BICUBIC).save(folder / f"{i}.jpg", quality=95)
+    return folder
+
+
+def test_fast_decoding_is_near_the_whole_one_and_keeps_sizes_and_small_photos(mixed: Path, tmp_path: Path) -> None:
+    whole, fast = embed(tmp_path / "whole.h5", mixed), embed(tmp_path / "fast.h5", mixed, fast_decode=True)
+
+    a, b = (np.asarray(store.embeddings, dtype=np.float64) for store in (whole, fast))
+    cosine = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert (a[:2] == b[:2]).all()
+    assert (a[2:] != b[2:]).any(axis=1).all()
+    assert cosine.min() > 0.999
+    assert fast.image_sizes.tolist() == whole.image_sizes.tolist()
+    assert fast.model.numerics["fast_decode"] is True
+    assert "fast_decode" not in whole.model.numerics
+    assert fast.model.differences(whole.model) == []
+
+
+def test_both_decodings_do_not_mix(mixed: Path, tmp_path: Path) -> None:
+    whole = embed(tmp_path / "whole.h5", mixed)
+
+    with pytest.raises(OutputExistsError):
+        embed(whole.path, mixed, fast_decode=True)
+    with pytest.raises(Mismatch, match="fast_decode"):
+        embed(tmp_path / "x.h5", mixed, fast_decode=True, reuse=whole.path)

@@ -1,0 +1,242 @@
+"""``labelkit embed --reuse``: which rows are copied, and what such a store has in common with one made from scratch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.exchange.importing import import_store
+from labelkit.commands.exchange.options import ImportConfig
+from labelkit.errors import Mismatch
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.writing import EmbeddingRun
+from PIL import Image
+from tests.copies import copy_store
+
+MODEL = {"backbone": "vit_nano_p8_32", "random_weights": True, "batch_size": 8, "part_rows": 16, "threads": 1}
+
+
+def embed(out: Path, folder: Path, **options: Any) -> EmbeddingStore:
+    texts = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    embed_images(EmbedConfig(out=out, dataset=str(folder), **{**MODEL, **texts}))
+    return open_store(out)
+
+
+def row_of(store: EmbeddingStore, name: str) -> bytes:
+    return bytes(store.embeddings[store.sample_ids.index(name)].tobytes())
+
+
+@pytest.fixture(scope="module")
+def old(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingStore:
+    """The store of the 48 photos."""
+    return embed(tmp_path_factory.mktemp("old") / "old.h5", photos)
+
+
+@pytest.fixture(scope="module")
+def changed(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The photos: one renamed, one removed, one painted over, one new, one that is no image."""
+    folder = tmp_path_factory.mktemp("data") / "photos"
+    shutil.copytree(photos, folder)
+    (folder / "ant" / "00.png").rename(folder / "dog" / "zoe.png")
+    (folder / "bee" / "03.png").unlink()
+    Image.effect_noise((8, 8), 50).save(folder / "cat" / "05.png")
+    Image.linear_gradient("L").save(folder / "ant" / "new.png")
+    (folder / "bee" / "bad.png").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def once(old: EmbeddingStore, changed: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingStore:
+    """Their store, made with the rows of the old one in a single run."""
+    return embed(tmp_path_factory.mktemp("once") / "new.h5", changed, reuse=old.path, max_bad=0.1)
+
+
+def test_rows_of_known_files_are_copied_under_any_name(old: EmbeddingStore, once: EmbeddingStore) -> None:
+    assert row_of(once, "dog/zoe.png") == row_of(old, "ant/00.png")
+    for name in ("ant/01.png", "cat/04.png", "dog/11.png"):
+        assert row_of(once, name) == row_of(old, name)
+    assert row_of(once, "cat/05.png") != row_of(old, "cat/05.png")
+    assert "bee/03.png" not in once.sample_ids
+    assert [name for name, _ in once.skipped] == ["bee/bad.png"]
+
+
+def test_a_store_with_copied_rows_is_that_from_scratch_but_for_last_bits(
+    old: EmbeddingStore, once: EmbeddingStore, changed: Path, tmp_path: Path
+) -> None:
+    scratch = embed(tmp_path / "scratch.h5", changed, max_bad=0.1)
+
+    # a row depends on the batch it ran in by rounding alone
+    np.testing.assert_allclose(once.embeddings, scratch.embeddings, rtol=1e-4, atol=1e-5)
+    with h5py.File(once.path) as one, h5py.File(scratch.path) as two:
+        assert set(one) == set(two)
+        for name in set(one) - {"embeddings", "model", "digests", "skipped"}:
+            np.testing.assert_array_equal(one[name][()], two[name][()])
+        assert dict(one["model"].attrs) == dict(two["model"].attrs)
+        differing = {key for key in one.attrs if key not in two.attrs or one.attrs[key] != two.attrs[key]}
+        assert differing == {"plan_digest", "content_digest", "reused_rows", "reused_from"}
+        # 48 less the removed and the painted one; the renamed one counts
+        assert one.attrs["reused_rows"] == 46
+        assert one.attrs["reused_from"].decode() == old.content_digest
+    assert not once.differences(scratch)
+
+
+def test_the_count_is_in_the_plan_the_summary_and_json(
+    labelkit: Any, old: EmbeddingStore, changed: Path, tmp_path: Path
+) -> None:
+    options = ("--backbone", "vit_nano_p8_32", "--random-weights", "--threads", 1, "--max-bad", 0.1)
+    words = ("embed", "--dataset", changed, *options, "--reuse", old.path, "--out", tmp_path / "x.h5")
+
+    plan = labelkit(*words, "--dry-run", "--json").json
+    assert plan["reused"] == 46
+    assert not (tmp_path / "x.h5.run").exists()
+    shown = labelkit(*words)
+
+    assert "copied, not computed" in shown.out
+    assert f"{old.path}" in shown.out
+    assert "46 of 49 rows are copied, not computed" in shown.err
+    again = labelkit(*words, "--json").json
+    assert (again["reused"], again["already_done"]) == (46, True)
+
+
+@pytest.mark.parametrize("order", ["one,two", "two,one"])
+def test_rows_come_from_several_stores(photos: Path, tmp_path: Path, order: str) -> None:
+    for name, classes in (("one", ("ant", "bee")), ("two", ("bee", "cat"))):
+        for folder in classes:
+            shutil.copytree(photos / folder, tmp_path / name / folder)
+        embed(tmp_path / f"{name}.h5", tmp_path / name)
+
+    paths = ",".join(str(tmp_path / f"{name}.h5") for name in order.split(","))
+    result = embed_images(EmbedConfig(out=tmp_path / "x.h5", dataset=str(photos), reuse=paths, **MODEL)).to_json()
+
+    assert result["reused"] == 36
+    whole, one, two = (open_store(tmp_path / f"{name}.h5") for name in ("x", "one", "two"))
+    assert row_of(whole, "ant/07.png") == row_of(one, "ant/07.png")
+    assert row_of(whole, "cat/07.png") == row_of(two, "cat/07.png")
+    assert row_of(whole, "bee/07.png") == row_of(one if order.startswith("one") else two, "bee/07.png")
+
+
+def test_a_store_can_be_replaced_by_one_with_its_rows(old: EmbeddingStore, changed: Path, tmp_path: Path) -> None:
+    out = copy_store(old.path, tmp_path / "x.h5")
+
+    store = embed(out, changed, reuse=out, overwrite=True, max_bad=0.1)
+
+    assert row_of(store, "dog/zoe.png") == row_of(old, "ant/00.png")
+    assert store.n == 48
+
+
+# ---- stops and several processes
+
+
+def test_a_run_that_is_stopped_and_resumed_gives_the_bytes_of_one_run(
+    old: EmbeddingStore,
+    once: EmbeddingStore,
+    changed: Path,
+    tmp_path: Path,
+    labelkit: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_part = EmbeddingRun.write_part
+
+    def write_then_stop(self: EmbeddingRun, part: int, **values: Any) -> None:
+        write_part(self, part, **values)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    options = ("--backbone", "vit_nano_p8_32", "--random-weights", "--batch-size", 8, "--part-rows", 16, "--threads", 1)
+    words = ("embed", "--dataset", changed, *options, "--reuse", old.path, "--out", tmp_path / "new.h5")
+    monkeypatch.setattr(EmbeddingRun, "write_part", write_then_stop)
+    codes = [labelkit(*words, "--max-bad", 0.1).code for _ in range(3)]
+    monkeypatch.undo()
+    assert labelkit(*words, "--max-bad", 0.1).code == 0
+
+    assert codes == [143, 143, 143]
+    assert (tmp_path / "new.h5").read_bytes() == once.path.read_bytes()
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """What a run is ended with before it publishes."""
+
+
+def embed_unpublished(patch: pytest.MonkeyPatch, out: Path, folder: Path, reuse: Path) -> None:
+    def stop(self: EmbeddingRun, max_bad: float, sharding: object) -> Path:
+        raise _Stopped
+
+    patch.setattr(EmbeddingRun, "publish", stop)
+    with pytest.raises(_Stopped):
+        embed(out, folder, reuse=reuse, max_bad=0.1)
+
+
+def test_a_resumed_run_keeps_what_it_planned_when_images_are_added(
+    old: EmbeddingStore, once: EmbeddingStore, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "photos"
+    shutil.copytree(changed, folder)
+    with monkeypatch.context() as patch:
+        embed_unpublished(patch, tmp_path / "new.h5", folder, old.path)
+    shutil.copy(folder / "ant" / "01.png", folder / "dog" / "later.png")
+
+    store = embed(tmp_path / "new.h5", folder, reuse=old.path, max_bad=0.1)
+
+    assert store.path.read_bytes() == once.path.read_bytes()
+
+
+def test_a_run_is_not_resumed_with_other_stores_to_reuse(
+    old: EmbeddingStore, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        embed_unpublished(patch, tmp_path / "new.h5", changed, old.path)
+
+    with pytest.raises(Mismatch, match=r"an unfinished run differs in: .*reuse"):
+        embed(tmp_path / "new.h5", changed, max_bad=0.1)
+
+
+# ---- what cannot be reused
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"seed": 1}, "weights_fingerprint"),
+        ({"image_size": 16}, "preprocess.size"),
+        ({"precision": "bf16"}, "numerics.compute"),
+        ({"dtype": "float16"}, "dtype"),
+        ({"backbone": "pixels", "random_weights": False}, "weights_fingerprint"),
+    ],
+)
+def test_rows_of_another_model_are_refused_with_the_key_that_differs(
+    old: EmbeddingStore, photos: Path, tmp_path: Path, options: dict[str, Any], key: str
+) -> None:
+    with pytest.raises(Mismatch, match=r"was not embedded as this run does") as caught:
+        embed(tmp_path / "x.h5", photos, reuse=old.path, **options)
+
+    assert key in caught.value.problem
+    assert caught.value.where == str(old.path)
+    assert not (tmp_path / "x.h5.run").exists()
+
+
+def test_imported_rows_and_patches_are_refused(
+    labelkit: Any, old: EmbeddingStore, photos: Path, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    import_store(ImportConfig(source=tmp_path / "x.npy", out=tmp_path / "imported.h5"))
+    with pytest.raises(Mismatch, match="imported without their images"):
+        embed(tmp_path / "x.h5", photos, reuse=tmp_path / "imported.h5")
+    words = ("--dataset", photos, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense")
+    answer = labelkit("embed", *words, "--reuse", old.path, "--out", tmp_path / "x.h5")
+    assert answer.code == 2
+    assert "--reuse saves nothing with --dense" in answer.err
+
+
+def test_other_batches_and_threads_do_not_keep_rows_from_being_reused(
+    old: EmbeddingStore, photos: Path, tmp_path: Path
+) -> None:
+    store = embed(tmp_path / "x.h5", photos, reuse=old.path, batch_size=5, part_rows=7)
+
+    assert store.embeddings.tobytes() == old.embeddings.tobytes()

@@ -1,0 +1,244 @@
+"""A few images without torch: the same pixels and embeddings, out of a cache that is checked, and exports that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.commands.common import onnx_export
+from labelkit.commands.common.networks import embedding_network, preprocess_record
+from labelkit.commands.common.onnx_export import NotExported, keep_for_next_time, onnx_bytes
+from labelkit.commands.common.onnx_session import DECODER, onnx_record, prepared, quick_embeddings
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.exchange.exporting import export_store
+from labelkit.commands.exchange.options import ExportConfig
+from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.registry import load_dataset
+from labelkit.data.views.spec import Interpolation, Normalize, ViewSpec
+from labelkit.models.inference import BackboneNetwork
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import open_store
+from PIL import Image
+from torch import Tensor
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos of several shapes: wide, high, square, of the network's size, and one pixel high."""
+    folder = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for i, (width, height) in enumerate([(90, 61), (33, 77), (64, 64), (36, 36), (40, 1)]):
+        Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    return folder
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+@pytest.mark.parametrize(("size", "ratio"), [(32, 1.0), (32, 36 / 32), (64, 1.142857)])
+def test_images_are_prepared_as_the_loader_does(
+    photos: Path, size: int, ratio: float, interpolation: Interpolation, channels: int
+) -> None:
+    dataset = load_dataset(str(photos), data_root=photos)
+    view = ViewSpec(size, ratio, interpolation=interpolation)
+    mean, std = (0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels]
+    loader = EvalLoader(dataset, view, batch_size=8, normalize=Normalize(mean, std), channels=channels)  # type: ignore[arg-type]
+    record = {
+        "decoder": DECODER, "channels": channels, "size": size, "resize_ratio": ratio, "crop": "center",
+        "interpolation": interpolation, "mean": list(mean), "std": list(std),
+    }  # fmt: skip
+
+    found = np.stack([prepared(dataset, row, record) for row in range(len(dataset))])
+
+    np.testing.assert_array_equal(found, next(iter(loader)).images.numpy())
+
+
+def test_pixels_need_neither_torch_nor_a_cache(photos: Path, own_cache: Path, tmp_path: Path) -> None:
+    embed_images(EmbedConfig(dataset=str(photos), split="all", backbone="pixels", out=tmp_path / "s.h5"))
+    store = open_store(tmp_path / "s.h5")
+
+    found = quick_embeddings(load_dataset(str(photos), data_root=photos), store.model)
+
+    assert found is not None
+    np.testing.assert_array_equal(found[0], store.embeddings)
+
+
+@pytest.fixture(scope="module")
+def kept(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A store of a small untrained network, and a cache with that as ONNX."""
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    pytest.importorskip("onnxscript", reason="needs the extra onnx")
+    folder = tmp_path_factory.mktemp("kept")
+    config = EmbedConfig(
+        dataset=str(photos), split="all", backbone="vit_nano_p8_32", random_weights=True, out=folder / "s.h5"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELKIT_CACHE", str(folder / "cache"))
+        patch.setenv("LABELKIT_ONNX", "1")
+        embed_images(config)
+        keep_for_next_time(embedding_network(config, 3).network, open_store(folder / "s.h5").model)
+    return folder / "s.h5", folder / "cache"
+
+
+@pytest.fixture
+def use_kept(kept: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    monkeypatch.setenv("LABELKIT_CACHE", str(kept[1]))
+    monkeypatch.setenv("LABELKIT_ONNX", "1")
+    return kept
+
+
+def test_kept_network_gives_the_rows_of_the_store_and_names_what_it_cannot_read(
+    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
+) -> None:
+    for path in photos.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "2a.png").write_text("no image")
+    store = open_store(use_kept[0])
+
+    found = quick_embeddings(load_dataset(str(tmp_path), data_root=tmp_path), store.model)
+
+    assert found is not None
+    rows, kept_rows, bad = found
+    cosines = (rows * store.embeddings).sum(1) / np.linalg.norm(rows, axis=1) / np.linalg.norm(store.embeddings, axis=1)
+    assert cosines.min() >= 0.99999
+    assert kept_rows.tolist() == [0, 1, 2, 4, 5]
+    assert [row for row, _ in bad] == [3]
+
+
+def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos: Path) -> None:
+    program = (
+        "import sys\nfrom labelkit.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "heavy = {'torch', 'torchvision', 'timm', 'sklearn'} & set(sys.modules)\n"
+        "print(code, sorted(heavy), file=sys.stderr)"
+    )
+    words = ["retrieve", "--query", str(photos / "1.png"), "--index", str(use_kept[0]), "-k", "1", "--json"]
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, env=os.environ, check=False
+    )
+
+    assert done.stderr.splitlines()[-1] == "0 []"
+    assert json.loads(done.stdout)["queries"][0]["hits"][0]["duplicate"] == "same file"
+
+
+def test_libraries_send_nothing_about_their_use_and_leave_no_id_of_the_machine(
+    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import sys\nfrom labelkit.cli.main import main\ncode = main(sys.argv[1:])\n"
+        "from huggingface_hub import constants\n"
+        "print(code, 'onnxruntime' in sys.modules, constants.HF_HUB_DISABLE_TELEMETRY, file=sys.stderr)"
+    )
+    words = ["retrieve", "--query", str(photos / "1.png"), "--index", str(use_kept[0]), "-k", "1", "--json"]
+    switches = ("CI", "TELEMETRY", "DO_NOT_TRACK", "XDG_")  # and what the import of labelkit has set here
+    told = {key: value for key, value in os.environ.items() if not any(switch in key for switch in switches)}
+    environment = told | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment, check=False
+    )
+
+    assert done.stderr.splitlines()[-1] == "0 True True"
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_file_of_the_cache_that_changed_is_not_used(
+    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnx").mkdir()
+    for path in (use_kept[1] / "onnx").iterdir():
+        (tmp_path / "onnx" / path.name).write_bytes(path.read_bytes()[: None if path.suffix == ".json" else -1])
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path))
+
+    found = quick_embeddings(load_dataset(str(photos), data_root=photos), open_store(use_kept[0]).model)
+
+    assert found is None
+
+
+class _Unlike(BackboneNetwork):
+    """A network that adds noise, so that no copy of it can agree."""
+
+    def embed(self, images: Tensor) -> Tensor:
+        found = super().embed(images)
+        return found + torch.rand_like(found)
+
+
+@pytest.mark.slow
+def test_a_network_whose_copy_differs_is_not_kept_and_not_tried_again(
+    use_kept: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path))
+    network: Any = _Unlike("vit_nano_p8_32").eval()
+    model = open_store(use_kept[0]).model
+
+    keep_for_next_time(network, model)
+
+    record = onnx_record(model)
+    assert record is not None
+    assert "failed" in record
+    assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".json"]
+    before = next((tmp_path / "onnx").iterdir()).stat().st_mtime_ns
+    keep_for_next_time(network, model)
+    assert next((tmp_path / "onnx").iterdir()).stat().st_mtime_ns == before
+    with pytest.raises(NotExported):
+        onnx_bytes(network)
+
+
+def test_a_network_that_the_run_time_cannot_run_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spatial assembly was exported for the number of images of the trial, and ended embed with a traceback."""
+
+    class Refuses:
+        def __init__(self, content: bytes) -> None:
+            self.content = content
+
+        def embed(self, images: object) -> object:
+            raise Exception("INVALID_ARGUMENT : Got: 7 Expected: 2\n Please fix the model.")
+
+    monkeypatch.setattr(torch.onnx, "export", lambda *args, **options: args[2].write_bytes(b"model"))
+    monkeypatch.setattr(onnx_export, "OnnxNetwork", Refuses)
+    with pytest.raises(NotExported, match="cannot run it: INVALID_ARGUMENT : Got: 7 Expected: 2 Please fix the model"):
+        onnx_bytes(BackboneNetwork("smallcnn", seed=0))
+
+
+@pytest.mark.slow
+def test_exported_network_gives_the_rows_of_the_store_to_another_program(
+    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    export_store(ExportConfig(index=use_kept[0], what="model", format="onnx"))
+
+    session = onnxruntime.InferenceSession(str(use_kept[0].with_suffix(".onnx")))
+    record = json.loads(session.get_modelmeta().custom_metadata_map["preprocess"])
+    dataset, store = load_dataset(str(photos), data_root=photos), open_store(use_kept[0])
+    images = np.stack([prepared(dataset, row, record) for row in range(len(dataset))])
+    (rows,) = session.run(["embeddings"], {"images": images})
+    np.testing.assert_allclose(rows, store.embeddings, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"what": "model", "out": Path("x.csv")}, "--what model goes with"),
+        ({"what": "labels", "out": Path("x.onnx")}, "--what model goes with"),
+        ({"what": "model", "format": "csv"}, "--what model goes with"),
+        ({"out": Path("x.csv"), "checkpoint": Path("runs/x")}, "--checkpoint goes with --what model"),
+    ],
+)
+def test_only_a_model_is_written_as_onnx(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ExportConfig(index=Path("s.h5"), **options)
+
+
+def test_record_of_preparation_is_understood(photos: Path) -> None:
+    network = BackboneNetwork("vit_nano_p8_32")
+    spec = network.input_spec
+
+    record = preprocess_record(network, ViewSpec(spec.size, spec.resize_ratio))
+
+    assert prepared(load_dataset(str(photos), data_root=photos), 0, record).shape == (3, spec.size, spec.size)

@@ -1,0 +1,242 @@
+"""Commands on patch features, on images whose colors say everything, so that scores are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.evaluate.patch_clusters import match_by_iou
+from labelkit.commands.evaluate.segmentation import tune_network
+from labelkit.commands.evaluate.segmentation_head import FrozenNetwork, HeadPlan
+from labelkit.commands.evaluate.tracking import frame_size
+from labelkit.data.registry import load_dataset
+from labelkit.models.inference import BackboneNetwork
+from PIL import Image
+from tests.miniature_sets import write_davis
+
+SIDE, PATCH = 16, 4
+COLORS = np.array([[20, 20, 20], [230, 40, 40], [40, 220, 60]], dtype=np.uint8)
+PIXELS = ("--backbone", "pixels", "--patch-size", PATCH, "--image-size", SIDE, "--threads", 1)
+LINEAR = ("--samples", 600, "--batch-size", 8, "--lr", 0.1, "--seeds", 2, "--no-augment")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Eight images to train on and four to score, whose patches are of one class and its color each."""
+    root = tmp_path / "blocks"
+    for split, count in (("train", 8), ("val", 4)):
+        for i in range(count):
+            blocks = rng.integers(0, 3, (SIDE // PATCH, SIDE // PATCH))
+            mask = np.kron(blocks, np.ones((PATCH, PATCH))).astype(np.uint8)
+            for kind, pixels in (("images", COLORS[mask]), ("masks", mask)):
+                (root / split / kind).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(root / split / kind / f"{i}.png")
+    (root / "classes.txt").write_text("ground\nred\ngreen\n")
+    return root
+
+
+def test_a_linear_head_reads_classes_that_are_colors(labelkit: Any, folder: Path, tmp_path: Path) -> None:
+    written, plot = tmp_path / "scores.json", tmp_path / "masks.png"
+    words = ("evaluate", "segmentation", *PIXELS, *LINEAR, "--dataset", folder)
+    done = labelkit(*words, "--out", written, "--sheet", plot, "--json")
+    assert done.code == 0, done.err
+    # logits are stretched bilinearly, so that corners of patches may be wrong
+    assert done.json["pixel_accuracy"]["mean"] > 0.85
+    assert done.json["mean_iou"]["mean"] > 0.75
+    assert len(done.json["mean_iou"]["values"]) == 2
+    assert done.json["protocol"]["train_images"] == 8
+    assert done.json["network"]["source"] == "pixels of 4 x 4"
+    assert len(done.json["network"]["weights_fingerprint"]) > 20
+    kept = json.loads(written.read_text())
+    assert kept["mean_iou"] == done.json["mean_iou"]
+    with Image.open(plot) as sheet:
+        assert sheet.size[0] > 300
+    again = labelkit(*words, "--json")
+    assert again.json["mean_iou"] == done.json["mean_iou"]
+    refused = labelkit(*words, "--out", written)
+    assert (refused.code, "already exists" in refused.err) == (2, True)
+
+
+def test_the_best_learning_rate_is_chosen_without_the_images_that_are_scored(labelkit: Any, folder: Path) -> None:
+    done = labelkit(
+        "evaluate", "segmentation", *PIXELS, *LINEAR[:4], "--seeds", 1, "--no-augment", "--lr", "1e-6,0.1",
+        "--dataset", folder, "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    tried = {entry["lr"]: entry["mean_iou"] for entry in done.json["protocol"]["sweep"]}
+    assert tried[0.1] > tried[1e-6]
+    assert done.json["protocol"]["lr"] == 0.1
+
+
+def test_crops_and_convolutions_learn_too(labelkit: Any, folder: Path) -> None:
+    done = labelkit(
+        "evaluate", "segmentation", *PIXELS, "--head", "fcn", "--samples", 64, "--batch-size", 8, "--seeds", 1,
+        "--dataset", folder, "--per-class",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "ground" in done.out
+    assert "fcn" in done.out
+
+
+TUNED = ("--backbone", "vit_nano_p8_32", "--random-weights", "--threads", 1, "--tune")
+
+
+def test_a_whole_network_learns_classes_that_are_colors(labelkit: Any, folder: Path) -> None:
+    words = ("evaluate", "segmentation", *TUNED, "--dataset", folder, "--batch-size", 8, "--seeds", 1, "--json")
+    before = labelkit(*words, "--samples", 8, "--lr", "1e-9", "--no-augment")
+    assert before.code == 0, before.err
+    done = labelkit(*words, "--samples", 96, "--lr", "3e-3", "--no-augment")
+    assert done.json["pixel_accuracy"]["mean"] > before.json["pixel_accuracy"]["mean"] + 0.15
+    protocol = done.json["protocol"]
+    assert (protocol["tune"], protocol["optimizer"], protocol["final_lr"]) == (True, "adamw", 0)
+    # the network that is reported is the one that was given
+    assert done.json["network"]["weights_fingerprint"] == before.json["network"]["weights_fingerprint"]
+
+
+@pytest.mark.parametrize("head", ["fpn", "upernet"])
+def test_heads_on_four_depths_score_the_same_each_time(labelkit: Any, folder: Path, head: str) -> None:
+    words = ("evaluate", "segmentation", *TUNED, "--dataset", folder, "--head", head, "--image-size", 16)
+    words = (*words, "--batch-size", 2, "--samples", 4, "--max-images", 2, "--seeds", 1, "--json")
+    first, again = labelkit(*words), labelkit(*words)
+    assert first.code == 0, first.err
+    assert first.json["mean_iou"] == again.json["mean_iou"]
+    assert (first.json["protocol"]["head"], first.json["protocol"]["lr"]) == (head, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--head", "fpn"), "head fpn goes with --tune"),
+        (("--tune",), "pixels have nothing to tune"),
+        (("--lr", "0"), "above 0"),
+    ],
+)
+def test_heads_and_networks_that_do_not_go_together_are_refused(
+    labelkit: Any, folder: Path, words: tuple[str, ...], said: str
+) -> None:
+    answer = labelkit("evaluate", "segmentation", *PIXELS, "--dataset", folder, *words)
+    assert (answer.code, said in answer.err) == (2, True), answer.err
+
+
+def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder: Path) -> None:
+    network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    plan = HeadPlan("linear", 3, 1e-3, None, 8, 8, 32, augment=True, mirror=True)
+    dataset = load_dataset(str(folder), data_root=folder)
+
+    tuned = tune_network(FrozenNetwork(network, 32, 8), dataset, dataset.in_split("train"), plan, seed=0)
+
+    assert all(value.equal(before[name]) for name, value in network.state_dict().items())
+    # a step of AdamW moves every number that has a gradient by the rate, and those of the backbone have one
+    name = "backbone.net.blocks.0.mlp.fc1.bias"
+    moved = tuned.network.state_dict()[name] - before[name]
+    assert moved.abs().max().item() == pytest.approx(1e-3, rel=0.01)
+    assert not tuned.network.training
+
+
+def test_groups_of_colors_are_classes(labelkit: Any, folder: Path) -> None:
+    words = ("evaluate", "patch-clusters", *PIXELS, "--dataset", folder, "--seeds", 2, "--json")
+    done = labelkit(*words)
+    assert done.code == 0, done.err
+    assert done.json["mean_iou"] == {"mean": 1.0, "sd": 0.0, "values": [1.0, 1.0]}
+    more = labelkit(*words, "--num-clusters", 6)
+    assert more.json["pixel_accuracy"]["mean"] > 0.7
+    fewer = labelkit(*words, "--num-clusters", 2)
+    assert (fewer.code, "2 groups cannot be 3 classes" in fewer.err) == (2, True)
+
+
+def test_groups_are_matched_by_iou_one_to_one_or_each_on_its_own() -> None:
+    # pixels: group 0 is mostly background, yet group 1 fits it better
+    counts = np.array([[50, 30], [45, 0]])
+    # one to one: 50/95 + 0/75 = .53 against 30/80 + 45/95 = .85 (unions 125, 80, 95)
+    assert match_by_iou(counts).tolist() == [1, 0]
+    assert match_by_iou(np.array([[50, 30], [45, 0], [0, 9]])).tolist() == [0, 0, 1]
+    # a group that shares nothing with its class is background
+    assert match_by_iou(np.array([[9, 0, 0], [9, 0, 0], [0, 0, 0]])).tolist() == [0, 0, 0]
+
+
+def test_objects_that_keep_their_colors_are_followed(labelkit: Any, tmp_path: Path) -> None:
+    write_davis(tmp_path / "DAVIS", num_frames=5)
+    words = (
+        "evaluate", "tracking", "--backbone", "pixels", "--patch-size", 2, "--dataset", "davis_2017", "--data-root",
+        tmp_path, "--threads", 1, "--temperature", 0.01,
+    )  # fmt: skip
+    done = labelkit(*words, "--json", "--sheet", tmp_path / "films.png")
+    assert done.code == 0, done.err
+    assert [entry["object"] for entry in done.json["objects"]] == [1, 2]
+    assert {entry["frames"] for entry in done.json["objects"]} == {3}
+    assert done.json["j"] > 0.85
+    assert done.json["f"] > 0.85
+    assert done.json["jf"] == pytest.approx((done.json["j"] + done.json["f"]) / 2)
+    assert (tmp_path / "films.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "short_side", "patch", "expected"),
+    [
+        (480, 854, 480, 16, (480, 832)),
+        (1080, 1920, 480, 8, (480, 832)),
+        (64, 64, 480, 8, (64, 64)),
+        (50, 40, 480, 8, (48, 40)),
+    ],
+)
+def test_frames_are_resized_as_published(
+    height: int, width: int, short_side: int, patch: int, expected: tuple[int, int]
+) -> None:
+    assert frame_size(height, width, short_side, patch) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        (("segmentation", "--split", "val"), 2, "are trained on"),
+        (("segmentation", "--split", "probe"), 3, "no split 'probe'"),
+        (("segmentation", "--image-size", "18"), 2, "no whole number of patches"),
+        (("segmentation", "--lr", "0"), 2, "above 0"),
+        (("tracking",), 3, "are classes, not objects of films"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(
+    labelkit: Any, folder: Path, words: tuple[str, ...], code: int, problem: str
+) -> None:
+    command, *options = words
+    own = () if command == "tracking" else ("--samples", 8, "--seeds", 1)
+    pixels = PIXELS if "--image-size" not in options else PIXELS[:4]
+    done = labelkit("evaluate", command, *pixels, *own, "--dataset", folder, *options)
+    assert (done.code, problem in " ".join(done.err.split())) == (code, True), done.err
+
+
+def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(folder / "val/masks/1.png")
+    words = ("evaluate", "patch-clusters", *PIXELS, "--dataset", folder)
+    done = labelkit(*words)
+    assert (done.code, "the image has 16 x 16 pixels, its mask 8 x 8" in " ".join(done.err.split())) == (3, True)
+    Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
+    done = labelkit(*words)
+    assert (done.code, "value 7 in row 0, column 0 is no class" in " ".join(done.err.split())) == (3, True)
+
+
+def test_sets_without_masks_and_films_are_refused(labelkit: Any) -> None:
+    done = labelkit("evaluate", "segmentation", *PIXELS, "--dataset", "digits")
+    assert (done.code, "has no masks" in done.err) == (3, True)
+    done = labelkit("evaluate", "segmentation", *PIXELS, "--dataset", "scene_videos")
+    assert (done.code, "number the objects of films" in done.err) == (3, True)
+
+
+def test_all_pixels_ignored_have_no_score(labelkit: Any, folder: Path) -> None:
+    for i in range(4):
+        Image.fromarray(np.full((16, 16), 255, dtype=np.uint8)).save(folder / f"val/masks/{i}.png")
+    done = labelkit("evaluate", "patch-clusters", *PIXELS, "--dataset", folder)
+    assert (done.code, "all pixels that are scored are ignored" in " ".join(done.err.split())) == (3, True)
+
+
+def test_a_random_network_is_a_baseline(labelkit: Any, folder: Path) -> None:
+    done = labelkit(
+        "evaluate", "patch-clusters", "--backbone", "resnet18", "--random-weights", "--image-size", 64, "--seeds", 1,
+        "--dataset", folder, "--threads", 1, "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.json["network"]["source"] == "random:0"

@@ -1,0 +1,266 @@
+"""``evaluate detection`` on squares that a detector can learn in a few steps, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.commands.evaluate.detection import BoxPicture, shown_boxes
+from labelkit.commands.evaluate.detection_training import DetectionPlan, depth_below, train_detector
+from labelkit.data.registry import load_dataset
+from labelkit.models.inference import BackboneNetwork
+from labelkit.protocols.detection.detector import DetectorSize
+from labelkit.training.devices import Runtime
+from PIL import Image
+from tests.miniature_sets import put, write_coco, write_voc_objects
+
+SMALL = (
+    "--backbone", "vit_micro_p8_64", "--random-weights", "--image-size", 64, "--threads", 1,
+    "--proposals", 16, "--samples-per-image", 8, "--batch-size", 2,
+)  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_coco(tmp_path / "coco")
+    write_voc_objects(tmp_path / "VOCdevkit/VOC2007")
+    return tmp_path
+
+
+def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path, tmp_path: Path) -> None:
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "mask-rcnn", "--lr", 1e-3, "--json")
+    before = labelkit(*words, "--steps", 1)
+    assert before.code == 0, before.err
+    done = labelkit(*words, "--steps", 30, "--out", tmp_path / "scores.json")
+    assert done.code == 0, done.err
+    assert done.json["box"]["ap50"]["mean"] > before.json["box"]["ap50"]["mean"] + 0.1
+    assert done.json["mask"]["ap50"]["mean"] > before.json["mask"]["ap50"]["mean"] + 0.1
+    assert done.json["box"]["ap_large"]["mean"] > 0.1
+    assert [entry["class"] for entry in done.json["per_class"]] == ["person", "bicycle", "car"]
+    protocol = done.json["protocol"]
+    assert (protocol["lr_drop_steps"], protocol["warmup_steps"], protocol["longer_side"]) == ([22, 28], 3, 106)
+    assert (protocol["train_images"], protocol["eval_images"]) == (4, 2)
+    assert json.loads((tmp_path / "scores.json").read_text())["box"] == done.json["box"]
+
+
+def test_the_same_seed_gives_the_same_bits_with_and_without_workers(labelkit: Any, root: Path) -> None:
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "cascade-mask-rcnn", "--json")
+    first = labelkit(*words, "--steps", 2)
+    assert first.code == 0, first.err
+    again = labelkit(*words, "--steps", 2, "--num-workers", 1)
+    assert first.json == again.json
+    assert set(first.json["mask"]) == {"ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"}
+
+
+def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
+    labelkit: Any, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pycocotools", None)
+    monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--seeds", 2, "--steps", 1)
+    done = labelkit(*words, "--dataset", "voc_2007", "--detector", "faster-rcnn", "--per-class", "--json")
+    assert done.code == 0, done.err
+    assert set(done.json["box"]) == {"ap50_11_point", "ap50"}
+    assert len(done.json["box"]["ap50"]["values"]) == 2
+    assert len(done.json["per_class"]) == 20
+    assert done.json["per_class"][2]["box_ap"] is None  # no bird to be found
+    lacking = labelkit(*words)
+    assert lacking.code == 2
+    assert "needs pycocotools. pip install pycocotools" in lacking.err
+
+
+def test_the_learning_rate_rises_and_drops_as_published() -> None:
+    plan = DetectionPlan(
+        "mask-rcnn", 2, DetectorSize(), (800,), True, 12_000, 16, 2e-4, (9000, 11_000), 500, 0.05, 1.0, False
+    )
+    assert plan.factor(0) == pytest.approx(1 / 500)
+    assert [plan.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])
+
+
+def _plan(**options: Any) -> DetectionPlan:
+    plan = {
+        "kind": "faster-rcnn", "num_classes": 3, "size": DetectorSize(64, 96, 8, 8), "train_sides": (64,),
+        "tune": True, "steps": 1, "batch_size": 2, "lr": 1e-3, "drops": (), "warmup": 0, "weight_decay": 0.0,
+        "layer_decay": 1.0, "mirror": True,
+    }  # fmt: skip
+    return DetectionPlan(**{**plan, **options})
+
+
+@pytest.mark.parametrize("tune", [True, False])
+def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    before = {name: value.clone() for name, value in network.backbone.state_dict().items()}
+    dataset = load_dataset("coco_2017", data_root=root)
+    rows = dataset.in_split("train")
+
+    trained: Any = train_detector(network, dataset, rows, _plan(tune=tune), Runtime(device="cpu"), seed=0)
+
+    # a step of AdamW moves every number that has a gradient by the rate
+    after = trained.backbone.backbone.state_dict()
+    moved = {
+        name: (after[name] - value).abs().max().item() for name, value in before.items() if value.is_floating_point()
+    }
+    name = "net.blocks.0.mlp.fc1.bias"
+    assert moved[name] == pytest.approx(1e-3 if tune else 0, rel=0.01)
+    assert tune or not any(moved.values())
+    assert all(value.equal(before[name]) for name, value in network.backbone.state_dict().items())
+    assert not trained.training
+
+
+def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root: Path) -> None:
+    network = BackboneNetwork("resnet18", seed=0).eval()
+    dataset = load_dataset("coco_2017", data_root=root)
+    trained: Any = train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
+    before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
+    statistics = [name for name in before if "running" in name]
+    assert len(statistics) == 40
+    assert all(after[name].equal(before[name]) for name in statistics)
+    assert not after["net.bn1.weight"].equal(before["net.bn1.weight"])
+
+
+def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    dataset = load_dataset("coco_2017", data_root=root)
+    rows = dataset.in_split("train")
+    trained: Any = train_detector(network, dataset, rows, _plan(layer_decay=0.5), Runtime(device="cpu"), seed=0)
+    before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
+    moved = [
+        (after[name] - before[name]).abs().max().item()
+        for name in ("net.patch_embed.proj.bias", *(f"net.blocks.{i}.mlp.fc2.bias" for i in range(4)), "net.norm.bias")
+    ]
+    assert moved == pytest.approx([1e-3 / 32, 1e-3 / 16, 1e-3 / 8, 1e-3 / 4, 1e-3 / 2, 1e-3], rel=0.01)
+    assert depth_below("rpn.head.conv.0.0.weight", 4) == 0
+
+
+def test_images_without_an_object_are_not_trained_on_but_scored(labelkit: Any, root: Path) -> None:
+    for split in ("train", "val"):
+        path = root / f"coco/annotations/instances_{split}2017.json"
+        table = json.loads(path.read_text())
+        first = table["images"][0]["id"]
+        table["annotations"] = [entry for entry in table["annotations"] if entry["image_id"] != first]
+        path.write_text(json.dumps(table))
+    done = labelkit(
+        "evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1, "--json"
+    )
+    assert done.code == 0, done.err
+    assert (done.json["protocol"]["train_images"], done.json["protocol"]["eval_images"]) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--dataset", "voc_2007"), 2, "voc_2007 has boxes without outlines, cascade-mask-rcnn needs both"),
+        (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a set that has them"),
+        (("--eval-split", "train"), 2, "are trained on (--split train)"),
+        (("--split", "probe"), 3, "no split 'probe'"),
+        (("--longer-side", 32), 2, "longer_side 32 is below the shorter side, 64"),
+        (("--train-sizes", "16"), 2, "of 32 pixels or more"),
+        (("--no-tune", "--layer-decay", 0.5), 2, "layer_decay is of the backbone"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_line(
+    labelkit: Any, root: Path, words: tuple[Any, ...], code: int, said: str
+) -> None:
+    answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, *words)
+    assert (answer.code, said in answer.err) == (code, True), answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_pixels_and_networks_without_blocks_are_refused(labelkit: Any, root: Path) -> None:
+    words = ("evaluate", "detection", "--data-root", root, "--image-size", 64, "--steps", 1)
+    answer = labelkit(*words, "--backbone", "pixels")
+    assert (answer.code, "pixels have no maps" in answer.err) == (2, True)
+    answer = labelkit(*words, "--backbone", "resnet18", "--random-weights", "--layer-decay", 0.5)
+    assert (answer.code, "resnet18 is no plain ViT with blocks" in answer.err) == (2, True), answer.err
+
+
+def test_a_missing_image_and_a_broken_outline_are_named(labelkit: Any, root: Path) -> None:
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--steps", 2)
+    path = root / "coco/annotations/instances_val2017.json"
+    table = json.loads(path.read_text())
+    table["annotations"][0]["segmentation"] = [[1, 2]]
+    path.write_text(json.dumps(table))
+    answer = labelkit(*words)
+    assert answer.code == 3
+    assert "000000000005.jpg: segmentation is no list of polygons" in answer.err
+    put(root / "coco/train2017/000000000001.jpg", b"no image")
+    answer = labelkit(*words, "--detector", "faster-rcnn")
+    assert (answer.code, "000000000001.jpg: not an image" in answer.err) == (3, True), answer.err
+    (root / "coco/train2017/000000000001.jpg").unlink()
+    answer = labelkit(*words)
+    assert (answer.code, "missing: train2017/000000000001.jpg" in answer.err) == (3, True), answer.err
+
+
+@pytest.mark.parametrize("split", ["train2017/000000000003", "val2017/000000000005"])
+def test_an_image_of_another_size_than_its_annotation_is_found_before_training(
+    labelkit: Any, root: Path, split: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.commands.evaluate.detection.train_detector", lambda *_, **__: pytest.fail("trained"))
+    path = root / f"coco/{split}.jpg"
+    with Image.open(path) as image:
+        image.resize((80, 64)).save(path)
+    answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
+    assert answer.code == 3
+    assert f"{split}.jpg: the image has 80 x 64 pixels, its annotation says 160 x 128" in answer.err
+
+
+def test_a_loss_that_is_no_number_ends_the_run(labelkit: Any, root: Path) -> None:
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 8)
+    answer = labelkit(*words, "--lr", 1e30)
+    assert (answer.code, "no number" in answer.err) == (4, True), answer.err
+
+
+def test_scores_can_be_gates(labelkit: Any, root: Path) -> None:
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
+    answer = labelkit(*words, "--fail-under", "box.ap=0.99")
+    assert (answer.code, "box.ap" in answer.err) == (10, True), answer.err
+
+
+def test_options_are_checked_before_torch_and_pycocotools_load() -> None:
+    import subprocess
+
+    code = (
+        "import sys; from labelkit.cli.main import main; "
+        "code = main(['evaluate', 'detection', '--train-sizes', '2']); "
+        "print(code, [name for name in ('torch', 'torchvision', 'pycocotools') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "2 []", done.stderr
+
+
+def test_training_leaves_the_global_generator_alone(root: Path) -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    dataset = load_dataset("coco_2017", data_root=root)
+    before = torch.get_rng_state()
+    train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
+    assert torch.get_rng_state().equal(before)
+
+
+def test_a_sheet_shows_true_boxes_and_the_surest_found_ones(labelkit: Any, root: Path, tmp_path: Path) -> None:
+    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
+    done = labelkit(*words, "--sheet", tmp_path / "boxes.png", "--num-pictures", 1)
+    assert done.code == 0, done.err
+    assert str(tmp_path / "boxes.png") in done.out
+    assert "on random weights of seed 0," in " ".join(done.out.split())
+    with Image.open(tmp_path / "boxes.png") as sheet:
+        assert sheet.size[0] >= 240
+        colors = {tuple(pixel[:3]) for pixel in np.asarray(sheet.convert("RGB")).reshape(-1, 3).tolist()}
+    # boxes of the three classes, in the colors of VOC's masks
+    assert {(128, 0, 0), (0, 128, 0), (128, 128, 0)} <= colors
+    refused = labelkit(*words, "--sheet", tmp_path / "boxes.png")
+    assert (refused.code, "already exists" in refused.err) == (2, True)
+
+
+def test_boxes_below_a_half_are_drawn_only_where_there_is_no_other() -> None:
+    box = (0.0, 0.0, 4.0, 4.0)
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    both = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.7)])
+    assert [score for _, _, score in shown_boxes(both)] == [0.7]
+    unsure = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.3)])
+    assert [score for _, _, score in shown_boxes(unsure)] == [0.3]
+    assert shown_boxes(BoxPicture("a", pixels, [], [])) == []

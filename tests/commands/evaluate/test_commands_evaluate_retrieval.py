@@ -1,0 +1,247 @@
+"""``labelkit evaluate retrieval``: rows of a store, of two splits, of two stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
+from labelkit.commands.evaluate.retrieval import evaluate_retrieval
+from labelkit.errors import ConfigError, Mismatch, StoreError
+from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
+
+
+def evaluate(index: Path, **options: Any) -> Any:
+    return evaluate_retrieval(EvaluateRetrievalConfig(index=index, **options)).to_json()
+
+
+def directions(degrees: list[float]) -> Any:
+    radians = np.radians(degrees)
+    return np.stack([np.cos(radians), np.sin(radians)], axis=1)
+
+
+EIGHT: dict[str, Any] = {"degrees": [0, 10, 27, 40, 42, 90, 95, 203], "labels": [0, 1, 0, 1, 1, 2, 2, 0]}
+
+
+def test_eight_directions_give_the_worked_numbers(make_store: Any) -> None:
+    store = make_store(directions(EIGHT["degrees"]), labels=EIGHT["labels"])
+
+    found = evaluate(store.path, k=(1, 2, 4))
+
+    assert found["recall"] == {"1": 0.5, "2": 0.625, "4": 1.0}
+    assert found["r_precision"] == pytest.approx(0.4375)
+    assert found["map_at_r"] == pytest.approx(0.40625)
+    assert (found["protocol"], found["n_queries"], found["n_lone"], found["n_tied"]) == ("self", 8, 0, 0)
+
+
+def test_two_splits_are_query_and_gallery(make_store: Any) -> None:
+    # Worked by hand: the query at 0 degrees meets 10 (other class) before 30, that at 90 meets 80 before 105.
+    rows, labels = directions([0, 90, 10, 30, 80, 105, 200]), [0, 1, 1, 0, 0, 1, 1]
+    store = make_store(rows, labels=labels, splits=[0, 0, 1, 1, 1, 1, 1], split_names=["query", "gallery"])
+
+    by_role = evaluate(store.path, k=(1, 2))
+    by_name = evaluate(store.path, k=(1, 2), queries="query", gallery="gallery")
+    together = evaluate(store.path, k=(1, 2), split=("query", "gallery"))
+
+    assert by_role["recall"] == by_name["recall"] == {"1": 0.0, "2": 1.0}
+    assert by_role["protocol"] == "query-gallery"
+    assert (together["protocol"], together["n_queries"]) == ("self", 7)
+
+
+def test_the_test_split_is_scored_by_default(make_store: Any) -> None:
+    store = make_store(
+        directions(EIGHT["degrees"]),
+        labels=EIGHT["labels"],
+        splits=[0, 0, 1, 1, 1, 0, 0, 1],
+        split_names=["train", "test"],
+    )
+    found = evaluate(store.path, k=(1,))
+    assert (found["queries"]["splits"], found["queries"]["rows"]) == ("test", 4)
+    assert evaluate(store.path, k=(1,), split=("all",))["queries"]["rows"] == 8
+
+
+def test_a_row_on_both_sides_does_not_find_itself(make_store: Any) -> None:
+    store = make_store(
+        directions(EIGHT["degrees"]),
+        labels=EIGHT["labels"],
+        splits=[0, 0, 1, 1, 1, 0, 0, 1],
+        split_names=["train", "test"],
+    )
+    assert evaluate(store.path, k=(1, 2), queries="all", gallery="all")["recall"] == {"1": 0.5, "2": 0.625}
+    found = evaluate(store.path, k=(1,), queries="test", gallery="all")
+    # of the rows at 27, 40, 42 and 203 degrees, those at 40 and 42 find each other
+    assert found["recall"] == {"1": 0.5}
+
+
+def test_classes_of_two_stores_are_matched_by_name(photos: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"backbone": "pixels", "image_size": 8}
+    for name in ("bee", "dog"):
+        (tmp_path / "part" / name).mkdir(parents=True)
+        for path in sorted((photos / name).iterdir())[:6]:
+            (tmp_path / "part" / name / path.name).write_bytes(path.read_bytes())
+    embed_images(EmbedConfig(dataset=str(photos), out=tmp_path / "all.h5", **options))
+    embed_images(EmbedConfig(dataset=str(tmp_path / "part"), out=tmp_path / "part.h5", **options))
+
+    found = evaluate(tmp_path / "part.h5", gallery_index=tmp_path / "all.h5", k=(1,), per_class=True)
+
+    # every query finds its own file in the other store
+    assert found["recall"] == {"1": 1.0}
+    assert found["n_same_file"] == 12
+    assert [(entry["class"], entry["queries"]) for entry in found["per_class"]] == [("bee", 6), ("dog", 6)]
+
+
+def test_a_collapsed_model_scores_what_chance_gives(make_store: Any) -> None:
+    store = make_store(np.ones((40, 4)), labels=[i // 4 for i in range(40)])
+
+    found = evaluate(store.path, k=(1,))
+
+    assert found["recall"]["1"] == pytest.approx(3 / 39)
+    assert found["n_tied"] == 40
+
+
+def test_a_class_with_one_image_is_left_out_as_a_query_and_counted(make_store: Any) -> None:
+    store = make_store(directions([0, 10, 50, 60, 61]), labels=[0, 0, 1, 1, 2])
+
+    found = evaluate(store.path, k=(1, 2))
+
+    assert (found["n_queries"], found["n_lone"]) == (4, 1)
+    # it is still found by others: the row at 60 meets it before its class
+    assert found["recall"] == {"1": 0.75, "2": 1.0}
+
+
+def test_scores_are_those_of_the_functions(embedded: Path) -> None:
+    store = open_store(embedded)
+    rows, labels = np.asarray(store.embeddings), np.asarray(store.labels)
+
+    found = evaluate(embedded, k=(1, 2, 8), split=("all",))
+
+    recall = recall_at_k(rows, labels, (1, 2, 8))
+    assert found["recall"] == {str(k): pytest.approx(value) for k, value in recall.items()}
+    assert found["map_at_r"] == pytest.approx(map_at_r(rows, labels))
+    assert found["r_precision"] == pytest.approx(r_precision(rows, labels))
+
+
+def test_nmi_is_one_for_separate_classes_and_can_be_left_out(make_store: Any) -> None:
+    generator = np.random.default_rng(0)
+    rows = np.eye(4)[np.arange(40) % 4] + 0.01 * generator.standard_normal((40, 4))
+    store = make_store(rows, labels=[i % 4 for i in range(40)])
+
+    found = evaluate(store.path, nmi_seeds=10)
+
+    assert max(found["nmi_of_seeds"]) == pytest.approx(1)
+    assert len(found["nmi_of_seeds"]) == 10
+    assert found["nmi"] == pytest.approx(np.mean(found["nmi_of_seeds"]))
+    assert evaluate(store.path, nmi_seeds=0)["nmi"] is None
+
+
+def test_rows_without_a_label_are_left_out_and_said(labelkit: Any, make_store: Any) -> None:
+    store = make_store(directions([0, 5, 10, 50, 60]), labels=[0, -1, 0, 1, 1])
+
+    answer = labelkit("evaluate", "retrieval", "--index", store.path, "-k", "1", "--json")
+
+    assert answer.json["recall"] == {"1": 1.0}
+    assert answer.json["n_unlabeled"] == 1
+    assert "1 rows of" in answer.err
+
+
+def test_classes_are_shown_one_by_one(labelkit: Any, make_store: Any) -> None:
+    store = make_store(directions(EIGHT["degrees"]), labels=EIGHT["labels"])
+
+    answer = labelkit("evaluate", "retrieval", "--index", store.path, "-k", "1", "--per-class", "--nmi-seeds", "0")
+
+    assert answer.out.splitlines()[1].split() == ["R@1", "MAP@R", "R-precision"]
+    lines = [line.split() for line in answer.out.splitlines() if line.startswith("class-")]
+    # first matches at places 2, 4, 3 of class 0; 3, 1, 1 of class 1; 1, 1 of class 2
+    assert [line[:3] for line in lines] == [
+        ["class-0", "3", "0.0"],
+        ["class-1", "3", "66.7"],
+        ["class-2", "2", "100.0"],
+    ]
+
+
+def test_scores_are_kept_as_a_result(labelkit: Any, index: Path) -> None:
+    answer = labelkit("evaluate", "retrieval", "--index", index, "--result", "recall", "-q")
+
+    assert answer.out == f"{index}.results/recall.h5\n"
+    metrics = read_result(open_store(index), "recall").metrics
+    assert set(metrics["recall"]) == {"1", "2", "4", "8"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": (8,)}, "8 neighbors among 7 rows"),
+        ({"split": ("val",)}, "^--split: .* has no split 'val'"),
+        ({"queries": "val", "gallery": "all"}, "^--queries: .* has no split 'val'"),
+        ({"queries": "all", "gallery": "val"}, "^--gallery: .* has no split 'val'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str, Any], message: str) -> None:
+    store = make_store(directions(EIGHT["degrees"]), labels=EIGHT["labels"])
+    with pytest.raises(ConfigError, match=message):
+        evaluate(store.path, **{"k": (1,), "threads": 1, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": ()},
+        {"k": (0,)},
+        {"split": ()},
+        {"gallery": "test"},
+        {"queries": "test"},
+        {"queries": "test", "gallery": "train", "split": ("all",)},
+        {"gallery_index": Path("x.h5"), "split": ("all",)},
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"-k takes|split|gallery|queries"):
+        EvaluateRetrievalConfig(index=Path("x.h5"), **options)
+
+
+def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Path) -> None:
+    with pytest.raises(StoreError, match="no row of all has a label"):
+        evaluate(make_store(directions([0, 1, 2])).path, k=(1,))
+    with pytest.raises(StoreError, match="no row has another one of its class"):
+        evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 2]).path, k=(1,))
+    with pytest.raises(StoreError, match="1 rows are all zero"):
+        evaluate(make_store([[1, 0], [0, 0], [0, 1.0]], labels=[0, 0, 1]).path, k=(1,))
+    with pytest.raises(Mismatch, match="weights_fingerprint"):
+        evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 1]).path, k=(1,), gallery_index=embedded)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from /proc")
+def test_the_whole_process_keeps_to_its_memory(make_store: Any) -> None:
+    rows = np.random.default_rng(0).standard_normal((9_990, 64))
+    store = make_store(rows, labels=[i // 6 for i in range(9_990)])
+    code = (
+        "import sys; from labelkit.cli.main import main; code = main(sys.argv[1:]); "
+        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM')); "
+        "print(code, peak.split()[1], 'torch' in sys.modules)"
+    )
+    words = ("evaluate", "retrieval", "--index", str(store.path), "--nmi-seeds", "0", "--max-memory", "0.4", "--json")
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )
+
+    first, last = done.stdout.splitlines()
+    exit_code, peak, has_torch = last.split()
+    assert (exit_code, has_torch) == ("0", "False")
+    assert int(peak) * 1024 < 0.4 * 2**30
+    # a block of all queries would take 400 MB
+    assert 100 < json.loads(first)["block_rows"] <= 1024

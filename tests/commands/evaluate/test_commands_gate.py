@@ -1,0 +1,200 @@
+"""``evaluate --fail-under``, ``--fail-over`` and ``--baseline``: exit 10 exactly where a limit is not kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.common.gate import Gate, matching_scores, named_scores
+from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.evaluate.options import EvaluateClusteringConfig
+from labelkit.options.gate import GateConfig, parse_limits, score_direction
+from labelkit.store.results import write_result
+
+EVALUATE = ("evaluate", "clustering", "--rows", "all", "--bootstrap", "0")
+
+
+@pytest.fixture
+def grouped(make_store: Any) -> Path:
+    """Four rows of two classes; ``guess`` has three of four right."""
+    store = make_store(np.eye(4), labels=[0, 0, 1, 1])
+    for name, ids in (("guess", [0, 0, 1, 0]), ("perfect", [1, 1, 0, 0])):
+        write_result(store, name, kind="clusters", arrays={"cluster_ids": np.array(ids)}, params={}, stage="test")
+    path: Path = store.path
+    return path
+
+
+def gated(values: dict[str, Any], **options: Any) -> tuple[dict[str, Any], Any]:
+    """JSON and error of a made-up result under a gate."""
+    config = EvaluateClusteringConfig(index="made.h5", **options)
+    result, error = Gate(config).judge(SimpleResult(values))
+    return result.to_json(), error
+
+
+@pytest.mark.parametrize(("limit", "code"), [(0.74, 0), (0.75, 0), (0.76, 10)])
+def test_a_score_below_its_limit_exits_with_10(
+    grouped: Path, labelkit: Callable[..., Any], limit: float, code: int
+) -> None:
+    answer = labelkit(
+        *EVALUATE, "--index", grouped, "--results", "guess", "--fail-under", f"all_accuracy={limit}", "--json"
+    )
+
+    assert answer.code == code
+    # three of four rows are right
+    assert answer.json["gate"]["checks"][0]["value"] == 0.75
+    assert answer.json["gate"]["passed"] is (code == 0)
+    assert ("guess/all/all_accuracy 0.75 is below 0.76" in answer.err) is (code == 10)
+
+
+def test_every_result_must_keep_a_limit_unless_one_is_named(grouped: Path, labelkit: Callable[..., Any]) -> None:
+    words = (*EVALUATE, "--index", grouped, "--json", "--fail-under")
+
+    assert labelkit(*words, "all_accuracy=0.9").code == 10
+    assert labelkit(*words, "perfect/all_accuracy=0.9,guess/all_accuracy=0.7").code == 0
+
+
+def test_a_name_that_no_score_has_is_an_option_that_cannot_be_used(grouped: Path, labelkit: Callable[..., Any]) -> None:
+    typed = labelkit(*EVALUATE, "--index", grouped, "--fail-under", "all_acuracy=0.9")
+    elsewhere = labelkit(*EVALUATE, "--index", grouped, "--fail-under", "knn_accuracy=0.9")
+
+    assert (typed.code, elsewhere.code) == (2, 2)
+    assert "Did you mean `all_accuracy`?" in typed.err
+    assert typed.out == ""
+    # the scores are not lost
+    assert "guess" in elsewhere.out
+    assert "guess/all/all_accuracy" in elsewhere.err
+
+
+@pytest.mark.parametrize("text", ["all_accuracy", "all_accuracy=much", "all_accuracy=nan", "=0.5"])
+def test_a_limit_that_is_no_number_is_refused(grouped: Path, labelkit: Callable[..., Any], text: str) -> None:
+    assert labelkit(*EVALUATE, "--index", grouped, "--fail-under", text).code == 2
+
+
+@pytest.mark.parametrize("words", [("--fail-under", "aurc=0.1"), ("--fail-over", "nmi=0.1"), ("--tolerance", "0.1")])
+def test_options_that_would_mean_the_opposite_or_nothing_are_refused(
+    grouped: Path, labelkit: Callable[..., Any], words: tuple[str, ...]
+) -> None:
+    assert labelkit(*EVALUATE, "--index", grouped, *words).code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--fail-under", "all_accuracy=75"), "Did you mean `all_accuracy=0.75`?"),
+        (("--fail-under", "recall.1=1.5"), "Did you mean `recall.1=0.015`?"),
+        (("--fail-under", "nmi=-0.1"), "nmi is between 0 and 1"),
+        (("--fail-under", "ari=-2"), "ari is between -1 and 1"),
+        (("--fail-over", "after.ece=5"), "Did you mean `after.ece=0.05`?"),
+        (("--baseline", "none.json", "--tolerance", "2"), "Did you mean `--tolerance 0.02`?"),
+    ],
+)
+def test_a_limit_that_the_score_cannot_reach_is_refused_with_what_was_likely_meant(
+    grouped: Path, labelkit: Callable[..., Any], words: tuple[str, ...], said: str
+) -> None:
+    answer = labelkit(*EVALUATE, "--index", grouped, *words)
+    assert answer.code == 2
+    assert said in " ".join(answer.err.split())
+    assert labelkit(*EVALUATE, "--index", grouped, "--results", "guess", "--fail-under", "ari=-0.5,nmi=0").code == 0
+
+
+def test_a_baseline_is_an_earlier_output(grouped: Path, labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    words = (*EVALUATE, "--index", grouped, "--results", "guess")
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(labelkit(*words, "--json").out)
+    assert labelkit(*words, "--baseline", baseline).code == 0
+
+    better = json.loads(baseline.read_text())
+    better["scores"][0]["all_accuracy"] += 0.02
+    baseline.write_text(json.dumps(better))
+
+    assert labelkit(*words, "--baseline", baseline).code == 10
+    assert labelkit(*words, "--baseline", baseline, "--tolerance", "0.01").code == 10
+    assert labelkit(*words, "--baseline", baseline, "--tolerance", "0.02").code == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"scores": 3}', '{"scores": [1]}', '{"mean_iou": {"mean": null}}', "["]
+)
+def test_a_baseline_that_is_none_is_refused_before_the_work(
+    labelkit: Callable[..., Any], tmp_path: Path, text: str
+) -> None:
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(text)
+
+    answer = labelkit(*EVALUATE, "--index", tmp_path / "absent.h5", "--baseline", baseline)
+
+    assert answer.code == 3
+    assert "baseline.json" in answer.err
+
+
+def test_a_baseline_of_another_command_is_refused(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text('{"knn_accuracy": 0.9}')
+
+    _, error = gated({"nmi": 0.5}, baseline=baseline)
+
+    assert error.exit_code == 3
+
+
+def test_less_is_better_for_errors(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text('{"after": {"ece": 0.1}, "nmi": 0.5}')
+
+    assert gated({"after": {"ece": 0.05}, "nmi": 0.5}, baseline=baseline)[1] is None
+    assert gated({"after": {"ece": 0.15}, "nmi": 0.5}, baseline=baseline)[1].exit_code == 10
+    assert gated({"after": {"ece": 0.05}}, fail_over=("after.ece=0.04",))[1].exit_code == 10
+    assert gated({"after": {"ece": 0.05}}, fail_over=("after.ece=0.06",))[1] is None
+
+
+def test_a_score_that_is_missing_or_undefined_does_not_pass(tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text('{"nmi": 0.5, "ari": 0.4}')
+
+    assert gated({"nmi": 0.5}, baseline=baseline)[1].exit_code == 10
+    assert gated({"nmi": float("nan")}, fail_under=("nmi=0",))[1].exit_code == 10
+
+
+def test_scores_are_named_as_in_the_json_and_means_stand_for_seeds() -> None:
+    values = {
+        "rows": 7,
+        "recall": {"1": 0.5},
+        "mean_iou": {"mean": 0.4, "sd": 0.1, "values": [0.3, 0.5]},
+        "per_class": {"accuracy": 0.1},
+        "by_k": [{"k": 1, "knn_accuracy": 0.2}],
+        "scores": [{"result": "head", "split": "test", "rows": 3, "nmi": 0.7}],
+    }
+
+    assert named_scores(values) == {"recall.1": 0.5, "mean_iou": 0.4, "head/test/nmi": 0.7}
+
+
+def test_of_groups_of_classes_the_bare_name_means_all_of_them() -> None:
+    scores = {"all/accuracy": 0.9, "few/accuracy": 0.2}
+
+    assert matching_scores("accuracy", scores) == ["all/accuracy"]
+    assert matching_scores("few/accuracy", scores) == ["few/accuracy"]
+
+
+def test_every_evaluate_command_has_the_gate() -> None:
+    from labelkit.cli.config_classes import CONFIG_CLASSES
+
+    found = [config for config in CONFIG_CLASSES if config.command[:1] == ("evaluate",)]
+
+    assert len(found) == 12
+    assert all(issubclass(config, GateConfig) for config in found)
+
+
+def test_names_that_are_no_score_have_no_direction() -> None:
+    assert [score_direction(name) for name in ("rows", "nmi", "after.ece", "recall.1", "recall")] == [0, 1, -1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("header", "score"),
+    [("R@1", "recall.1"), ("MAP@R", "map_at_r"), ("R-precision", "r_precision"), ("All", "all_accuracy")],
+)
+def test_headers_of_tables_are_no_names_of_scores_but_lead_to_them(header: str, score: str) -> None:
+    with pytest.raises(ValueError, match=f"Did you mean `{score}`"):
+        parse_limits((f"{header}=0.9",))

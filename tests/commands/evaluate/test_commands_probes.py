@@ -1,0 +1,186 @@
+"""``labelkit evaluate probes``: trained as a plain loop trains them, scored on the crops of torchvision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision.transforms.functional as vision
+from labelkit.commands.common.networks import load_run
+from labelkit.commands.common.training_data import eval_images, prepare_data
+from labelkit.commands.evaluate.crops import crops_of, resized
+from labelkit.commands.evaluate.probes import ConvProbe, _images
+from labelkit.commands.evaluate.probes_options import EvaluateProbesConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.views.spec import ViewSpec
+from labelkit.models.seeding import seeded_init
+from labelkit.training.devices import Runtime
+
+SHORT = (
+    "--epochs",
+    "2",
+    "--lr-drop-epochs",
+    "1",
+    "--lr",
+    "0.1",
+    "--batch-size",
+    "50",
+    "--device",
+    "cpu",
+    "--threads",
+    "1",
+)
+PLAIN = ("--augmentation", "none", "--crops", "center")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, labelkit: Any) -> Path:
+    """A network that learned nothing, on 200 digits of which a quarter is held out."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    words = ("train", "sela", "--dataset", "digits", "--preset", "digits", "--max-per-class", "20", "--epochs", "1")
+    words += (
+        "--num-optimizations",
+        "1",
+        "--lr-drop-epochs",
+        "1",
+        "--num-heads",
+        "1",
+        "--device",
+        "cpu",
+        "--threads",
+        "1",
+    )
+    done = labelkit(*words, "--out", out, "-q")
+    assert done.code == 0, done.err
+    return out
+
+
+def probe(labelkit: Any, run: Path, *words: str) -> dict[str, Any]:
+    done = labelkit("evaluate", "probes", "--checkpoint", run, *SHORT, *words, "--json")
+    assert done.code == 0, done.err
+    answer: dict[str, Any] = done.json
+    return answer
+
+
+def test_a_probe_is_trained_as_a_loop_trains_it_alone(labelkit: Any, run: Path) -> None:
+    found = probe(labelkit, run, *PLAIN)
+
+    trained = load_run(run, "last")
+    network = trained.method.headline().eval()
+    plain = (torch.nn.Conv2d, torch.nn.BatchNorm2d, torch.nn.ReLU)
+    layers = [module for module in network.backbone.modules() if isinstance(module, plain)][:6]
+    config = EvaluateProbesConfig(checkpoint=run)
+    options = trained.config.model_copy(update={"eval_split": "auto"})
+    prepared = prepare_data(options)
+    judged = eval_images(options, prepared)
+    assert judged is not None
+    train, test = (
+        _images(config, images, network, Runtime(device="cpu"), 0.0) for images in (prepared.dataset, judged)
+    )
+
+    def maps_of(images: torch.Tensor) -> torch.Tensor:
+        """Maps after the second convolution."""
+        with torch.no_grad():
+            for layer in layers:
+                images = layer(images)
+        return images
+
+    with seeded_init(0):
+        ConvProbe(16, 16, 10, max_values=9600)  # that of the first convolution, whose numbers are drawn before
+        alone = ConvProbe(32, 8, 10, max_values=9600)
+    optimizer = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9, weight_decay=1e-5)
+    for epoch, lr in enumerate((0.1, 0.01)):
+        optimizer.param_groups[0]["lr"] = lr
+        order = keyed_generator(0, "probes", epoch).permutation(train.rows)
+        for batch in train.batches(ViewSpec(32), order, 50, 0, epoch):
+            loss = torch.nn.functional.cross_entropy(alone(maps_of(batch.images)), train.classes(batch.rows))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    right = total = 0
+    alone.eval()
+    for batch in test.batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50, None, 0):
+        named = alone(maps_of(vision.center_crop(batch.images, [32, 32]))).argmax(dim=1)
+        right += int((named == test.classes(batch.rows)).sum())
+        total += len(named)
+
+    score = found["probes"][1]
+    assert (score["channels"], score["side"], score["values"]) == (32, 8, 32 * 8 * 8)
+    assert score["accuracy"] == pytest.approx(right / total)
+    assert score["accuracy"] > 0.5
+    assert (found["train_images"], found["images"]) == (len(train.rows), total)
+    assert found["best_accuracy"] == max(one["accuracy"] for one in found["probes"])
+    assert found["best_layer"] in {one["layer"] for one in found["probes"] if one["accuracy"] == found["best_accuracy"]}
+
+
+def test_the_same_seed_gives_the_same_scores_and_another_augmentation_others(labelkit: Any, run: Path) -> None:
+    first, again = (probe(labelkit, run, *PLAIN) for _ in range(2))
+    assert first["probes"] == again["probes"]
+    other = probe(labelkit, run, "--augmentation", "digits", "--crops", "center")
+    assert [one["layer"] for one in other["probes"]] == [one["layer"] for one in first["probes"]]
+    assert other["probes"] != first["probes"]
+
+
+def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Path) -> None:
+    found = probe(labelkit, run, *PLAIN, "--at", "features")
+
+    trained = load_run(run, "last")
+    network = trained.method.headline().eval()
+    options = trained.config.model_copy(update={"eval_split": "auto"})
+    prepared = prepare_data(options)
+    judged = eval_images(options, prepared)
+    assert judged is not None
+    config = EvaluateProbesConfig(checkpoint=run)
+    train, test = (
+        _images(config, images, network, Runtime(device="cpu"), 0.0) for images in (prepared.dataset, judged)
+    )
+    with seeded_init(0):
+        linear = torch.nn.Linear(128, 10)
+    optimizer = torch.optim.SGD(linear.parameters(), 0.1, momentum=0.9, weight_decay=1e-5)
+    for epoch, lr in enumerate((0.1, 0.01)):
+        optimizer.param_groups[0]["lr"] = lr
+        order = keyed_generator(0, "probes", epoch).permutation(train.rows)
+        for batch in train.batches(ViewSpec(32), order, 50, 0, epoch):
+            with torch.no_grad():
+                features = network.embed(batch.images)
+            loss = torch.nn.functional.cross_entropy(linear(features), train.classes(batch.rows))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    right = 0
+    for batch in test.batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50, None, 0):
+        with torch.no_grad():
+            named = linear(network.embed(vision.center_crop(batch.images, [32, 32]))).argmax(dim=1)
+        right += int((named == test.classes(batch.rows)).sum())
+
+    (score,) = found["probes"]
+    assert (score["layer"], score["channels"], score["side"], score["values"]) == ("embedding", 128, 1, 128)
+    assert score["accuracy"] == pytest.approx(right / len(test.rows))
+
+
+@pytest.mark.parametrize("side", [36, 37])
+def test_ten_crops_are_those_of_torchvision(side: int) -> None:
+    images = torch.rand(2, 3, side, side)
+    found = crops_of(images, 32, ten=True, mirror=True)
+    expected = vision.ten_crop(images, [32, 32])
+    assert len(found) == 10
+    for one in expected:
+        assert sum(torch.equal(one, crop) for crop in found) == 1
+    assert len(crops_of(images, 32, ten=True, mirror=False)) == 5
+    (center,) = crops_of(images, 32, ten=False, mirror=True)
+    assert torch.equal(center, vision.center_crop(images, [32, 32]))
+    assert resized(224) == 256
+
+
+def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) -> None:
+    done = labelkit("evaluate", "probes", "--checkpoint", trained, *SHORT)
+    assert done.code == 3
+    assert "has no held-out images" in done.err
+    done = labelkit("evaluate", "probes", "--checkpoint", run, "--split", "val")
+    assert done.code == 2
+    assert "no split 'val'" in " ".join(done.err.split())
+    done = labelkit("evaluate", "probes", "--checkpoint", run, "--lr-drop-epochs", "2,1")
+    assert done.code == 2
+    assert "must be positive and increase" in done.err

@@ -1,0 +1,272 @@
+"""``labelkit export``: what other programs get, and that an import of it gives the same rows back."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import labelkit
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from labelkit.commands.common import parquet
+from labelkit.commands.exchange.exporting import export_store
+from labelkit.commands.exchange.importing import import_store
+from labelkit.commands.exchange.options import ExportConfig, ImportConfig
+from labelkit.errors import ConfigError
+from labelkit.store.csv_table import escape_name, unescape_name
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+from labelkit.store.schema import name_bytes, name_fault
+from numpy.typing import NDArray
+
+FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+# Any bytes that a file system takes, as Python shows them.
+NAMES = st.binary(min_size=1, max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
+TABLES = st.integers(1, 5).flatmap(lambda dim: arrays(np.float32, (3, dim), elements=FINITE))
+IDS = st.lists(NAMES.filter(lambda name: name_fault(name) is None), min_size=3, max_size=3, unique=True)
+
+
+def sent_through(folder: Path, store: EmbeddingStore, suffix: str) -> EmbeddingStore:
+    """The store of an export of a store."""
+    out = folder / f"sent{suffix}"
+    export_store(ExportConfig(index=store.path, out=out, overwrite=True))
+    ids = folder / "sent.ids.csv" if suffix == ".npy" else None
+    dtype = str(store.embeddings.dtype)
+    import_store(ImportConfig(source=out, ids=ids, out=folder / "back.h5", overwrite=True, dtype=dtype))
+    return open_store(folder / "back.h5")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "give --out FILE, or --format"),
+        ({"out": Path("x.npz"), "format": "csv"}, "--format csv and --out x.npz are two formats"),
+    ],
+)
+def test_the_format_is_said_once_or_twice_alike(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ExportConfig(index=Path("s.h5"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"format": "npz"}, "s.npz"),
+        ({"format": "csv", "what": "labels"}, "s.labels.csv"),
+        ({"format": "csv", "what": "result", "result": "k-means"}, "s.k-means.csv"),
+        ({"format": "onnx", "what": "model"}, "s.onnx"),
+        ({"format": "csv", "out": Path("Mine.CSV")}, "Mine.CSV"),
+    ],
+)
+def test_a_format_alone_names_the_file_after_the_store(options: dict[str, Any], name: str) -> None:
+    config = ExportConfig(index=Path("folder/s.h5"), **options)
+    assert config.file.name == name
+    assert config.file.parent == (Path() if "out" in options else Path("folder"))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+@settings(
+    max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(rows=TABLES, ids=IDS)
+def test_an_import_of_an_export_gives_the_same_rows_bit_for_bit(
+    tmp_path: Path, suffix: str, rows: NDArray[np.float32], ids: list[str]
+) -> None:
+    contents = Path(tmp_path, "x.npz")
+    np.savez(contents, embeddings=rows, sample_ids=np.array([name_bytes(name) for name in ids]))
+    import_store(ImportConfig(source=contents, out=tmp_path / "s.h5", overwrite=True))
+    store = open_store(tmp_path / "s.h5")
+
+    back = sent_through(tmp_path, store, suffix)
+
+    assert back.sample_ids == sorted(ids, key=name_bytes)
+    assert back.embeddings.tobytes() == store.embeddings.tobytes()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_half_precision_comes_back_bit_for_bit(tmp_path: Path, suffix: str) -> None:
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    rows = every[np.isfinite(every)].reshape(-1, 16)
+    np.save(tmp_path / "x.npy", rows)
+    import_store(ImportConfig(source=tmp_path / "x.npy", out=tmp_path / "s.h5"))
+
+    back = sent_through(tmp_path, open_store(tmp_path / "s.h5"), suffix)
+
+    assert back.embeddings.dtype == np.float16
+    assert back.embeddings.tobytes() == rows.tobytes()
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
+def test_labels_and_splits_come_back(tmp_path: Path, make_store: Any, suffix: str) -> None:
+    store = make_store(
+        np.eye(4),
+        labels=[1, 0, -1, 1],
+        labeled=[1, 0, 0, 0],
+        old_classes=[0, 1],
+        splits=[0, 1, -1, 0],
+        split_names=("train", "odd"),
+    )
+
+    back = sent_through(tmp_path, store, suffix)
+
+    assert back.class_names == store.class_names
+    assert back.split_names == store.split_names
+    for name in ("labels", "labeled", "old_classes", "splits"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(store, name))
+
+
+@given(name=NAMES)
+def test_escaped_names_are_text_that_gives_them_back(name: str) -> None:
+    assert unescape_name(escape_name(name).encode().decode()) == name
+
+
+def test_a_csv_is_read_by_anything_and_says_when_names_are_escaped(labelkit: Any, tmp_path: Path) -> None:
+    ids = [b"a\\b.png", b"c\xff.png"]
+    np.savez(tmp_path / "x.npz", embeddings=np.array([[0.1, -0.0], [1e-45, 3.4e38]], np.float32), ids=np.array(ids))
+    import_store(ImportConfig(source=tmp_path / "x.npz", out=tmp_path / "s.h5"))
+
+    answer = labelkit("export", "--index", tmp_path / "s.h5", "--out", tmp_path / "x.csv", "--json")
+
+    assert answer.code == 0, answer.err
+    assert answer.json["names_escaped"]
+    assert (tmp_path / "x.csv").read_text("utf-8").splitlines() == [
+        "path_escaped,e0,e1",
+        "a\\\\b.png,0.100000001,-0",
+        "c\\udcff.png,1.40129846e-45,3.39999995e+38",
+    ]
+
+
+def test_an_array_is_that_of_the_store_and_its_names_lie_beside_it(tmp_path: Path, make_store: Any) -> None:
+    store = make_store(np.eye(3), labels=[0, -1, 1])
+
+    export_store(ExportConfig(index=store.path, out=tmp_path / "x.npy"))
+    export_store(ExportConfig(index=store.path, out=tmp_path / "labels.npy", what="labels"))
+
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), np.eye(3, dtype=np.float32))
+    np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), [0, -1, 1])
+    lines = "path,label\n0000.png,class-0\n0001.png,\n0002.png,class-1\n"
+    assert (tmp_path / "x.ids.csv").read_text() == lines
+    assert (tmp_path / "labels.ids.csv").read_text() == lines
+
+
+def test_an_archive_needs_no_pickle_and_is_the_same_each_time(tmp_path: Path, make_store: Any) -> None:
+    store = make_store(np.eye(3), labels=[0, 1, 1], logits=np.ones((3, 2)))
+
+    for name in ("one.npz", "two.npz"):
+        export_store(ExportConfig(index=store.path, out=tmp_path / name))
+
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    with np.load(tmp_path / "one.npz", allow_pickle=False) as archive:
+        assert archive["sample_ids"].tolist() == [b"0000.png", b"0001.png", b"0002.png"]
+        np.testing.assert_array_equal(archive["embeddings"], np.eye(3))
+        np.testing.assert_array_equal(archive["sha256"], store.sha256)
+        np.testing.assert_array_equal(archive["logits"], np.ones((3, 2)))
+
+
+def test_results_become_tables_and_arrays(labelkit: Any, tmp_path: Path, make_store: Any) -> None:
+    store = make_store(np.repeat(np.eye(3), 3, axis=0) + 0.01 * np.arange(27).reshape(9, 3))
+    assert labelkit("cluster", "k-means", "--index", store.path, "--num-clusters", 3).code == 0
+    words = ("--query-rows", "0,4", "-k", 2, "--result", "hits")
+    assert labelkit("retrieve", "--index", store.path, *words).code == 0
+    groups = read_result(store, "k-means").arrays["cluster_ids"]
+
+    for name in ("k-means.csv", "k-means.npy", "k-means.npz", "hits.csv"):
+        result = name.partition(".")[0]
+        export_store(ExportConfig(index=store.path, out=tmp_path / name, what="result", result=result))
+
+    with (tmp_path / "k-means.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["path"] for row in table] == store.sample_ids
+    assert [int(row["cluster_ids"]) for row in table] == groups.tolist()
+    np.testing.assert_array_equal(np.load(tmp_path / "k-means.npy"), groups)
+    with np.load(tmp_path / "k-means.npz") as archive:
+        np.testing.assert_array_equal(archive["cluster_ids"], groups)
+        assert b'"num_clusters":3' in archive["params"].item()
+    with (tmp_path / "hits.csv").open(newline="") as file:
+        hits = list(csv.DictReader(file))
+    assert [(row["query"], row["rank"], row["path"]) for row in hits[::2]] == [
+        ("0000.png", "1", "0000.png"),
+        ("0004.png", "1", "0004.png"),
+    ]
+    assert len(hits) == 4
+
+
+def test_a_result_without_rows_is_no_table(labelkit: Any, tmp_path: Path, make_store: Any) -> None:
+    store = make_store(np.repeat(np.eye(2), 3, axis=0), labels=[0, 0, 0, 1, 1, 1])
+    assert labelkit("evaluate", "retrieval", "--index", store.path, "--result", "scores", "--k", 1).code == 0
+    words = ("--index", store.path, "--what", "result", "--result", "scores")
+
+    answer = labelkit("export", *words, "--out", tmp_path / "x.csv")
+
+    assert answer.code == 2
+    assert "holds nothing that fits .csv: metrics" in answer.err
+    assert labelkit("export", *words, "--out", tmp_path / "x.npz").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--out", "there.csv"), 2, "there.csv: already exists"),
+        (("--out", "there.npy"), 2, "there.ids.csv: already exists"),
+        (("--out", "x.txt"), 2, "must end in"),
+        (("--out", "x.csv", "--what", "labels"), 3, "has no labels to write"),
+        (("--out", "x.csv", "--what", "result"), 2, "go together"),
+        (("--out", "x.csv", "--what", "result", "--result", "other"), 3, "there is no result 'other'"),
+        (("--out", "missing/x.csv"), 2, "the folder of missing/x.csv does not exist"),
+    ],
+)
+def test_what_cannot_be_written_is_said(
+    labelkit: Any,
+    tmp_path: Path,
+    make_store: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    store = make_store(np.eye(2))
+    for name in ("there.csv", "there.ids.csv"):
+        (tmp_path / name).write_text("mine")
+    monkeypatch.chdir(tmp_path)
+
+    answer = labelkit("export", "--index", store.path, *words)
+
+    assert answer.code == code, answer.err
+    assert message in answer.err
+    assert (tmp_path / "there.csv").read_text() == "mine"
+
+
+def test_parquet_holds_the_same_columns_and_rows(tmp_path: Path, make_store: Any) -> None:
+    tables = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (the extra parquet)")
+    store = make_store(np.arange(6).reshape(3, 2) / 7, labels=[1, -1, 0])
+
+    export_store(ExportConfig(index=store.path, out=tmp_path / "x.parquet"))
+
+    table = tables.read_table(tmp_path / "x.parquet")
+    assert table.column("path").to_pylist() == store.sample_ids
+    assert table.column("label").to_pylist() == ["class-1", None, "class-0"]
+    stored = np.array(table.column("embedding").to_pylist(), dtype=np.float32)
+    assert stored.tobytes() == store.embeddings.tobytes()
+
+
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ConfigError) as caught:
+        parquet.check_parquet()
+    assert "pip install pyarrow" in caught.value.remedy
+
+
+def test_no_table_is_written_with_line_ends_of_windows() -> None:
+    root = Path(labelkit.__file__).parent
+    files = [*root.rglob("*.py"), *(root.parent / "examples").glob("*.py")]
+    writers = [
+        line for path in files for line in path.read_text().splitlines() if re.search(r"csv\.\w*[wW]riter\(", line)
+    ]
+    assert writers
+    assert [line for line in writers if 'lineterminator="\\n"' not in line] == []

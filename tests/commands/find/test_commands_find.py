@@ -1,0 +1,533 @@
+"""``labelkit find``: copies, odd images and wrong labels of made-up photos, and what stands in the way."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.exchange.importing import import_store
+from labelkit.commands.exchange.options import ImportConfig
+from labelkit.commands.find.label_errors import find_mislabeled
+from labelkit.commands.find.near_duplicates import find_duplicates
+from labelkit.commands.find.novel import find_novel
+from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
+from labelkit.commands.find.outliers import find_odd
+from labelkit.errors import DatasetError, StoreError
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import open_store
+from PIL import Image, ImageFilter
+from tests.textures import SIZE, photo
+
+Labelkit = Callable[..., Any]
+
+DIFFERENT = 24
+
+
+def embed(folder: Path) -> Path:
+    index = folder.with_suffix(".h5")
+    embed_images(EmbedConfig(dataset=str(folder), out=index, backbone="pixels", image_size=16, label_split="none"))
+    return index
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """24 different photos of 160 x 120."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for seed in range(DIFFERENT):
+        photo(seed).save(folder / f"{seed:02d}.png")
+    return folder
+
+
+@pytest.fixture
+def copied(photos: Path) -> Path:
+    """Four of them also as another file, saved again, of half the size, and cropped; two of one scene."""
+    shutil.copy(photos / "03.png", photos / "03-again.png")
+    photo(5).save(photos / "05-q55.jpg", quality=55)
+    photo(7).resize((80, 60), Image.Resampling.LANCZOS).save(photos / "07-half.jpg", quality=85)
+    photo(9).crop((8, 3, 160, 117)).save(photos / "09-crop.png")
+    moved = photo(11)
+    moved.paste(photo(100).crop((0, 0, 50, 50)), (60, 40))
+    moved.save(photos / "11-moved.png")
+    return photos
+
+
+COPIES = [
+    ("03-again.png", "03.png", "same file"),
+    ("05.png", "05-q55.jpg", "same picture"),
+    ("07.png", "07-half.jpg", "same picture"),
+    ("09.png", "09-crop.png", "same picture"),
+]
+BURST = ("11-moved.png", "11.png", "burst")
+
+
+# --- duplicates ---
+
+
+def test_copies_and_bursts_are_listed_with_the_better_image_first(copied: Path, tmp_path: Path) -> None:
+    out = tmp_path / "duplicates.csv"
+    result = find_duplicates(FindDuplicatesConfig(index=embed(copied), out=out))
+    rows = read(out)
+    assert [(row["image_a"], row["image_b"], row["kind"]) for row in rows[:4]] == COPIES
+    assert sorted((rows[4]["image_a"], rows[4]["image_b"])) == sorted(BURST[:2])
+    assert [row["kind"] for row in rows[4:]] == ["burst"]
+    assert [row["cluster"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert rows[0]["score"] == "1.0000"
+    assert all(0.85 <= float(row["score"]) <= 1 for row in rows[1:4])
+    values = result.to_json()
+    assert values["pairs"] == {"same_file": 1, "same_picture": 3, "burst": 1}
+    assert values["spare_images"] == 4
+    assert values["left_out"] == []
+
+
+def test_pairs_that_hang_together_have_one_number(photos: Path, tmp_path: Path) -> None:
+    photo(0).save(photos / "00-a.jpg", quality=80)
+    photo(0).resize((80, 60), Image.Resampling.LANCZOS).save(photos / "00-b.png")
+    shutil.copy(photos / "00-b.png", photos / "00-c.png")
+    result = find_duplicates(FindDuplicatesConfig(index=embed(photos), out=tmp_path / "duplicates.csv"))
+    clusters: Any = result.to_json()["clusters"]
+    assert [(one["cluster"], one["kind"], sorted(one["images"])) for one in clusters] == [
+        (1, "copies", ["00-a.jpg", "00-b.png", "00-c.png", "00.png"])
+    ]
+
+
+def test_bursts_can_be_left_out(copied: Path, tmp_path: Path) -> None:
+    out = tmp_path / "duplicates.csv"
+    find_duplicates(FindDuplicatesConfig(index=embed(copied), out=out, bursts=False))
+    assert [(row["image_a"], row["image_b"], row["kind"]) for row in read(out)] == COPIES
+
+
+def test_different_photos_give_an_empty_table_and_no_sheet(photos: Path, tmp_path: Path) -> None:
+    out, sheet = tmp_path / "duplicates.csv", tmp_path / "sheet.png"
+    result = find_duplicates(FindDuplicatesConfig(index=embed(photos), out=out, sheet=sheet))
+    assert out.read_text() == "image_a,image_b,kind,score,cluster\n"
+    assert not sheet.exists()
+    assert result.made() == [out]
+
+
+def test_one_file_many_times_is_one_pair_for_each_further_image(photos: Path, tmp_path: Path) -> None:
+    for number in range(30):
+        shutil.copy(photos / "00.png", photos / f"copy-{number:02d}.png")
+    out = tmp_path / "duplicates.csv"
+    find_duplicates(FindDuplicatesConfig(index=embed(photos), out=out))
+    rows = read(out)
+    assert {(row["image_a"], row["kind"], row["cluster"]) for row in rows} == {("00.png", "same file", "1")}
+    assert len(rows) == 30
+
+
+def test_pixels_find_copies_that_the_embeddings_miss(copied: Path, tmp_path: Path) -> None:
+    out = tmp_path / "duplicates.csv"
+    index = copied.with_suffix(".h5")
+    # four pixels: many embeddings have much the same direction
+    embed_images(EmbedConfig(dataset=str(copied), out=index, backbone="pixels", image_size=2, label_split="none"))
+    find_duplicates(FindDuplicatesConfig(index=index, out=out, neighbors=1, bursts=False))
+    assert [(row["image_a"], row["image_b"], row["kind"]) for row in read(out)] == COPIES
+
+
+def test_pixels_of_a_built_in_set_are_compared_too(tmp_path: Path) -> None:
+    index = tmp_path / "digits.h5"
+    embed_images(EmbedConfig(out=index, backbone="pixels", image_size=8, label_split="none", max_per_class=3))
+    values = find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv")).to_json()
+    assert (values["images"], values["left_out"]) == (30, [])
+
+
+def test_sheet_has_a_line_for_each_cluster(copied: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    index, out, sheet = embed(copied), tmp_path / "duplicates.csv", tmp_path / "duplicates.png"
+    answer = labelkit("find", "duplicates", "--index", index, "--out", out, "--sheet", sheet, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["sheet"] == str(sheet)
+    with Image.open(sheet) as image:
+        assert image.size == (8 + 2 * 120, 8 + 5 * 150)
+
+
+# --- odd ---
+
+
+@pytest.fixture
+def with_odd(photos: Path) -> Path:
+    """The photos with an image for each reason."""
+    Image.new("RGB", SIZE, (120, 130, 110)).save(photos / "blank.png")
+    photo(30).point(lambda value: value // 10).save(photos / "dark.png")
+    photo(31).point(lambda value: 238 + value // 15).save(photos / "bright.png")
+    photo(32).filter(ImageFilter.GaussianBlur(8)).save(photos / "blurred.png")
+    photo(33).resize((40, 30), Image.Resampling.LANCZOS).save(photos / "tiny.png")
+    photo(34).resize((480, 60), Image.Resampling.LANCZOS).save(photos / "wide.png")
+    return photos
+
+
+def test_odd_images_are_listed_with_their_reasons(with_odd: Path, tmp_path: Path) -> None:
+    out, sheet = tmp_path / "odd.csv", tmp_path / "odd.png"
+    result = find_odd(FindOddConfig(index=embed(with_odd), out=out, sheet=sheet))
+    rows = {row["path"]: row for row in read(out)}
+    expected = {
+        "blank.png": "blank",
+        "dark.png": "dark",
+        "bright.png": "bright",
+        "blurred.png": "blurred",
+        "tiny.png": "tiny",
+        "wide.png": "odd shape",
+    }
+    assert {name: reason in rows[name]["reasons"].split("; ") for name, reason in expected.items()} == {
+        name: True for name in expected
+    }
+    assert [name for name in rows if name[0].isdigit()] == []
+    scores = [float(row["score"]) for row in rows.values()]
+    assert scores == sorted(scores, reverse=True)
+    assert min(scores) >= 1
+    assert (rows["wide.png"]["width"], rows["wide.png"]["height"]) == ("480", "60")
+    assert result.made() == [out, sheet]
+
+
+def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:
+    angles = np.linspace(0, 2 * np.pi, 60, endpoint=False)
+    circle = np.stack([np.full(60, 10), np.cos(angles), np.sin(angles), np.zeros(60)], axis=1)
+    rows = np.append(circle, [[0, 0, 0, -8]], axis=0)
+    index = tmp_path / "rows.h5"
+    source = tmp_path / "rows.npy"
+    np.save(source, rows.astype(np.float32))
+    import_store(ImportConfig(source=source, model="other", out=index))
+    out = tmp_path / "odd.csv"
+    find_odd(FindOddConfig(index=index, out=out))
+    (row,) = read(out)
+    assert row["reasons"] == "unlike all others"
+    assert (row["brightness"], row["width"]) == ("", "")
+    assert float(row["unlike"]) >= 4
+    with pytest.raises(StoreError, match="imported without their images"):
+        find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
+    with pytest.raises(StoreError, match="imported without their images"):
+        find_odd(FindOddConfig(index=index, out=tmp_path / "other.csv", sheet=tmp_path / "odd.png"))
+
+
+# --- mislabeled ---
+
+
+@pytest.fixture
+def colors(tmp_path: Path, rng: np.random.Generator) -> Path:
+    """Six red, six green and six blue squares in a flat folder."""
+    folder = tmp_path / "colors"
+    folder.mkdir()
+    for i in range(18):
+        pixels = np.eye(3)[i % 3] * 180 + rng.normal(30, 12, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i:02d}.png")
+    return folder
+
+
+def color_labels(path: Path, wrong: dict[int, str] | None = None, count: int = 18) -> Path:
+    names = [(wrong or {}).get(i, ("red", "green", "blue")[i % 3]) for i in range(count)]
+    path.write_text("path,label\n" + "".join(f"{i:02d}.png,{name}\n" for i, name in enumerate(names)))
+    return path
+
+
+def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    labels = color_labels(tmp_path / "known.csv", {4: "blue", 9: "green", 17: "gray"})
+    out, sheet = tmp_path / "check.csv", tmp_path / "check.png"
+
+    answer = labelkit(
+        "find", "mislabeled", "--index", embed(colors), "--labels", labels, "--out", out, "--sheet", sheet, "--json"
+    )
+
+    assert answer.code == 0, answer.err
+    rows = read(out)
+    assert {(row["path"], row["label"], row["suggested"]) for row in rows} == {
+        ("04.png", "blue", "green"),
+        ("09.png", "green", "red"),
+    }
+    assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
+    by_path = {row["path"]: row for row in rows}
+    assert int(by_path["04.png"]["same"][:2]) % 3 == 2
+    assert int(by_path["04.png"]["other"][:2]) % 3 == 1
+    assert (answer.json["labels"], answer.json["judged"], answer.json["doubtful_labels"]) == (18, 17, 2)
+    assert "1 labels are the only ones of their class" in answer.err
+    assert "correct the column label" in answer.err
+    with Image.open(sheet) as drawn:
+        assert drawn.width > 6 * 100
+
+
+def test_labels_that_are_right_are_not_listed(colors: Path, tmp_path: Path) -> None:
+    labels, out = color_labels(tmp_path / "known.csv"), tmp_path / "check.csv"
+    result = find_mislabeled(
+        FindMislabeledConfig(index=embed(colors), labels=labels, out=out, sheet=tmp_path / "check.png")
+    )
+    assert read(out) == []
+    assert list(result.made()) == [out]
+
+
+def test_doubts_about_most_labels_say_that_of_the_embeddings(colors: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    labels = color_labels(tmp_path / "known.csv", {i: ("red", "green", "blue")[i // 6] for i in range(18)})
+    answer = labelkit(
+        "find", "mislabeled", "--index", embed(colors), "--labels", labels, "--out", tmp_path / "check.csv"
+    )
+    assert answer.code == 0
+    assert "say more of the embeddings" in answer.err
+
+
+@pytest.mark.parametrize("labels", ["one class", "none"])
+def test_labels_of_one_class_cannot_be_compared(colors: Path, tmp_path: Path, labelkit: Labelkit, labels: str) -> None:
+    words = ["find", "mislabeled", "--index", embed(colors), "--out", tmp_path / "check.csv"]
+    if labels == "one class":
+        words += ["--labels", color_labels(tmp_path / "known.csv", dict.fromkeys(range(18), "red"))]
+    answer = labelkit(*words)
+    assert answer.code == 3
+    assert f"gives labels of {1 if labels == 'one class' else 0} classes" in answer.err
+    assert not (tmp_path / "check.csv").exists()
+
+
+# --- novel ---
+
+
+@pytest.fixture
+def answered(colors: Path, tmp_path: Path, labelkit: Labelkit) -> Path:
+    """Answers for the colors, of which three red and three green squares have labels, and no blue one."""
+    index, labels = embed(colors), color_labels(tmp_path / "some.csv", count=9)
+    labels.write_text("".join(line for line in labels.read_text().splitlines(keepends=True) if "blue" not in line))
+    assert labelkit("discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3).code == 0
+    return index
+
+
+def test_images_of_a_class_without_labels_come_first(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    out, sheet = tmp_path / "novel.csv", tmp_path / "novel.png"
+
+    answer = labelkit("find", "novel", "--index", answered, "--out", out, "--sheet", sheet, "--json")
+
+    assert answer.code == 0, answer.err
+    rows = read(out)
+    assert len(rows) == 12
+    assert {row["path"] for row in rows[:6]} == {f"{i:02d}.png" for i in range(2, 18, 3)}
+    assert {row["guess"] for row in rows[:6]} == {"new-1"}
+    for row in rows:
+        color = ("red", "green", "blue")[int(row["nearest"][:2]) % 3]
+        assert (row["nearest_label"], color != "blue") == (color, True)
+    assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
+    assert (answer.json["images"], answer.json["labels"], answer.json["in_new_groups"]) == (12, 6, 6)
+    assert answer.json["new_groups"] == [{"group": "new-1", "images": 6}]
+    assert "fill in the column label" in answer.err
+    with Image.open(sheet) as drawn:
+        assert drawn.width > 10 * 100
+
+
+def test_labels_filled_in_for_novel_images_are_taken(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    out = tmp_path / "novel.csv"
+    find_novel(FindNovelConfig(index=answered, out=out))
+    first = read(out)[0]["path"]
+    out.write_text(out.read_text().replace(f"{first},,", f"{first},blue,"))
+
+    answer = labelkit("label", "--index", answered, "--from", out, "--json")
+
+    assert answer.code == 0, answer.err
+    assert answer.json["added"] == 1
+
+
+def test_as_many_novel_images_are_listed_as_asked_for(answered: Path, tmp_path: Path) -> None:
+    find_novel(FindNovelConfig(index=answered, out=tmp_path / "novel.csv", num_images=4))
+    assert len(read(tmp_path / "novel.csv")) == 4
+
+
+def test_rows_that_were_not_answered_together_are_listed_too(
+    tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    classes = np.arange(240) % 3
+    np.save(tmp_path / "rows.npy", (3 * np.eye(8)[classes] + rng.normal(0, 0.5, (240, 8))).astype(np.float32))
+    index, labels = tmp_path / "rows.h5", tmp_path / "known.csv"
+    (tmp_path / "ids.txt").write_text("".join(f"{row:03}\n" for row in range(240)))
+    words = ["import", "--source", tmp_path / "rows.npy", "--ids", tmp_path / "ids.txt", "--model", "rows"]
+    assert labelkit(*words, "--out", index).code == 0
+    labels.write_text("path,label\n" + "".join(f"{row:03},{'ab'[row % 3]}\n" for row in range(12) if row % 3 < 2))
+    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3, "--max-rows", 100]
+    assert labelkit(*words).code == 0
+
+    find_novel(FindNovelConfig(index=index, out=tmp_path / "novel.csv", num_images=240))
+
+    rows = read(tmp_path / "novel.csv")
+    assert len(rows) == 232
+    assert {int(row["path"]) % 3 for row in rows[:70]} == {2}
+
+
+def later_colors(tmp_path: Path, colors: Path, rng: np.random.Generator, labelkit: Labelkit) -> tuple[Path, Path]:
+    """Two stores: 18 squares, some with labels, and these with six of a fourth color and three of the known ones."""
+    earlier = embed(colors)
+    for i in range(18, 27):
+        pixels = (np.eye(3)[i % 3] if i < 21 else np.array([1, 1, 0])) * 180 + rng.normal(30, 12, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(colors / f"{i:02d}.png")
+    index = embed(colors.rename(tmp_path / "more"))
+    labels = color_labels(tmp_path / "some.csv", count=9)
+    assert labelkit("discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3).code == 0
+    return earlier, index
+
+
+def test_later_images_of_a_new_class_come_first(
+    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
+    out = tmp_path / "novel.csv"
+
+    answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out, "--json")
+
+    assert answer.code == 0, answer.err
+    rows = read(out)
+    assert {row["path"] for row in rows} == {f"{i}.png" for i in range(18, 27)}
+    assert {row["path"] for row in rows[:6]} == {f"{i}.png" for i in range(21, 27)}
+    assert (answer.json["images"], answer.json["earlier"], answer.json["nearer_to_each_other"]) == (9, 18, 6)
+
+
+def test_a_label_of_a_later_image_counts_as_what_was_there(
+    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
+    labels = color_labels(tmp_path / "more.csv", count=9)
+    labels.write_text(labels.read_text() + "21.png,yellow\n22.png,yellow\n")
+    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 4, "--overwrite"]
+    assert labelkit(*words).code == 0
+    out = tmp_path / "novel.csv"
+
+    find_novel(FindNovelConfig(index=index, previous=earlier, out=out))
+
+    store = open_store(index)
+    rows = np.asarray(store.embeddings, dtype=np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    there, later = [*range(18), 21, 22], [18, 19, 20, 23, 24, 25, 26]
+    for place in later:
+        others = [other for other in later if other != place]
+        before, after = (np.sort(1 - rows[place] @ rows[side].T)[:5].mean() for side in (there, others))
+        (line,) = (row for row in read(out) if row["path"] == f"{place}.png")
+        assert float(line["score"]) == pytest.approx(before / (before + after), abs=2e-4)
+
+
+def test_copies_of_earlier_images_are_not_later_ones(
+    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+) -> None:
+    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
+    for i in range(6):
+        shutil.copy(tmp_path / "more" / "00.png", tmp_path / "more" / f"9{i}.png")
+    index.unlink()
+    index = embed(tmp_path / "more")
+    words = ["discover", "answer", "--index", index, "--labels", tmp_path / "some.csv", "--num-clusters", 3]
+    assert labelkit(*words, "--overwrite").code == 0
+    out = tmp_path / "novel.csv"
+    answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out)
+    assert answer.code == 0, answer.err
+    assert {row["path"] for row in read(out)} == {f"{i}.png" for i in range(18, 27)}
+
+
+def test_a_store_of_other_images_or_groups_in_place_of_answers_are_refused(
+    answered: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    words = ["find", "novel", "--index", answered, "--out", tmp_path / "novel.csv"]
+    answer = labelkit(*words, "--previous", embed(photos))
+    assert answer.code == 3
+    assert "holds none of the images" in answer.err
+    answer = labelkit(*words, "--answer", "categories")
+    assert answer.code == 3
+    assert "and no answers" in answer.err
+
+
+def test_a_store_with_all_images_is_no_earlier_one(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    out = tmp_path / "novel.csv"
+    answer = labelkit("find", "novel", "--index", answered, "--previous", answered, "--out", out)
+    assert answer.code == 3
+    assert "holds all but 0 of the images without a label" in answer.err
+    assert not out.exists()
+
+
+def test_a_row_of_zeros_is_like_no_labeled_one(tmp_path: Path, labelkit: Labelkit) -> None:
+    rows = np.eye(3, dtype=np.float32)[[0, 0, 1, 1, 0, 1, 2, 2]]
+    rows[5] = 0
+    np.save(tmp_path / "rows.npy", rows)
+    index, labels = tmp_path / "rows.h5", tmp_path / "known.csv"
+    assert labelkit("import", "--source", tmp_path / "rows.npy", "--model", "rows", "--out", index).code == 0
+    labels.write_text("path,label\n0,a\n1,a\n2,b\n3,b\n")
+    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3]
+    assert labelkit(*words).code == 0
+
+    find_novel(FindNovelConfig(index=index, out=tmp_path / "novel.csv"))
+
+    (zero,) = (row for row in read(tmp_path / "novel.csv") if row["path"] == "5")
+    assert (zero["nearest"], zero["nearest_label"]) == ("", "")
+
+
+def test_answers_that_are_not_there_are_refused(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    answer = labelkit("find", "novel", "--index", answered, "--out", tmp_path / "novel.csv", "--answer", "other")
+    assert answer.code == 3
+    assert "there is no result 'other'" in answer.err
+
+
+# --- what stands in the way ---
+
+
+@pytest.mark.parametrize("command", ["duplicates", "odd", "mislabeled", "novel"])
+def test_file_that_is_there_is_refused_before_any_work(command: str, tmp_path: Path, labelkit: Labelkit) -> None:
+    out = tmp_path / "found.csv"
+    out.write_text("mine")
+    answer = labelkit("find", command, "--index", tmp_path / "no-store.h5", "--out", out)
+    assert answer.code == 2
+    assert "already exists" in answer.err
+    assert out.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["duplicates", "odd"])
+def test_images_that_moved_are_an_error_until_their_place_is_named(
+    command: str, copied: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    index, out = embed(copied), tmp_path / "found.csv"
+    moved = copied.rename(tmp_path / "elsewhere")
+    answer = labelkit("find", command, "--index", index, "--out", out)
+    assert answer.code == 3
+    assert "Pass --dataset" in answer.err
+    assert not out.exists()
+    assert labelkit("find", command, "--index", index, "--out", out, "--dataset", moved).code == 0
+
+
+def test_images_that_changed_or_are_gone_are_left_out_and_said(
+    copied: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    index, out = embed(copied), tmp_path / "duplicates.csv"
+    (copied / "05-q55.jpg").unlink()
+    photo(200).save(copied / "07.png")
+    answer = labelkit("find", "duplicates", "--index", index, "--out", out, "--json")
+    assert answer.code == 0
+    assert "2 of 28 images" in answer.err
+    assert answer.json["left_out"] == [
+        {"reason": reason, "images": 1} for reason in ("not in the data set", "not the image that was embedded")
+    ]
+    assert answer.json["pairs"] == {"same_file": 1, "same_picture": 1, "burst": 1}
+
+
+def test_images_that_all_changed_are_an_error(photos: Path, tmp_path: Path) -> None:
+    index = embed(photos)
+    for seed in range(DIFFERENT):
+        photo(200 + seed).save(photos / f"{seed:02d}.png")
+    with pytest.raises(DatasetError, match="none of the images"):
+        find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
+
+
+def test_one_image_has_no_copy_and_is_not_odd(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    photo(0).save(folder / "one.png")
+    index = embed(folder)
+    find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
+    find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
+    assert read(tmp_path / "duplicates.csv") == []
+    assert read(tmp_path / "odd.csv") == []
+
+
+def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> None:
+    folder = tmp_path / "flat"
+    folder.mkdir()
+    for shade in range(100, 112):
+        Image.new("RGB", SIZE, (shade, shade, shade)).save(folder / f"{shade}.png")
+    index = embed(folder)
+    find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
+    find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
+    assert read(tmp_path / "duplicates.csv") == []
+    assert read(tmp_path / "odd.csv") == []

@@ -1,0 +1,216 @@
+"""``labelkit match``: pairs of warped photographs, the cache, a stop and going on, images without keypoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.match.options import MatchConfig
+from labelkit.commands.match.pairs import best_partners, candidate_pairs
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.matches import join_matches, one_match, read_matches
+from PIL import Image
+from sklearn.datasets import load_sample_image
+
+cv2 = pytest.importorskip("cv2", reason="OpenCV is an extra")
+
+
+@pytest.fixture(scope="module")
+def warped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: two photographs, each in two views, a blank image, and a store of their pixels beside it."""
+    root = tmp_path_factory.mktemp("warped")
+    (root / "images").mkdir()
+    for name in ("china", "flower"):
+        image = cv2.resize(load_sample_image(f"{name}.jpg"), (192, 128), interpolation=cv2.INTER_AREA)
+        turn = cv2.getRotationMatrix2D((96, 64), 8, 1.05)
+        Image.fromarray(image).save(root / "images" / f"{name}-0.png")
+        Image.fromarray(cv2.warpAffine(image, turn, (192, 128))).save(root / "images" / f"{name}-1.png")
+    Image.new("RGB", (192, 128), "gray").save(root / "images" / "blank.png")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELKIT_CACHE", str(root / "cache"))
+        embed_images(EmbedConfig(dataset=str(root / "images"), backbone="pixels", out=root / "images.h5"))
+    return root
+
+
+@pytest.fixture
+def own(warped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it with a cache of its own."""
+    shutil.copytree(warped, tmp_path / "own")
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "own" / "cache"))
+    return tmp_path / "own"
+
+
+def words(root: Path, *more: object) -> tuple[Any, ...]:
+    return ("match", "--index", root / "images.h5", "--dataset", root / "images", *more)
+
+
+def test_views_of_one_photograph_match_and_nothing_else(own: Path, labelkit: Any) -> None:
+    answer = labelkit(*words(own, "--json", "--sheet", own / "sheet.png"))
+    assert answer.code == 0, answer.err
+    assert "1 images have no keypoints" in answer.err
+    assert answer.json["compared"] == 10
+    assert answer.json["matched"] == 2
+    assert answer.json["covered"] == 4
+    assert answer.json["without_keypoints"] == 1
+    found = read_matches(own / "images-matches.h5")
+    names = [tuple(found.sample_ids[row] for row in pair) for pair in found.matches.pairs]
+    assert names == [
+        ("china-0.png", "china-1.png"),
+        ("china-1.png", "china-0.png"),
+        ("flower-0.png", "flower-1.png"),
+        ("flower-1.png", "flower-0.png"),
+    ]
+    assert found.matches.inliers.min() >= 15
+    with Image.open(own / "sheet.png") as sheet:
+        assert sheet.size[0] > 300
+
+
+def test_the_second_run_takes_all_from_the_cache_and_says_so(own: Path, labelkit: Any) -> None:
+    first = labelkit(*words(own, "--json"))
+    again = labelkit(*words(own, "--json"))
+    assert again.code == 0, again.err
+    assert "from the cache: keypoints of 5 of 5 images, 10 of 10 compared pairs" in again.err
+    assert again.json["keypoints_from_cache"] == 5
+    assert again.json["content_digest"] == first.json["content_digest"]
+
+
+def test_a_damaged_part_is_made_again_and_said(own: Path, labelkit: Any) -> None:
+    labelkit(*words(own))
+    *_, cut, flipped = sorted((own / "cache" / "matches" / "keypoints").iterdir(), key=lambda path: path.stat().st_size)
+    cut.write_bytes(cut.read_bytes()[:-100])
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
+    answer = labelkit(*words(own, "--json"))
+    assert answer.code == 0
+    assert answer.err.count("made again") == 2
+    assert answer.json["keypoints_from_cache"] == 3
+    assert answer.json["matched"] == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(
+    own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (own / "file").write_text("in the way")
+    monkeypatch.setenv("LABELKIT_CACHE", str(own / "file" / "cache"))
+    answer = labelkit(*words(own, "--json"))
+    assert answer.json["matched"] == 2
+    assert "could not keep what was found" in answer.err
+
+
+def test_without_opencv_the_extra_is_named(own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    answer = labelkit(*words(own))
+    assert answer.code == 2
+    assert "pip install opencv-python-headless" in answer.err
+
+
+def test_an_image_that_changed_is_refused(own: Path, labelkit: Any) -> None:
+    Image.new("RGB", (192, 128), "white").save(own / "images" / "china-1.png")
+    answer = labelkit(*words(own))
+    assert answer.code == 3
+    assert "china-1.png: is not the image that was embedded" in answer.err
+
+
+def test_images_that_are_gone_are_named(own: Path, labelkit: Any) -> None:
+    (own / "images" / "blank.png").unlink()
+    answer = labelkit(*words(own))
+    assert answer.code == 3
+    assert "1 of 5 images" in answer.err
+    assert "blank.png" in answer.err
+
+
+def test_more_clusters_than_images_are_refused(own: Path, labelkit: Any) -> None:
+    answer = labelkit(*words(own, "--num-clusters", "6"))
+    assert answer.code == 2
+    assert "6 for 5 images" in answer.err
+
+
+def test_candidates_are_the_nearest_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = np.array([[0.0], [1.0], [3.0], [100.0], [101.0]], dtype=np.float32)
+    both = candidate_pairs(MatchConfig(index=Path("x.h5"), num_clusters=2), features)
+    assert both.tolist() == [[0, 1], [0, 2], [1, 2], [3, 4]]
+    monkeypatch.setattr("labelkit.commands.match.pairs._CANDIDATES", 1)
+    assert candidate_pairs(MatchConfig(index=Path("x.h5")), features).tolist() == [[0, 1], [1, 2], [3, 4]]
+
+
+def test_partners_are_those_with_most_inliers() -> None:
+    def match(first: int, second: int, inliers: int) -> Any:
+        return one_match(first, second, np.eye(3), np.random.default_rng(0).uniform(-1, 1, (inliers, 2, 2)))
+
+    kept = best_partners(join_matches([match(0, 1, 20), match(0, 2, 40), match(0, 3, 30)]), 2)
+    assert kept.pairs.tolist() == [[0, 2], [0, 3], [1, 0], [2, 0], [3, 0]]
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_was(own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(40):
+        image = np.random.default_rng(i).integers(0, 255, (12, 18, 3), dtype=np.uint8)
+        Image.fromarray(image).resize((192, 128)).save(own / "images" / f"noise-{i:02d}.png")
+    assert labelkit("embed", "--dataset", own / "images", "--backbone", "pixels", "--out", own / "all.h5").code == 0
+    command = ["match", "--index", own / "all.h5", "--dataset", own / "images"]
+    process = subprocess.Popen([sys.executable, "-m", "labelkit", *map(str, command)], env={**os.environ})
+    parts = own / "cache" / "matches" / "keypoints"
+    deadline = time.monotonic() + 200
+    while not (parts.exists() and list(parts.glob("*.npz"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (own / "all-matches.h5").exists()
+    answer = labelkit(*command, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["keypoints_from_cache"] >= 1
+    monkeypatch.setenv("LABELKIT_CACHE", str(own / "new"))
+    fresh = labelkit(*command, "--json", "--out", own / "fresh.h5")
+    assert fresh.json["content_digest"] == answer.json["content_digest"]
+
+
+def test_training_on_matches_of_another_set_is_refused(own: Path, photos: Path, labelkit: Any, tmp_path: Path) -> None:
+    labelkit(*words(own))
+    run = ("train", "tac-ccl", "--dataset", photos, "--preset", "digits", "--holdout", "none", "--batch-size", "10")
+    small = ("--num-clusters", "4", "--epochs", "4", "--out", tmp_path / "run")
+    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5")
+    assert answer.code == 3
+    assert "no pair of images that are trained on (0 of its 5 images" in answer.err
+
+
+def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path) -> None:
+    labelkit(*words(own))
+    run = (
+        "train",
+        "tac-ccl",
+        "--dataset",
+        own / "images",
+        "--preset",
+        "digits",
+        "--holdout",
+        "none",
+        "--out",
+        tmp_path / "r",
+    )
+    small = (
+        "--num-clusters",
+        "2",
+        "--batch-size",
+        "4",
+        "--images-per-class",
+        "2",
+        "--epochs",
+        "4",
+        "--no-ccl",
+        "--out",
+        tmp_path / "r",
+    )
+    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--match-share", "1", "--json")
+    assert answer.code == 0, answer.err
+    assert "4 matches; 80.0 % of the images have a partner" in answer.err
+    assert answer.json["metrics"]["matched"] > 0

@@ -1,0 +1,260 @@
+"""The index of a store that grows, changes, and lies in several blocks; what a killed command leaves."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.retrieve import search
+from labelkit.commands.retrieve.options import RetrieveConfig
+from labelkit.commands.retrieve.retrieve import retrieve_images
+from labelkit.formatting import percent
+from labelkit.store.embeddings import open_store
+from labelkit.store.packing import pack_store
+from labelkit.store.shard_writing import Sharding
+from numpy.typing import NDArray
+
+QUERIES = tuple(range(0, 900, 30))
+KINDS = ["hnsw", "ivfpq"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of index files."""
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    # so wide that an index looks at every row
+    monkeypatch.setattr("labelkit.algorithms.indexes.WIDTHS", {"hnsw": 3000, "ivfpq": 3000})
+    monkeypatch.setattr("labelkit.algorithms.indexes._CANDIDATES", {"hnsw": 3000, "ivfpq": 3000})
+    return tmp_path / "cache" / "indexes"
+
+
+@pytest.fixture
+def rows() -> NDArray[np.float64]:
+    """(1200, 16) in 20 directions."""
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((20, 16))[np.arange(1200) % 20] + 0.4 * generator.standard_normal((1200, 16))
+
+
+def retrieve(index: Path, **options: Any) -> Any:
+    return retrieve_images(RetrieveConfig(index=index, query_rows=QUERIES, k=5, **options)).to_json()
+
+
+def hits(answer: Any) -> list[list[tuple[int, float]]]:
+    return [[(hit["row"], hit["score"]) for hit in query["hits"]] for query in answer["queries"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_added_to_a_store_extend_its_index_and_are_found(
+    labelkit: Any, make_store: Any, cache: Path, rows: Any, kind: Any
+) -> None:
+    store = make_store(rows[:900]).path
+    retrieve(store, search=kind)
+    (before,) = cache.glob("*.index")
+    store.unlink()
+    make_store(rows)
+
+    words = ("--index", store, "--query-rows", "0", "--search", kind)
+    told = labelkit("retrieve", *words)
+    again = labelkit("retrieve", *words, "--json")
+
+    assert f"extended the {kind} index by 300 rows" in told.err
+    assert "extended by 300 rows" in told.out
+    assert again.json["search"]["added_rows"] == 0
+    # the index of what the store was before is no longer needed
+    assert [path.exists() for path in (before, *cache.glob("*.index"))] == [False, True]
+    assert hits(retrieve(store, search=kind)) == hits(retrieve(store))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_index_of_another_store_is_extended_and_stays(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
+    part = make_store(rows[:900], name="part.h5").path
+    retrieve(part, search=kind)
+
+    grown = retrieve(make_store(rows, name="all.h5").path, search=kind)
+
+    assert (grown["search"]["built"], grown["search"]["added_rows"]) == (False, 300)
+    assert retrieve(part, search=kind)["search"]["added_rows"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_added_between_old_ones_extend_the_index_too(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
+    rows[5], rows[1001] = rows[4], rows[4]  # equal rows, one of them new
+    old = np.sort(np.random.default_rng(1).choice(np.delete(np.arange(1200), 1001), 900, replace=False))
+    part = make_store(rows[old], name="part.h5").path
+    retrieve(part, search=kind)
+    whole = make_store(rows, name="all.h5").path
+
+    answers = [retrieve(whole, search=kind) for _ in range(2)]
+
+    assert [answer["search"]["added_rows"] for answer in answers] == [300, 0]
+    assert hits(answers[0]) == hits(answers[1]) == hits(retrieve(whole))
+    labels = retrieve(whole, search=kind, path_pattern="*[02468].png")
+    assert hits(labels) == hits(retrieve(whole, path_pattern="*[02468].png"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_gone_build_the_index_anew(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
+    retrieve(make_store(rows, name="all.h5").path, search=kind)
+    part = make_store(np.delete(rows, 500, axis=0), name="part.h5").path
+
+    answer = retrieve(part, search=kind)
+
+    assert answer["search"]["built"]
+    assert hits(answer) == hits(retrieve(part))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("row", [0, 899])
+def test_an_old_row_that_changed_builds_the_index_anew(
+    make_store: Any, cache: Path, rows: Any, kind: Any, row: int
+) -> None:
+    retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
+    rows[row] = -rows[row]
+    changed = make_store(rows, name="all.h5").path
+
+    answer = retrieve(changed, search=kind)
+
+    assert (answer["search"]["built"], answer["search"]["added_rows"]) == (True, 1200)
+    assert hits(answer) == hits(retrieve(changed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shard_that_was_added_extends_the_index_of_one_file(
+    make_store: Any, cache: Path, rows: Any, tmp_path: Path, kind: Any
+) -> None:
+    retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
+    pack_store(open_store(make_store(rows).path), tmp_path / "shards.h5", sharding=Sharding(count=4))
+
+    answer = retrieve(tmp_path / "shards.h5", search=kind)
+
+    assert open_store(tmp_path / "shards.h5").num_shards == 4
+    assert answer["search"]["added_rows"] == 300
+    assert hits(answer) == hits(retrieve(tmp_path / "shards.h5"))
+
+
+def test_lists_of_a_store_five_times_as_large_are_trained_anew(make_store: Any, cache: Path, rows: Any) -> None:
+    options = {"search": "ivfpq", "query_rows": (0,), "k": 3}
+    parts = [make_store(rows[:n], name=f"{n}.h5").path for n in (290, 1150, 1200)]
+
+    answers = [retrieve_images(RetrieveConfig(index=part, **options)).to_json() for part in parts]
+
+    assert [answer["search"]["added_rows"] for answer in answers] == [290, 860, 1200]
+
+
+KILLED = """
+import os, signal, sys
+import faiss
+from labelkit.cli.main import main
+
+def write(index, to):
+    write_index(index, to)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_index, faiss.write_index = faiss.write_index, write
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_killed_command_leaves_is_the_index_of_before(
+    make_store: Any, cache: Path, rows: Any, kind: Any
+) -> None:
+    part = make_store(rows[:900], name="part.h5").path
+    before = hits(retrieve(part, search=kind))
+    whole = make_store(rows, name="all.h5").path
+
+    words = ["retrieve", "--index", str(whole), "--query-rows", "0", "--search", kind]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *words], capture_output=True, check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    again = retrieve(part, search=kind)
+    assert (again["search"]["added_rows"], hits(again)) == (0, before)
+    assert retrieve(whole, search=kind)["search"]["added_rows"] == 300
+
+
+def said_by_auto(labelkit: Any, store: Path, *words: object, queries: str = "0") -> Any:
+    answer = labelkit("retrieve", "--index", store, "--query-rows", queries, "--search", "auto", "--json", *words)
+    assert answer.code == 0, answer.err
+    return answer
+
+
+def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: Path, rows: Any) -> None:
+    answer = said_by_auto(labelkit, make_store(rows).path)
+
+    assert answer.json["search"] == {"kind": "exact"}
+    assert "--search auto: exact, since 1,200 rows of 16 numbers are soon compared" in answer.err
+    assert not cache.exists()
+
+
+def test_an_index_of_few_rows_is_built_as_asked_and_said_not_to_be_needed(
+    labelkit: Any, make_store: Any, rows: Any
+) -> None:
+    words = ("retrieve", "--index", make_store(rows).path, "--query-rows", "0", "--search", "hnsw")
+    said = "--search hnsw: 1,200 rows of 16 numbers are soon compared exactly too; --search auto chooses"
+    assert said in labelkit(*words).err
+    assert said not in labelkit(*words).err  # it is there now
+
+
+@pytest.fixture
+def many(labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of 60,000 rows in 200 directions."""
+    monkeypatch.setattr(search, "_FEW_ROWS", 1000)
+    monkeypatch.setattr(search, "_NUMBERS_PER_ADDED_ROW", 0)  # an index pays for one query
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((200, 16))[np.arange(60_000) % 200]
+    np.save(tmp_path / "rows.npy", (rows + 0.4 * generator.standard_normal(rows.shape)).astype(np.float32))
+    assert labelkit("import", "--source", tmp_path / "rows.npy", "--out", tmp_path / "many.h5").code == 0
+    return tmp_path / "many.h5"
+
+
+def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
+    labelkit: Any, many: Path, cache: Path
+) -> None:
+    found = {}
+    for bound in ("1MiB", "4MiB", "64MiB"):
+        answer = said_by_auto(labelkit, many, "--max-memory", bound)
+        found[answer.json["search"]["kind"]] = answer
+
+    assert list(found) == ["exact", "ivfpq", "hnsw"]
+    assert "--search auto: hnsw for 60,000 rows of 16 numbers within --max-memory" in found["hnsw"].err
+    assert "hnsw would take 22 MiB; ivfpq takes" in found["ivfpq"].err
+    assert "hnsw would take 22 MiB; ivfpq would take" in found["exact"].err
+    for kind in ("hnsw", "ivfpq"):
+        recall = found[kind].json["search"]["measured"]["recall"]
+        assert recall >= 0.95
+        assert f"the {kind} index finds {percent(recall)} % of the 10 nearest rows" in found[kind].err
+
+
+def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
+    labelkit: Any, many: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.algorithms.indexes._BUILD_WIDTH", 20)
+    monkeypatch.setattr(search, "_NUMBERS_PER_ADDED_ROW", 3 * 16)  # 3 queries of 16 numbers take as long as one row
+
+    two, three = (said_by_auto(labelkit, many, queries=rows) for rows in ("0,1", "0,1,2"))
+    later = said_by_auto(labelkit, many)
+
+    assert two.json["search"] == {"kind": "exact"}
+    assert "2 queries among 60,000 rows of 16 numbers take less time than adding 60,000 rows to an index" in two.err
+    assert three.json["search"]["kind"] == "hnsw"
+    assert later.json["search"]["kind"] == "hnsw"  # it is there
+
+
+def test_a_poor_graph_is_searched_more_widely(
+    labelkit: Any, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("labelkit.algorithms.indexes.LINKS", 8)
+    monkeypatch.setattr("labelkit.algorithms.indexes._BUILD_WIDTH", 20)
+
+    answers = [said_by_auto(labelkit, many) for _ in range(2)]
+
+    for answer in answers:
+        assert answer.json["search"]["kind"] == "hnsw"
+        assert answer.json["search"]["measured"]["width"] > 128
+        assert "warning" not in answer.err

@@ -1,0 +1,598 @@
+"""``labelkit retrieve``: a query is embedded with the store's own model and meets its nearest rows."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.algorithms import neighbors
+from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.retrieve import search
+from labelkit.commands.retrieve.options import RetrieveConfig
+from labelkit.commands.retrieve.retrieve import retrieve_images
+from labelkit.errors import CheckpointError, ConfigError, DatasetError, Mismatch
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
+from PIL import Image
+
+
+def retrieve(index: Path, query: Path | None = None, **options: Any) -> Any:
+    return retrieve_images(RetrieveConfig(index=index, query=query, **options)).to_json()
+
+
+def ids(query: Any) -> list[str]:
+    return [hit["sample_id"] for hit in query["hits"]]
+
+
+@pytest.fixture
+def moved(photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A store whose run was moved after embedding: (store, where the run is now)."""
+    # a cache of its own: other stores have the same weights and know where they are
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    run = Path(shutil.copytree(trained, tmp_path / "before"))
+    embed_images(EmbedConfig(dataset=str(photos), checkpoint=run, out=tmp_path / "moved.h5"))
+    return tmp_path / "moved.h5", run.rename(tmp_path / "after")
+
+
+def test_an_indexed_image_finds_itself_first(embedded: Path, photos: Path) -> None:
+    answer = retrieve(embedded, photos / "cat" / "05.png", k=3)
+
+    first = answer["queries"][0]["hits"][0]
+    assert (first["rank"], first["sample_id"], first["label"], first["same_file"]) == (1, "cat/05.png", "cat", True)
+    assert first["score"] == pytest.approx(1, abs=1e-5)
+    assert [hit["same_file"] for hit in answer["queries"][0]["hits"][1:]] == [False, False]
+
+
+def test_hits_are_the_rows_of_largest_cosine(embedded: Path, photos: Path) -> None:
+    store = open_store(embedded)
+    rows = np.asarray(store.embeddings, dtype=np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    row = store.sample_ids.index("dog/02.png")
+    cosines = rows @ rows[row]
+    expected = np.argsort(-cosines, kind="stable")[:5]
+
+    hits = retrieve(embedded, photos / "dog" / "02.png", k=5)["queries"][0]["hits"]
+
+    assert [hit["row"] for hit in hits] == expected.tolist()
+    np.testing.assert_allclose([hit["score"] for hit in hits], cosines[expected], atol=1e-5)
+
+
+@pytest.mark.parametrize(("device", "there"), [("auto", False), ("cpu", False), ("cuda:1", True)])
+def test_a_gpu_that_is_named_compares_the_rows(
+    embedded: Path, monkeypatch: pytest.MonkeyPatch, device: str, there: bool
+) -> None:
+    expected = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4)).to_json()["queries"]
+    asked: list[str | None] = []
+    rough = neighbors._rough
+    monkeypatch.setattr(neighbors, "_rough", lambda *words: asked.append(words[-1]) or rough(*words))
+    # as if torch's processor were that GPU
+    monkeypatch.setattr(
+        "labelkit.commands.retrieve.retrieve.products_device", lambda name: None if name == "cpu" else "cpu"
+    )
+
+    found = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4, device=device)).to_json()["queries"]
+
+    assert found == expected
+    assert asked == ["cpu" if there else None]
+
+
+def test_every_image_of_a_folder_is_a_query(embedded: Path, photos: Path) -> None:
+    answer = retrieve(embedded, photos / "bee", k=1)
+
+    assert [query["query"] for query in answer["queries"]] == [f"{i:02d}.png" for i in range(12)]
+    assert [query["hits"][0]["sample_id"] for query in answer["queries"]] == [f"bee/{i:02d}.png" for i in range(12)]
+
+
+def test_copies_of_one_file_are_all_marked(pictures: list[Image.Image], tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    for name, picture in (("a", 0), ("b", 0), ("c", 20)):
+        pictures[picture].save(tmp_path / "set" / f"{name}.png")
+    options: dict[str, Any] = {"backbone": "pixels", "image_size": 8}
+    embed_images(EmbedConfig(dataset=str(tmp_path / "set"), out=tmp_path / "x.h5", **options))
+
+    hits = retrieve(tmp_path / "x.h5", tmp_path / "set" / "b.png", k=3)["queries"][0]["hits"]
+
+    assert [(hit["sample_id"], hit["same_file"]) for hit in hits] == [
+        ("a.png", True),
+        ("b.png", True),
+        ("c.png", False),
+    ]
+
+
+def test_unreadable_queries_of_a_folder_are_left_out_and_listed(embedded: Path, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos / "ant", tmp_path / "ant")
+    (tmp_path / "ant" / "03.png").write_bytes(b"nothing")
+
+    answer = retrieve(embedded, tmp_path / "ant", k=1)
+
+    assert len(answer["queries"]) == 11
+    assert [entry["query"] for entry in answer["skipped"]] == ["03.png"]
+
+
+def test_black_pixels_are_near_nothing(tmp_path: Path, pictures: list[Image.Image]) -> None:
+    (tmp_path / "set").mkdir()
+    Image.new("L", (8, 8), 0).save(tmp_path / "set" / "black.png")
+    for i in range(3):
+        pictures[i].save(tmp_path / "set" / f"{i}.png")
+    options: dict[str, Any] = {"dataset": str(tmp_path / "set"), "backbone": "pixels", "image_size": 8}
+    embed_images(EmbedConfig(out=tmp_path / "x.h5", **options))
+
+    answer = retrieve(tmp_path / "x.h5", tmp_path / "set", k=3)
+
+    assert [query["query"] for query in answer["queries"]] == ["0.png", "1.png", "2.png"]
+    assert {hit["sample_id"] for query in answer["queries"] for hit in query["hits"]} == {"0.png", "1.png", "2.png"}
+    assert "all zero" in answer["skipped"][0]["reason"]
+    with pytest.raises(ConfigError, match="4 hits from 3 rows"):
+        retrieve(tmp_path / "x.h5", tmp_path / "set" / "0.png", k=4)
+    with pytest.raises(DatasetError, match="all zero"):
+        retrieve(tmp_path / "x.h5", tmp_path / "set" / "black.png", k=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("notes.txt", b"a text", "not an image"),
+        ("lies.png", b"not a picture either", "not an image"),
+        ("empty.png", b"", "empty file"),
+    ],
+)
+def test_a_query_that_is_no_image_is_named(
+    embedded: Path, tmp_path: Path, name: str, content: bytes, problem: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(DatasetError, match=problem) as caught:
+        retrieve(embedded, tmp_path / name)
+
+    assert caught.value.where == str(tmp_path / name)
+    assert caught.value.remedy == "Give a JPEG or PNG file."
+
+
+def test_a_query_that_does_not_exist_is_named(embedded: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="does not exist"):
+        retrieve(embedded, tmp_path / "nothing.png")
+
+
+def test_more_hits_than_rows_are_refused(embedded: Path, photos: Path) -> None:
+    assert len(retrieve(embedded, photos / "ant" / "00.png", k=48)["queries"][0]["hits"]) == 48
+    with pytest.raises(ConfigError, match="49 hits from a store of 48 rows"):
+        retrieve(embedded, photos / "ant" / "00.png", k=49)
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_moved_is_asked_for_and_taken(moved: tuple[Path, Path], photos: Path) -> None:
+    index, run = moved
+
+    with pytest.raises(CheckpointError, match="the model of this store was not found") as caught:
+        retrieve(index, photos / "ant" / "00.png", k=1)
+
+    assert "Pass --checkpoint" in caught.value.remedy
+    answer = retrieve(index, photos / "ant" / "00.png", k=1, checkpoint=run)
+    assert answer["queries"][0]["hits"][0]["sample_id"] == "ant/00.png"
+
+
+def test_a_run_in_the_usual_place_is_found_without_a_note(
+    moved: tuple[Path, Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, run = moved
+    shutil.rmtree(tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    run.rename(tmp_path / "runs" / "before")
+
+    assert retrieve(index, photos / "ant" / "00.png", k=1)["queries"][0]["hits"][0]["sample_id"] == "ant/00.png"
+
+
+def test_another_model_is_refused(
+    labelkit: Any, embedded: Path, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    words = ("--dataset", photos, "--label-split", "gcd", "--align-blocks", "1", "--seed", "9", *small)
+    assert labelkit("train", "flipclass", *words, "--out", tmp_path / "run", "-q").code == 0
+    query = photos / "ant" / "00.png"
+
+    with pytest.raises(Mismatch, match="weights_fingerprint differ"):
+        retrieve(embedded, query, checkpoint=tmp_path / "run")
+    answer = labelkit("retrieve", "--index", embedded, "--query", query, "--checkpoint", tmp_path / "run")
+
+    assert answer.code == 3
+    assert "is not the model of the store" in answer.err
+    assert "pass that as --checkpoint" in answer.err
+
+
+@pytest.mark.parametrize(
+    "options", [{"backbone": "pixels", "image_size": 8}, {"backbone": "vit_nano_p8_32", "random_weights": True}]
+)
+def test_models_without_a_file_are_built_again(photos: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+    embed_images(EmbedConfig(dataset=str(photos), out=tmp_path / "x.h5", **options))
+
+    hit = retrieve(tmp_path / "x.h5", photos / "dog" / "11.png", k=1)["queries"][0]["hits"][0]
+
+    assert (hit["sample_id"], hit["same_file"]) == ("dog/11.png", True)
+    assert hit["score"] == pytest.approx(1, abs=1e-5)
+
+
+def test_weights_of_a_file_are_found_again_or_asked_for(
+    photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(shutil.copy2(next(trained.glob("checkpoints/*/model.safetensors")), tmp_path / "mine.safetensors"))
+    options: dict[str, Any] = {"dataset": str(photos), "backbone": "vit_nano_p8_32", "weights": file}
+    embed_images(EmbedConfig(out=tmp_path / "x.h5", **options))
+    query = photos / "dog" / "11.png"
+
+    assert retrieve(tmp_path / "x.h5", query, k=1)["queries"][0]["hits"][0]["sample_id"] == "dog/11.png"
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(CheckpointError, match="was not found"):
+        retrieve(tmp_path / "x.h5", query, k=1)
+    answer = retrieve(tmp_path / "x.h5", query, k=1, checkpoint=file)
+    assert answer["queries"][0]["hits"][0]["sample_id"] == "dog/11.png"
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "file" / "cache"))
+
+    embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, out=tmp_path / "x.h5"))
+
+    assert retrieve(tmp_path / "x.h5", photos / "ant" / "00.png", k=1)["queries"]
+
+
+# --- what is shown -------------------------------------------------------------------------------
+
+
+def test_json_is_one_object(labelkit: Any, embedded: Path, photos: Path) -> None:
+    answer = labelkit("retrieve", "--index", embedded, "--query", photos / "ant" / "00.png", "-k", 2, "--json")
+
+    assert answer.code == 0
+    assert answer.out.count("\n") == 1
+    assert answer.json["queries"][0]["query"] == "00.png"
+    assert [hit["rank"] for hit in answer.json["queries"][0]["hits"]] == [1, 2]
+
+
+def test_the_sheet_shows_the_query_and_its_hits(labelkit: Any, embedded: Path, photos: Path, tmp_path: Path) -> None:
+    words = ("--index", embedded, "--query", photos / "ant", "-k", 3, "--sheet", tmp_path / "sheet.png")
+
+    answer = labelkit("retrieve", *words, "-q")
+
+    assert answer.out == f"{tmp_path / 'sheet.png'}\n"
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        # twelve rows of a query and three hits: cells of 112 with gaps of 8 and 30 for two lines of text
+        assert sheet.format == "PNG"
+        assert sheet.size == (8 + 4 * 120, 8 + 12 * 150)
+        pixels = np.asarray(sheet)
+    # the first hit of an indexed image is the image itself
+    np.testing.assert_array_equal(pixels[8:120, 8:120][4:-4, 4:-4], pixels[8:120, 128:240][4:-4, 4:-4])
+
+
+def test_the_sheet_asks_for_images_that_are_gone(embedded: Path, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    options: dict[str, Any] = {"backbone": "pixels", "image_size": 6}
+    embed_images(EmbedConfig(dataset=str(tmp_path / "photos"), out=tmp_path / "x.h5", **options))
+    shutil.rmtree(tmp_path / "photos")
+    query = photos / "ant" / "00.png"
+
+    with pytest.raises(DatasetError, match="cannot be listed") as caught:
+        retrieve(tmp_path / "x.h5", query, k=2, sheet=tmp_path / "s.png")
+
+    assert "--dataset" in caught.value.remedy
+    retrieve(tmp_path / "x.h5", query, k=2, sheet=tmp_path / "s.png", dataset=str(photos))
+    assert (tmp_path / "s.png").exists()
+
+
+def test_small_pictures_are_enlarged_without_blurring_and_missing_ones_are_frames(tmp_path: Path) -> None:
+    checks = np.array([[0, 255], [255, 0]], dtype=np.uint8)[:, :, None]
+
+    path = write_contact_sheet(tmp_path / "s.png", [[Picture(checks, ("a\nb\udcff", "x" * 99)), Picture(None, ())]])
+
+    with Image.open(path) as sheet:
+        pixels = np.asarray(sheet.convert("L"))
+    assert set(np.unique(pixels[20:50, 20:50])) == {0}
+    assert set(np.unique(pixels[20:50, 70:110])) == {255}
+    assert set(np.unique(pixels[20:100, 140:230])) == {255}
+
+
+# --- queries without a model ---------------------------------------------------------------------
+
+
+def test_rows_of_the_store_need_no_model(labelkit: Any, moved: tuple[Path, Path]) -> None:
+    index, _ = moved
+    store = open_store(index)
+
+    answer = labelkit("retrieve", "--index", index, "--query-rows", "5,30", "-k", 3, "--json").json
+
+    assert [query["query"] for query in answer["queries"]] == [store.sample_ids[5], store.sample_ids[30]]
+    assert [query["hits"][0]["row"] for query in answer["queries"]] == [5, 30]
+    assert [query["hits"][0]["duplicate"] for query in answer["queries"]] == ["itself", "itself"]
+    assert answer["queries"][0]["label"] == "ant"
+
+
+def test_another_store_of_the_same_model_gives_queries(
+    embedded: Path, trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    embed_images(EmbedConfig(dataset=str(photos / "cat"), checkpoint=trained, out=tmp_path / "cats.h5"))
+
+    answer = retrieve(embedded, tmp_path / "cats.h5", k=1)
+
+    assert [ids(query) for query in answer["queries"]] == [[f"cat/{i:02d}.png"] for i in range(12)]
+    assert {query["hits"][0]["duplicate"] for query in answer["queries"]} == {"same file"}
+
+
+def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, photos: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"backbone": "pixels", "image_size": 8}
+    embed_images(EmbedConfig(dataset=str(photos), out=tmp_path / "pixels.h5", **options))
+
+    answer = labelkit("retrieve", "--index", embedded, "--query", tmp_path / "pixels.h5")
+
+    assert answer.code == 3
+    assert "was not embedded as" in answer.err
+    assert "weights_fingerprint, layer, pooling" in answer.err
+
+
+@pytest.mark.parametrize("words", [("--query-rows", "3"), ("--query", "INDEX")], ids=["rows", "store"])
+def test_torch_is_not_loaded_without_an_image(embedded: Path, words: tuple[str, ...]) -> None:
+    code = (
+        "import sys; from labelkit.cli.main import main; code = main(sys.argv[1:]); "
+        "print(code, [name for name in ('torch', 'timm', 'sklearn', 'matplotlib') if name in sys.modules])"
+    )
+    words = tuple(str(embedded) if word == "INDEX" else word for word in words)
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "retrieve", "--index", str(embedded), "-k", "2", "-q", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"query_rows": (48,)}, "has no row 48, its rows are 0 to 47"),
+        ({"query_rows": (0,), "label": ("emu",)}, r"no class 'emu' \(it has: ant, bee, cat, dog\)"),
+        ({"query_rows": (0,), "split": ("val",)}, "no split 'val'"),
+        ({"query_rows": (0,), "path_pattern": "x*"}, "no row of .* passes"),
+        ({"query_rows": (0,), "search": "ivfpq"}, "IVF-PQ needs 256 rows"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(embedded: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        retrieve(embedded, **{"k": 1, **options})
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"query": Path("x.png"), "query_rows": (0,)}, {"query_rows": (-1,)}, {"query_rows": ()}]
+)
+def test_exactly_one_query_is_asked_for(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="query"):
+        RetrieveConfig(index=Path("x.h5"), **options)
+
+
+# --- filters and duplicates ------------------------------------------------------------------------
+
+
+def expected_rows(index: Path, row: int, passes: Any, k: int) -> list[int]:
+    store = open_store(index)
+    rows = np.asarray(store.embeddings, dtype=np.float64)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    order = np.argsort(-(rows @ rows[row]), kind="stable")
+    return [int(other) for other in order if passes(store, other)][:k]
+
+
+@pytest.mark.parametrize(
+    ("options", "passes"),
+    [
+        ({"label": ("bee", "dog")}, lambda store, row: store.sample_ids[row][:3] in ("bee", "dog")),
+        ({"path_pattern": "*/0[0-3].png"}, lambda store, row: store.sample_ids[row][-6:-4] in ("00", "01", "02", "03")),
+        (
+            {"label": ("cat",), "path_pattern": "*1.png"},
+            lambda store, row: store.sample_ids[row] in ("cat/01.png", "cat/11.png"),
+        ),
+        ({"skip_duplicates": True}, lambda store, row: row != 7),
+    ],
+)
+def test_filters_leave_the_nearest_of_what_passes(embedded: Path, options: dict[str, Any], passes: Any) -> None:
+    answer = retrieve(embedded, query_rows=(7,), k=5, **options)
+    wanted = expected_rows(embedded, 7, passes, 5)
+    assert [hit["row"] for hit in answer["queries"][0]["hits"]] == wanted
+
+
+def test_the_split_of_a_row_filters(make_store: Any) -> None:
+    angles = np.linspace(0, 1, 10)
+    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    store = make_store(rows, splits=[0, 1] * 5, split_names=["train", "test"])
+    answer = retrieve(store.path, query_rows=(0,), k=3, split=("test",))
+    assert [hit["row"] for hit in answer["queries"][0]["hits"]] == [1, 3, 5]
+
+
+def test_the_same_picture_in_another_file_is_a_duplicate(pictures: list[Image.Image], tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    pictures[0].save(tmp_path / "set" / "a.png")
+    pictures[0].save(tmp_path / "set" / "b.bmp")
+    pictures[20].save(tmp_path / "set" / "c.png")
+    embed_images(EmbedConfig(dataset=str(tmp_path / "set"), out=tmp_path / "x.h5", backbone="pixels", image_size=8))
+
+    hits = retrieve(tmp_path / "x.h5", tmp_path / "set" / "a.png", k=3)["queries"][0]["hits"]
+    others = retrieve(tmp_path / "x.h5", tmp_path / "set" / "a.png", k=2, skip_duplicates=True)["queries"][0]
+
+    assert [hit["duplicate"] for hit in hits] == ["same file", "same picture", None]
+    assert ids(others) == ["c.png"]
+
+
+def test_a_filter_that_leaves_fewer_than_k_gives_these(labelkit: Any, embedded: Path) -> None:
+    words = ("--index", embedded, "--query-rows", "0", "-k", "20", "--label", "bee", "--json")
+
+    answer = labelkit("retrieve", *words)
+
+    assert answer.code == 0
+    assert len(answer.json["queries"][0]["hits"]) == 12
+    assert "only 12 rows pass the filters" in answer.err
+
+
+def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
+    answer = retrieve(index, query_rows=(3, 40), k=4, csv=tmp_path / "hits.csv", result="near")
+
+    with (tmp_path / "hits.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["path"] for line in lines] == [name for query in answer["queries"] for name in ids(query)]
+    assert [line["duplicate"] for line in lines] == ["itself", "", "", ""] * 2
+    result = read_result(open_store(index), "near")
+    assert result.kind == "neighbors"
+    np.testing.assert_array_equal(result.arrays["query_rows"], [3, 40])
+    rows = [[hit["row"] for hit in query["hits"]] for query in answer["queries"]]
+    np.testing.assert_array_equal(result.arrays["neighbor_rows"], rows)
+
+
+def test_hits_of_another_class_have_a_red_frame(embedded: Path, tmp_path: Path) -> None:
+    answer = retrieve(embedded, query_rows=(0,), k=40, sheet=tmp_path / "s.png")
+
+    with Image.open(tmp_path / "s.png") as sheet:
+        pixels = np.asarray(sheet)
+    frames = [tuple(pixels[7, 8 + 120 * cell + 50]) for cell in range(41)]
+    assert frames[0] == (0x1F, 0x5F, 0xBF)
+    wrong = [hit["label"] != "ant" for hit in answer["queries"][0]["hits"]]
+    assert [frame == (0xC6, 0x28, 0x28) for frame in frames[1:]] == wrong
+    assert True in wrong
+    assert False in wrong
+
+
+# --- indexes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(make_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of 600 rows in 20 directions, and a cache of its own."""
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(search, "_FEW_ROWS", 50)
+    generator = np.random.default_rng(0)
+    labels = np.arange(600) % 20
+    rows = generator.standard_normal((20, 16))[labels] + 0.4 * generator.standard_normal((600, 16))
+    return Path(make_store(rows, labels=labels.tolist()).path)
+
+
+def cached(tmp_path: Path) -> Path:
+    (path,) = (tmp_path / "cache" / "indexes").glob("*.index")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivfpq"])
+def test_an_index_finds_what_exact_search_finds_and_is_built_once(many: Path, tmp_path: Path, kind: Any) -> None:
+    exact = retrieve(many, query_rows=tuple(range(50)), k=5)
+
+    first = retrieve(many, query_rows=tuple(range(50)), k=5, search=kind)
+    before = cached(tmp_path).stat().st_mtime_ns
+    second = retrieve(many, query_rows=tuple(range(50)), k=5, search=kind)
+
+    agree = [ids(a) == ids(b) for a, b in zip(first["queries"], exact["queries"], strict=True)]
+    assert np.mean(agree) > 0.9
+    assert (first["search"]["built"], second["search"]["built"]) == (True, False)
+    assert cached(tmp_path).stat().st_mtime_ns == before
+    assert first["search"]["measured"] == second["search"]["measured"]
+    assert first["search"]["measured"]["recall"] > 0.95
+    assert (first["search"]["measured"]["k"], first["search"]["measured"]["sampled"]) == (10, 200)
+    assert first["queries"] == second["queries"]
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "line", "empty", "other", "lines"])
+def test_a_damaged_index_is_built_again_and_said(labelkit: Any, many: Path, tmp_path: Path, damage: str) -> None:
+    words = ("--index", many, "--query-rows", "0", "-k", 3, "--search", "hnsw", "--json")
+    first = labelkit("retrieve", *words).json
+    path = cached(tmp_path)
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+    elif damage == "cut":
+        del content[len(content) // 2 :]
+    elif damage == "line":
+        content[-2:] = b"]\n"
+    elif damage == "empty":
+        content.clear()
+    elif damage == "other":
+        content = content.replace(b'"trained_rows":600', b'"trained_rows":601')
+    else:
+        content = bytearray(b"\n" * 10)
+    path.write_bytes(content)
+
+    again = labelkit("retrieve", *words)
+
+    assert again.code == 0
+    assert "is damaged" in again.err
+    assert "built again" in again.err
+    assert again.json["search"]["built"]
+    assert again.json["queries"] == first["queries"]
+    assert labelkit("retrieve", *words).json["search"]["built"] is False
+
+
+def test_an_index_beside_the_store_is_not_looked_at(
+    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retrieve(many, query_rows=(0,), k=3, search="hnsw")
+    path = cached(tmp_path)
+    path.rename(many.with_name(path.name))
+
+    assert retrieve(many, query_rows=(0,), k=3, search="hnsw")["search"]["built"]
+
+
+def test_other_rows_get_an_index_of_their_own(many: Path, make_store: Any, tmp_path: Path) -> None:
+    retrieve(many, query_rows=(0,), k=3, search="hnsw")
+    other = make_store(np.random.default_rng(1).standard_normal((300, 16)), name="made.h5")
+    retrieve(other.path, query_rows=(0,), k=3, search="hnsw")
+
+    assert len(list((tmp_path / "cache" / "indexes").iterdir())) == 2
+
+
+def test_a_poor_index_is_warned_about(labelkit: Any, make_store: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(search.WIDTHS, "ivfpq", 1)
+    monkeypatch.setattr(search, "_WIDEST", 1)
+    store = make_store(np.random.default_rng(0).standard_normal((2000, 32)))
+    words = ("--search", "ivfpq")
+
+    for _ in range(2):  # built, and from the cache
+        answer = labelkit("retrieve", "--index", store.path, "--query-rows", "0", "-k", 3, *words)
+
+        assert answer.code == 0
+        assert "% of the 10 nearest rows; use --search exact" in answer.err
+
+
+def test_filters_and_duplicates_hold_with_an_index(many: Path) -> None:
+    options: dict[str, Any] = {"query_rows": (0, 1), "k": 5, "skip_duplicates": True}
+    labels = tuple(f"class-{label}" for label in range(3, 9))
+
+    exact = retrieve(many, **options, label=labels)
+    nearly = retrieve(many, **options, label=labels, search="hnsw")
+
+    assert nearly["search"]["kind"] == "hnsw"
+    assert [ids(query) for query in nearly["queries"]] == [ids(query) for query in exact["queries"]]
+
+
+def test_few_rows_behind_a_filter_are_searched_exactly(labelkit: Any, many: Path, tmp_path: Path) -> None:
+    words = ("--index", many, "--query-rows", "0", "-k", 3, "--search", "hnsw", "--label", "class-4", "--json")
+
+    answer = labelkit("retrieve", *words)
+
+    assert answer.json["search"] == {"kind": "exact"}
+    assert "exact search, not hnsw: only 30 rows pass the filters" in answer.err
+    assert not (tmp_path / "cache" / "indexes").exists()
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(many: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "file" / "cache"))
+
+    answer = retrieve(many, query_rows=(0,), k=3, search="hnsw")
+
+    assert answer["search"]["path"] is None
+    assert len(answer["queries"][0]["hits"]) == 3

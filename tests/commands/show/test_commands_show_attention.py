@@ -1,0 +1,273 @@
+"""``labelkit show attention``: the picture, its numbers, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.attention_maps import map_entropy
+from labelkit.commands.common.images.plots import panels_size
+from labelkit.commands.common.networks import load_run
+from labelkit.models.attention_maps import attention_maps
+from PIL import Image
+
+
+@pytest.fixture(scope="session")
+def simgcd(
+    tmp_path_factory: pytest.TempPathFactory, labelkit: Any, photos: Path, small: tuple[str | Path, ...]
+) -> Path:
+    """A run without an update. Tests must not change it."""
+    out = tmp_path_factory.mktemp("runs") / "simgcd-photos"
+    answer = labelkit("train", "simgcd", "--dataset", photos, "--label-split", "gcd", *small, "--out", out, "-q")
+    assert answer.code == 0, answer.err
+    return out
+
+
+@pytest.fixture(scope="session")
+def convolutional(
+    tmp_path_factory: pytest.TempPathFactory, labelkit: Any, photos: Path, small: tuple[str | Path, ...]
+) -> Path:
+    """A run whose backbone has no attention. Tests must not change it."""
+    out = tmp_path_factory.mktemp("runs") / "cnn"
+    options = ("--backbone", "resnet10t", "--no-pretrained", "--image-size", 32, "--train-stem", "--grad-from-block", 0)
+    method_options = tmp_path_factory.mktemp("options") / "cnn.yaml"
+    method_options.write_text("projector_hidden_dim: 16\nprojection_dim: 8\nepochs: 1\nbatch_size: 16\n")
+    answer = labelkit(
+        "train", "gcd", "--dataset", photos, "--label-split", "gcd", "--config", method_options, *options,
+        "--out", out, "-q", "--augmentation", "digits",
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    return out
+
+
+def test_the_picture_has_a_row_per_image_and_the_same_command_gives_the_same_bytes(
+    labelkit: Any, trained: Path, tmp_path: Path
+) -> None:
+    command = ("show", "attention", "--checkpoint", trained, "--num-images", 2, "--seed", 5)
+
+    first = labelkit(*command, "--out", tmp_path / "a.png", "--json")
+    again = labelkit(*command, "--out", tmp_path / "b.png", "-q")
+
+    assert (first.code, again.code, again.out) == (0, 0, f"{tmp_path / 'b.png'}\n")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    with Image.open(tmp_path / "a.png") as picture:
+        # two views, then three maps for block 1, whose keys move, and for block 3, the last
+        assert picture.size == panels_size(2, 2 + 2 * 3)
+    values = first.json
+    assert (values["blocks"], values["aligned_blocks"], values["method"]) == ([1, 3], [1], "flipclass")
+    assert len(values["images"]) == 2
+    assert labelkit(*command[:-1], 6, "--out", tmp_path / "c.png", "--json").json["images"] != values["images"]
+
+
+def test_numbers_are_those_of_the_maps(labelkit: Any, trained: Path, tmp_path: Path) -> None:
+    answer = labelkit(
+        "show", "attention", "--checkpoint", trained, "--rows", "7,0", "--heads", "--block", "1,2", "--json",
+        "--out", tmp_path / "a.png",
+    ).json  # fmt: skip
+
+    assert [(image["row"], image["image"], image["label"]) for image in answer["images"]] == [
+        (7, "ant/07.png", "ant"),
+        (0, "ant/00.png", "ant"),
+    ]
+    for image in answer["images"]:
+        moved, above = image["blocks"]
+        assert (moved["block"], moved["aligned"], above["block"], above["aligned"]) == (1, True, 2, False)
+        assert moved["energy_align_after"] < moved["energy_align_before"]
+        assert moved["update_rel"] > 0
+        assert (above["energy_align_after"], above["update_rel"]) == (above["energy_align_before"], 0)
+        for block in image["blocks"]:
+            for kind in ("teacher", "updated", "student"):
+                # the mean of distributions is at least as even as they are on average
+                heads = block["heads"][f"entropy_{kind}"]
+                assert len(heads) == 4
+                assert np.mean(heads) - 1e-3 <= block[f"entropy_{kind}"] <= 1
+            assert -1 <= block["correlation"] <= 1
+            assert 0 < block["patch_share_teacher"] < 1
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == panels_size(2 * 5, 2 + 2 * 3)
+
+
+def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, trained: Path, tmp_path: Path) -> None:
+    answer = labelkit(
+        "show", "attention", "--checkpoint", trained, "--rows", "3", "--block", "0,3", "--json", "--out",
+        tmp_path / "a.png",
+    ).json  # fmt: skip
+
+    from labelkit.commands.show.attention import _samples
+    from labelkit.commands.show.options import ShowAttentionConfig
+    from labelkit.training.devices import Runtime
+
+    run = load_run(trained)
+    config = ShowAttentionConfig(checkpoint=trained, rows=(3,), out=tmp_path / "x.png")
+    (sample,) = _samples(config, run, Runtime(device="cpu"))
+    backbone: Any = run.method.network.backbone
+    weak, strong = sample.batch.views
+    plain = attention_maps(backbone.net, weak, strong, blocks=(0, 3))
+    for block in answer["images"][0]["blocks"]:
+        expected = float(map_entropy(plain[block["block"]].teacher.mean(dim=1)))
+        assert block["entropy_teacher"] == pytest.approx(expected, abs=1e-6)
+    assert sample.batch.views[0].shape == (1, 3, 32, 32)
+    assert not torch.equal(weak, strong)
+
+
+@pytest.mark.parametrize("mode", ["simgcd", "none"])
+def test_runs_without_an_update_have_two_maps_per_block(
+    labelkit: Any, simgcd: Path, photos: Path, small: tuple[str | Path, ...], tmp_path: Path, mode: str
+) -> None:
+    run = simgcd
+    if mode == "none":
+        run = tmp_path / "run"
+        words = ("--dataset", photos, "--label-split", "gcd", "--align-mode", "none", *small, "--out", run, "-q")
+        assert labelkit("train", "flipclass", *words).code == 0
+
+    answer = labelkit(
+        "show", "attention", "--checkpoint", run, "--num-images", 2, "--json", "--out", tmp_path / "a.png"
+    )
+
+    assert answer.code == 0, answer.err
+    assert (answer.json["update"], answer.json["blocks"]) == (None, [3])
+    (block,) = answer.json["images"][0]["blocks"]
+    assert (block["entropy_updated"], block["correlation_updated"], block["energy_align_after"]) == (None, None, None)
+    assert block["energy_align_before"] < 0
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.size == panels_size(2, 2 + 2)
+
+
+def test_gcd_and_growing_augmentation_are_shown(
+    labelkit: Any, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
+) -> None:
+    for method, options in (("gcd", ()), ("flipclass", ("--align-mode", "sda"))):
+        run = tmp_path / method
+        options_file = tmp_path / "gcd.yaml"
+        options_file.write_text(Path(small[1]).read_text().replace("teacher_warmup_epochs: 1\n", ""))
+        config = ("--config", options_file) if method == "gcd" else small
+        data = ("--dataset", photos, "--label-split", "gcd")
+        assert labelkit("train", method, *data, *config, *options, "--out", run, "-q").code == 0
+        answer = labelkit(
+            "show", "attention", "--checkpoint", run, "--num-images", 1, "--out", tmp_path / f"{method}.png"
+        )
+        assert answer.code == 0, answer.err
+
+
+def test_image_files_are_shown_with_names_that_would_be_formulas(
+    labelkit: Any, trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    strange = Path(shutil.copy(photos / "bee" / "01.png", tmp_path / "$a_$\u4e2d.png"))
+
+    answer = labelkit(
+        "show", "attention", "--checkpoint", trained, "--image", f"{strange},{photos / 'cat' / '02.png'}", "--json",
+        "--out", tmp_path / "a.png",
+    )  # fmt: skip
+
+    assert answer.code == 0, answer.err
+    assert [(image["image"], image["row"], image["label"]) for image in answer.json["images"]] == [
+        (str(strange), None, None),
+        (str(photos / "cat" / "02.png"), None, None),
+    ]
+
+
+def test_an_unreadable_image_is_passed_over_when_drawn_and_told_when_chosen(
+    labelkit: Any, trained: Path, photos: Path, tmp_path: Path
+) -> None:
+    broken = tmp_path / "photos"
+    shutil.copytree(photos, broken, ignore=shutil.ignore_patterns("0[1-9].png", "1*.png"))
+    (broken / "ant" / "00.png").write_text("no picture")
+    command = ("show", "attention", "--checkpoint", trained, "--dataset", broken, "--out", tmp_path / "a.png")
+
+    drawn = labelkit(*command, "--num-images", 3, "--block", 3, "--json")
+    chosen = labelkit(*command, "--rows", "0", "--overwrite")
+    too_many = labelkit(*command, "--num-images", 4, "--overwrite")
+
+    assert (drawn.code, len(drawn.json["images"])) == (0, 3)
+    assert "ant/00.png" not in [image["image"] for image in drawn.json["images"]]
+    assert chosen.code == 3
+    assert "ant/00.png: cannot be read as an image" in chosen.err
+    assert too_many.code == 3
+    assert "only 3 of 4 images can be read" in too_many.err
+
+
+def test_the_part_of_the_set_can_be_chosen(labelkit: Any, trained: Path, tmp_path: Path) -> None:
+    answer = labelkit("show", "attention", "--checkpoint", trained, "--split", "test", "--out", tmp_path / "a.png")
+    assert answer.code == 2
+    assert "--split: no split 'test'" in answer.err
+
+
+BAD = {
+    "block": (("--block", "1,4"), 2, "--block: no block 4 in a backbone of 4 blocks. Blocks count from 0 to 3."),
+    "negative block": (("--block", "-1"), 2, "--block: no block -1 in a backbone of 4 blocks"),
+    "too many images": (("--num-images", "49"), 2, "--num-images: 49 images of photos, which has 48. Ask for fewer."),
+    "no images": (("--num-images", "0"), 2, "--num-images: must be >= 1 (value 0)"),
+    "row": (("--rows", "3,48"), 2, "--rows: no row 48 in photos, which has 48 images. Rows count from 0 to 47."),
+    "two choices": (
+        ("--rows", "3", "--num-images", "2"),
+        2,
+        "choose images by one of --num-images, --rows and --image",
+    ),
+    "image and data set": (("--image", "x.png", "--dataset", "digits"), 2, "--dataset has no meaning beside --image"),
+    "no such image": (("--image", "{tmp}/none.png"), 3, "{tmp}/none.png: does not exist. Give an image file."),
+    "no image": (("--image", "{tmp}/text.png"), 3, "{tmp}/text.png: cannot be read as an image: not an image"),
+    "no such data set": (("--dataset", "digitz"), 3, "Did you mean digits"),
+    "no such run": (("--checkpoint", "{tmp}/run"), 3, "{tmp}/run: does not exist. Train first"),
+    "no run": (("--checkpoint", "{tmp}"), 3, "{tmp}: is no run folder"),
+    "picture exists": (("--out", "{tmp}/text.png"), 2, "{tmp}/text.png is something else, where a picture is"),
+    "picture is a folder": (("--out", "{tmp}", "--overwrite"), 2, "--out: {tmp} is a folder"),
+    "no folder": (("--out", "{tmp}/none/a.png"), 2, "the folder of {tmp}/none/a.png does not exist"),
+    "picture too large": (("--rows", ",".join(["1"] * 200)), 2, "200 images and 2 blocks make a picture of"),
+}
+
+
+@pytest.mark.parametrize(("options", "code", "told"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_told_and_nothing_is_written(
+    labelkit: Any, trained: Path, tmp_path: Path, options: tuple[str, ...], code: int, told: str
+) -> None:
+    (tmp_path / "text.png").write_text("in the way")
+    words = [word.replace("{tmp}", str(tmp_path)) for word in options]
+    for name, value in (("--checkpoint", trained), ("--out", tmp_path / "a.png")):
+        if name not in words:
+            words += [name, str(value)]
+
+    answer = labelkit("show", "attention", *words)
+
+    assert (answer.code, answer.out) == (code, "")
+    assert told.replace("{tmp}", str(tmp_path)) in answer.err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"text.png": "in the way"}
+
+
+def test_a_convolutional_backbone_has_no_attention(labelkit: Any, convolutional: Path, tmp_path: Path) -> None:
+    answer = labelkit("show", "attention", "--checkpoint", convolutional, "--out", tmp_path / "a.png")
+
+    assert answer.code == 3
+    assert f"{convolutional}: there are no attention maps of its backbone resnet10t: ResNet is not" in answer.err
+    assert "Give a run whose backbone is a plain ViT" in answer.err
+
+
+def test_images_that_moved_are_asked_for(labelkit: Any, trained: Path, photos: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    options = run / "config.yaml"
+    options.write_text(options.read_text().replace(str(photos), str(tmp_path / "gone")))
+
+    answer = labelkit("show", "attention", "--checkpoint", run, "--out", tmp_path / "a.png")
+
+    assert answer.code == 3
+    assert "Pass --dataset and --data-root, or --image FILE." in answer.err
+    shown = labelkit("show", "attention", "--checkpoint", run, "--dataset", photos, "--out", tmp_path / "a.png")
+    assert shown.code == 0
+
+
+def test_the_run_is_not_changed(labelkit: Any, trained: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    assert (
+        labelkit("show", "attention", "--checkpoint", trained, "--num-images", 1, "--out", tmp_path / "a.png").code == 0
+    )
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_json_holds_no_undefined_number(labelkit: Any, trained: Path, tmp_path: Path) -> None:
+    answer = labelkit("show", "attention", "--checkpoint", trained, "--json", "--out", tmp_path / "a.png")
+    assert json.loads(answer.out, parse_constant=lambda name: pytest.fail(name))["seed"] == 0

@@ -1,0 +1,146 @@
+"""``labelkit show curves``: names, patterns, several runs, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.common.images.plots import Line, write_curves_plot
+from PIL import Image
+
+
+@pytest.fixture
+def run(tmp_path: Path, trained: Path) -> Path:
+    """A copy of a run with a log of two epochs of three steps, the second step of each logged."""
+    folder = tmp_path / "first"
+    shutil.copytree(trained, folder)
+    lines: list[dict[str, Any]] = [
+        {"epoch": 0, "step": 2, "kind": "step", "loss": 5.0, "lr": 0.1, "diag/block1/update_rel": 0.2},
+        {"epoch": 0, "step": 3, "loss": 4.0, "all_accuracy": 0.25},
+        {"epoch": 1, "step": 5, "kind": "step", "loss": None, "lr": 0.1, "diag/block1/update_rel": 0.3},
+        {"epoch": 1, "step": 6, "loss": 2.0, "all_accuracy": 0.5},
+        {"epoch": 2, "step": 9, "kind": "step", "loss": 1.0, "lr": 0.1, "diag/block1/update_rel": 0.1},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def curves(labelkit: Any, runs: str | Path, tmp_path: Path, *options: str) -> Any:
+    answer = labelkit("show", "curves", "--run", runs, "--out", tmp_path / "c.png", "--overwrite", "--json", *options)
+    assert answer.code == 0, answer.err
+    return answer.json["curves"]
+
+
+def test_series_are_what_was_logged(labelkit: Any, run: Path, tmp_path: Path) -> None:
+    found = curves(labelkit, run, tmp_path, "--metrics", "loss,diag/*/update_rel")
+
+    assert [(curve["metric"], curve["per"], curve["steps"], curve["values"]) for curve in found] == [
+        ("loss", "epoch", [3, 6], [4, 2]),
+        ("loss", "step", [2, 5, 9], [5, None, 1]),
+        ("diag/block1/update_rel", "step", [2, 5, 9], [0.2, 0.3, 0.1]),
+    ]
+    # two thirds into the first epoch, into the second; the third is as long as the second was
+    np.testing.assert_allclose(found[1]["epochs"], [2 / 3, 5 / 3, 3])
+
+
+def test_loss_and_accuracies_are_drawn_unless_told_otherwise(labelkit: Any, run: Path, tmp_path: Path) -> None:
+    assert {curve["metric"] for curve in curves(labelkit, run, tmp_path)} == {"loss", "all_accuracy"}
+
+
+def test_runs_are_laid_over_each_other_and_what_one_lacks_is_said(labelkit: Any, run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "deep" / "first"
+    shutil.copytree(run, other)
+    (other / "metrics.jsonl").write_text('{"epoch":0,"step":3,"loss":1.0}\n{"epoch":1,"st')
+    command = ("show", "curves", "--run", f"{run},{other}", "--metrics", "all_accuracy,loss", "--over", "epoch")
+
+    answer = labelkit(*command, "--out", tmp_path / "c.png")
+    again = labelkit(*command, "--out", tmp_path / "d.png", "-q")
+
+    assert (answer.code, again.out) == (0, f"{tmp_path / 'd.png'}\n")
+    assert f"all_accuracy was not logged by {other}" in answer.err
+    assert str(other) in answer.out  # two folders of one name go by their paths
+    assert (tmp_path / "c.png").read_bytes() == (tmp_path / "d.png").read_bytes()
+
+
+def test_a_log_that_was_cut_in_a_line_is_drawn_up_to_it(labelkit: Any, run: Path, tmp_path: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text()[:-20])
+    assert curves(labelkit, run, tmp_path, "--metrics", "lr")[0]["steps"] == [2, 5]
+
+
+def test_a_real_run_has_energies_and_accuracies(labelkit: Any, trained: Path, tmp_path: Path) -> None:
+    found = curves(labelkit, trained, tmp_path, "--metrics", "*_accuracy,loss")
+    assert {curve["metric"] for curve in found} == {"all_accuracy", "old_accuracy", "new_accuracy", "loss"}
+
+
+def test_names_with_formula_signs_and_foreign_letters_are_drawn(tmp_path: Path) -> None:
+    x = np.arange(3.0)
+    lines = [Line(name, x, x, is_main=True) for name in ("$_a$", "\u4e2d")]
+    write_curves_plot(tmp_path / "c.png", {"$x_": lines}, x_name="steps")
+    with Image.open(tmp_path / "c.png") as picture:
+        assert picture.width > 0
+
+
+BAD = {
+    "name": (
+        ("--metrics", "loss,al_accuracy,x*"),
+        2,
+        "nothing named al_accuracy or x* was logged by {run}; logged: all_accuracy, diag/block1/update_rel, loss, lr. "
+        "Did you mean all_accuracy?",
+    ),
+    "no names": (("--metrics", ""), 2, "--metrics: no name was given"),
+    "no such run": (("--run", "{tmp}/none"), 3, "{tmp}/none: does not exist"),
+    "no run": (("--run", "{tmp}"), 3, "{tmp}: is no run folder"),
+    "twice": (("--run", "{run},{run}"), 2, "--run: {run} is given twice"),
+    "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml is a file of a training run"),
+}
+
+
+@pytest.mark.parametrize(("options", "code", "told"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_told_and_nothing_is_written(
+    labelkit: Any, run: Path, tmp_path: Path, options: tuple[str, ...], code: int, told: str
+) -> None:
+    def fill(text: str) -> str:
+        return text.replace("{tmp}", str(tmp_path)).replace("{run}", str(run))
+
+    words = [fill(word) for word in options]
+    for name, value in (("--run", run), ("--out", tmp_path / "a.png")):
+        if name not in words:
+            words += [name, str(value)]
+
+    answer = labelkit("show", "curves", *words)
+
+    assert (answer.code, answer.out) == (code, ""), answer.err
+    assert fill(told) in answer.err
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("", "has logged nothing yet"),
+        ('{"epoch":0,"step":1,"loss":1}\nnot json\n', "metrics.jsonl:2: is not a line that training writes"),
+        ('{"epoch":0,"loss":1}\n', "metrics.jsonl:1: is not a line that training writes"),
+        ('{"epoch":0,"step":1,"loss":"low"}\n', "metrics.jsonl:1: is not a line that training writes"),
+        ("[1]\n", "metrics.jsonl:1: is not a line that training writes"),
+    ],
+)
+def test_a_log_that_cannot_be_used_is_told(labelkit: Any, run: Path, tmp_path: Path, log: str, told: str) -> None:
+    (run / "metrics.jsonl").write_text(log)
+    answer = labelkit("show", "curves", "--run", run, "--out", tmp_path / "c.png")
+    assert answer.code == 3
+    assert told in answer.err
+
+
+def test_steps_of_an_unfinished_first_epoch_have_no_place_among_epochs(
+    labelkit: Any, run: Path, tmp_path: Path
+) -> None:
+    (run / "metrics.jsonl").write_text('{"epoch":0,"step":1,"kind":"step","loss":1.0}\n')
+    answer = labelkit("show", "curves", "--run", run, "--over", "epoch", "--out", tmp_path / "c.png")
+    assert answer.code == 2
+    assert "Use --over step" in answer.err
+    assert curves(labelkit, run, tmp_path)[0]["values"] == [1.0]

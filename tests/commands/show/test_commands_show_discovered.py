@@ -1,0 +1,285 @@
+"""``labelkit show discovered``: sheets and maps of results and tables, and what can go wrong."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.common.images.plots import MapPanel, write_map_plot
+from labelkit.commands.discover.few import discover_lmcs, discover_snowball
+from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.commands.discover.show_discovered import _panel_rounds
+from labelkit.commands.discover.tables import read_found_table
+from labelkit.commands.embed.embed import embed_images
+from labelkit.options.embed import EmbedConfig
+from PIL import Image
+from tests.copies import copy_store
+
+RIGHT, WRONG = (0x2E, 0x8B, 0x57), (0xC6, 0x28, 0x28)
+HEADER = "sample_index,path,label,score,rank,generation,iteration,network\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """A store of the pixels of the photos."""
+    out = tmp_path_factory.mktemp("pixels") / "pixels.h5"
+    embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, out=out))
+    return out
+
+
+@pytest.fixture
+def bare(tmp_path: Path, made: Path) -> Path:
+    """A copy of that store without results."""
+    return copy_store(made, tmp_path / "pixels.h5")
+
+
+@pytest.fixture(scope="module")
+def found(made: Path) -> Any:
+    """What snowball found in it from two labels of each class, in two rounds."""
+    config = DiscoverSnowballConfig(index=made, num_labels=8, count=12, rounds=2)
+    return discover_snowball(config).to_json()
+
+
+@pytest.fixture(scope="module")
+def store(made: Path, found: Any) -> Path:
+    """The store with this result. Tests must not change it."""
+    return made
+
+
+def frames(path: Path, color: tuple[int, int, int]) -> int:
+    """Frames of a color on a sheet, counted by their corners."""
+    with Image.open(path) as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+    corners = pixels[8 - 1 : -1 : 150, 8 - 1 + 120 :: 120]
+    return int((corners == color).all(axis=2).sum())
+
+
+def test_sheet_has_a_line_per_class_with_right_and_wrong_marked(labelkit: Any, bare: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "few.csv"
+    labels.write_text("path,label\nant/00.png,bee\nbee/00.png,ant\ncat/00.png,cat\ndog/00.png,dog\n")
+    discover_snowball(DiscoverSnowballConfig(index=bare, labels=labels, own_labels=False, per_class=3))
+    answer = labelkit("show", "discovered", "--index", bare, "--out", tmp_path / "sheet.png", "--json")
+
+    assert answer.code == 0, answer.err
+    assert [(row["class"], row["discovered"], row["wrong"]) for row in answer.json["classes"]] == [
+        ("ant", 3, 3),
+        ("bee", 3, 3),
+        ("cat", 3, 0),
+        ("dog", 3, 0),
+    ]
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size == (8 + 4 * 120, 8 + 4 * 150)  # a heading and three images
+    assert frames(tmp_path / "sheet.png", WRONG) == frames(tmp_path / "sheet.png", RIGHT) == 6
+
+
+def test_a_class_takes_as_many_lines_as_it_needs(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
+    options = ["--classes", "dog,bee", "--num-images", "5", "--columns", "2"]
+    answer = labelkit("show", "discovered", "--index", store, "--out", tmp_path / "sheet.png", *options, "--json")
+
+    assert [row["class"] for row in answer.json["classes"]] == ["dog", "bee"]
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size == (8 + 3 * 120, 8 + 6 * 150)
+
+
+def test_map_has_a_panel_for_each_round_and_the_start(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
+    answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", "--json")
+
+    assert answer.code == 0, answer.err
+    assert answer.json["projection"] == "pca"
+    assert 0 < sum(answer.json["variance_shares"]) < 1
+    with Image.open(tmp_path / "map.png") as picture:
+        assert picture.width == pytest.approx(0.85 * 5.2 * 3 * 120, abs=2)
+
+
+def test_map_of_few_points_and_t_sne(
+    labelkit: Any, store: Path, found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.commands.discover.show_discovered._MAX_POINTS", 40)
+    options = ["--projection", "tsne"]
+    answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", *options)
+
+    assert answer.code == 0, answer.err
+    assert "8 images that were not found are left out of the map" in answer.err  # 48 images
+    assert (tmp_path / "map.png").exists()
+
+
+def test_the_same_map_twice_is_the_same_file(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        assert labelkit("show", "discovered", "--index", store, "--map", tmp_path / name).code == 0
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_the_table_of_a_training_run_is_shown_by_generation(
+    labelkit: Any, store: Path, photos: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "discovered.csv"
+    table.write_text(
+        HEADER
+        + "0,ant/00.png,bee,0.5,1,1,1,teacher\n"
+        + "1,ant/01.png,ant,0.6,1,1,2,teacher\n"
+        + "9,bee/01.png,bee,0.4,1,2,1,master\n"
+    )
+    common = ["show", "discovered", "--table", table, "--overwrite", "--json"]
+    last = labelkit(*common, "--dataset", photos, "--out", tmp_path / "s.png")
+    first = labelkit(*common, "--index", store, "--map", tmp_path / "m.png", "--generation", "1")
+
+    assert last.code == first.code == 0, last.err + first.err
+    assert [(row["class"], row["discovered"], row["wrong"]) for row in last.json["classes"]] == [("bee", 1, 0)]
+    assert [(row["class"], row["discovered"], row["wrong"]) for row in first.json["classes"]] == [
+        ("ant", 1, 0),
+        ("bee", 1, 1),
+    ]
+
+
+def test_iterations_of_a_training_run_are_rounds(tmp_path: Path) -> None:
+    table = tmp_path / "discovered.csv"
+    table.write_text(HEADER + "1,b,x,0.6,1,1,2,teacher\n0,a,x,0.5,2,1,1,teacher\n2,c,x,0.7,1,1,1,teacher\n")
+    assert [(image.sample_id, image.round, image.rank) for image in read_found_table(table)] == [
+        ("c", 1, 1),
+        ("a", 1, 2),
+        ("b", 2, 1),
+    ]
+
+
+def test_the_table_of_discover_reads_back(found: Any) -> None:
+    images = read_found_table(found["csv"])
+    assert [image.rank for image in images] == list(range(1, 25))
+    assert {image.round for image in images} == {1, 2}
+
+
+def test_images_of_unknown_truth_have_plain_frames(labelkit: Any, photos: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for row, path in enumerate(sorted(photos.rglob("*.png"))):
+        shutil.copy2(path, flat / f"{row:02d}.png")
+    out = tmp_path / "flat.h5"
+    embed_images(EmbedConfig(dataset=str(flat), backbone="pixels", image_size=8, out=out))
+    labels = tmp_path / "few.csv"
+    labels.write_text("path,label\n00.png,ant\n12.png,bee\n24.png,cat\n36.png,dog\n")
+    discover_lmcs(DiscoverLMCSConfig(index=out, labels=labels, count=8))
+
+    answer = labelkit("show", "discovered", "--index", out, "--out", tmp_path / "s.png", "--json")
+
+    assert answer.code == 0, answer.err
+    assert [row["wrong"] for row in answer.json["classes"]] == [None] * len(answer.json["classes"])
+    assert frames(tmp_path / "s.png", RIGHT) == frames(tmp_path / "s.png", WRONG) == 0
+
+
+@pytest.mark.parametrize(("last", "expected"), [(0, [0]), (3, [0, 1, 2, 3]), (7, list(range(8)))])
+def test_all_rounds_are_drawn_while_they_can_be_seen(last: int, expected: list[int]) -> None:
+    assert _panel_rounds(last) == expected
+
+
+def test_of_many_rounds_the_first_the_last_and_some_between_are_drawn() -> None:
+    chosen = _panel_rounds(30)
+    assert (chosen[0], chosen[-1], len(chosen)) == (0, 30, 8)
+
+
+def test_a_map_of_many_classes_is_drawn(tmp_path: Path, rng: np.random.Generator) -> None:
+    labels = np.arange(80)
+    panel = MapPanel("$a title$", labels, labels % 7 == 0)
+    names = [f"class_$ {number}" for number in range(80)]
+    path = write_map_plot(
+        tmp_path / "m.png", rng.standard_normal((80, 2)), np.full(80, -1), [panel], names, axis_names=("x", "y")
+    )
+    with Image.open(path) as picture:
+        assert picture.width > 400
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ([], 2, "Pass --out (a contact sheet), --map (a 2-D map), or both"),
+        (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "nothing was discovered of 'eel'"),
+        (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
+        (["--out", "{folder}/s.png", "--index", "{store}", "--generation", "1"], 2, "--generation goes with --table"),
+        (["--out", "{folder}/s.png"], 2, "--index: missing. Give a store with a result, or a CSV with --table"),
+        (
+            ["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"],
+            2,
+            "--map: needs the features of a store",
+        ),
+        (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset: missing: without a store"),
+        (["--out", "{folder}/s.png", "--table", "{table}", "--index", "{store}"], 3, "1 of 1 images are not in"),
+        (["--out", "{folder}/s.png", "--map", "{folder}/s.png", "--index", "{store}"], 2, "is also --map"),
+        (["--out", "{folder}", "--index", "{store}"], 2, "--out: {folder} is a folder"),
+        (["--map", "{folder}/no/m.png", "--index", "{store}"], 2, "--map: the folder of"),
+    ],
+)
+def test_what_cannot_be_shown_says_why(
+    labelkit: Any, store: Path, found: Any, tmp_path: Path, options: list[str], code: int, message: str
+) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("path,label,score,rank,round\nnone.png,ant,1,1,1\n")
+    places = {"store": store, "folder": tmp_path, "table": table}
+    answer = labelkit("show", "discovered", *[option.format(**places) for option in options])
+
+    assert answer.code == code, answer.err
+    assert message.format(**places) in answer.err
+
+
+def test_results_are_to_be_chosen_among_several(labelkit: Any, bare: Path, tmp_path: Path) -> None:
+    discover_lmcs(DiscoverLMCSConfig(index=bare, num_labels=8))
+    discover_snowball(DiscoverSnowballConfig(index=bare, num_labels=8))
+    answer = labelkit("show", "discovered", "--index", bare, "--out", tmp_path / "s.png")
+    assert answer.code == 2
+    assert "has 2 results of this kind: lmcs, snowball" in answer.err
+
+
+def test_a_store_without_a_discovery_says_what_to_do(labelkit: Any, bare: Path, tmp_path: Path) -> None:
+    answer = labelkit("show", "discovered", "--index", bare, "--out", tmp_path / "s.png")
+    assert answer.code == 3
+    assert "Run `labelkit discover snowball`" in answer.err
+
+
+def test_a_result_of_another_kind_is_refused(labelkit: Any, bare: Path, tmp_path: Path) -> None:
+    assert labelkit("cluster", "k-means", "--index", bare, "--num-clusters", "3", "-q").code == 0
+    answer = labelkit("show", "discovered", "--index", bare, "--result", "k-means", "--out", tmp_path / "s.png")
+    assert answer.code == 3
+    assert "was made by cluster k-means and holds no discovered images" in answer.err
+
+
+def test_pictures_are_replaced_only_when_asked(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
+    picture = tmp_path / "s.png"
+    picture.write_bytes(b"mine")
+    answer = labelkit("show", "discovered", "--index", store, "--map", picture)
+    assert answer.code == 2
+    assert "where a picture is to be written" in answer.err
+    assert picture.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no column 'path', found nothing"),
+        ("path,label,rank,round\n", "has no column 'score'"),
+        ("path,label,score,rank,round\n", "holds no image"),
+        ("path,label,score,rank,round\na,b,high,1,1\n", "line 2 is not a row of such a table"),
+        ("path,label,score,rank,round\na,b,nan,1,1\n", "line 2 is not a row of such a table: score nan"),
+        ("path,label,score,rank,round\na,b,1\n", "line 2 is not a row of such a table"),
+        ("path,label,score,rank,round\n\xff", "is no table"),
+    ],
+)
+def test_a_table_that_is_none_says_why(labelkit: Any, store: Path, tmp_path: Path, text: str, message: str) -> None:
+    table = tmp_path / "t.csv"
+    table.write_bytes(text.encode("latin-1"))
+    answer = labelkit("show", "discovered", "--table", table, "--index", store, "--out", tmp_path / "s.png")
+    assert answer.code == 3
+    assert f"{table}: {message}" in answer.err
+
+
+def test_a_table_that_is_not_there_and_a_generation_that_is_not_there_are_told(
+    labelkit: Any, store: Path, tmp_path: Path
+) -> None:
+    table = tmp_path / "t.csv"
+    common = ["show", "discovered", "--table", table, "--index", store, "--out", tmp_path / "s.png"]
+    absent = labelkit(*common)
+    table.write_text(HEADER + "0,ant/00.png,ant,0.5,1,1,1,teacher\n")
+    other = labelkit(*common, "--generation", "7")
+
+    assert (absent.code, other.code) == (3, 2)
+    assert "cannot be read: No such file or directory" in absent.err
+    assert "has no generation 7 (it has: 1)" in other.err

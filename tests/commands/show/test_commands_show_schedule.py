@@ -1,0 +1,298 @@
+"""``labelkit show schedule``: values of the specifications by hand, what a real run logs, files and faults."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.commands.show.schedule import planned_curves
+from labelkit.methods.registry import METHODS
+from labelkit.options.presets import available_presets, resolve
+from labelkit.training.timing import RunSize
+from PIL import Image
+
+
+def schedule(labelkit: Any, *options: str | Path) -> Any:
+    """What ``--json`` prints."""
+    answer = labelkit("show", "schedule", *options, "--json")
+    assert answer.code == 0, answer.err
+    return answer.json
+
+
+def curves(found: Any) -> dict[str, dict[int, float]]:
+    """Values by name and step, at all steps that are shown."""
+    return {curve["name"]: dict(zip(found["shown_steps"], curve["values"], strict=True)) for curve in found["curves"]}
+
+
+def milestones(found: Any, name: str) -> dict[int, float]:
+    """Values of a curve by the step of the table."""
+    (curve,) = [curve for curve in found["curves"] if curve["name"] == name]
+    steps = [row["step"] for row in found["milestones"]]
+    return dict(zip(steps, curve["at_milestones"], strict=True))
+
+
+def at_step(method: str, preset: str, size: RunSize, step: int, **options: Any) -> dict[str, float]:
+    """Values of a preset before an update, counted from 0."""
+    config = resolve(METHODS[method].config, preset=preset, overrides=options).config
+    return {name: value(step) for name, value in planned_curves(method, config, size).at.items()}
+
+
+# ------------------------------------------------------------------ against the texts
+
+
+@pytest.mark.parametrize("method", ["simgcd", "flipclass"])
+def test_the_teacher_cools_and_the_rate_falls_as_in_simgcds_code(labelkit: Any, method: str) -> None:
+    found = schedule(labelkit, method, "--preset", "cub")
+    # 5,994 images in batches of 128
+    assert (found["dataset"], found["images"], found["steps"]) == ("cub", 5994, 200 * 46)
+    shown = curves(found)
+    for epoch in (0, 1, 15, 28, 29, 30, 100, 199):
+        step = 46 * epoch + 1
+        cosine = 1e-4 + 0.5 * (0.1 - 1e-4) * (1 + math.cos(math.pi * epoch / 200))
+        assert shown["lr"][step] == pytest.approx(cosine, rel=1e-12)
+        temperature = 0.07 - 0.03 * epoch / 29 if epoch < 30 else 0.04
+        assert shown["teacher_temperature"][step] == pytest.approx(temperature, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate", "weight", "decay", "beta"),
+    [
+        # ramps of 40,005 of 150,000 steps and of the last 25,005; the average is one of all steps at first
+        (0, math.exp(-5), math.exp(-5), 0.5, 0.9),
+        (9, math.exp(-5 * (1 - 9 / 40_005) ** 2), math.exp(-5 * (1 - 9 / 40_005) ** 2), 1 - 1 / 11, 0.9),
+        (20_000, math.exp(-5 * (1 - 20_000 / 40_005) ** 2), math.exp(-5 * (1 - 20_000 / 40_005) ** 2), 0.99, 0.9),
+        (100_000, 1, 1, 0.999, 0.9),
+        (149_999, math.exp(-12.5), 1, 0.999, 0.5 + 0.4 * math.exp(-12.5)),
+    ],
+)
+def test_mean_teacher_ramps_up_and_down(step: int, rate: float, weight: float, decay: float, beta: float) -> None:
+    found = at_step("mean-teacher", "cifar10", RunSize(50_000, 250), step)
+    assert found["lr"] == pytest.approx(3e-3 * rate, rel=2e-3)
+    assert found["consistency_weight"] == pytest.approx(100 * weight, rel=2e-3)
+    assert found["ema_decay"] == pytest.approx(decay)
+    assert found["adam_beta1"] == pytest.approx(beta, abs=1e-6)
+
+
+def test_mixmatch_takes_unlabeled_images_seriously_over_16_million_images() -> None:
+    # google-research/mixmatch: the weight 75 is reached after 1,024 kibi-images in batches of 64
+    weights = [
+        at_step("mixmatch", "cifar10", RunSize(50_000, 250), step)["unlabeled_weight"] for step in (0, 4096, 16_384)
+    ]
+    assert weights == pytest.approx([0, 18.75, 75])
+
+
+def test_sela_drops_three_times_and_labels_most_in_the_beginning(labelkit: Any) -> None:
+    found = schedule(labelkit, "sela", "--preset", "imagenet_1k")
+    per_epoch = 1_281_167 // 256
+    assert found["steps"] == 400 * per_epoch
+    rates = milestones(found, "lr")
+    drops = [150 * per_epoch + 1, 300 * per_epoch + 1, 350 * per_epoch + 1]
+    assert [rates[step] for step in (1, *drops)] == pytest.approx([0.08, 0.008, 0.0008, 0.00008])
+    # specification 3.12: five passes in the first epoch, the last one at the end of the run, which is never reached
+    passed = curves(found)["label_times"]
+    before_second = max(step for step in passed if step <= per_epoch)
+    assert passed[before_second] == sum(400 * (k / 99) ** 2 < 1 for k in range(100)) == 5
+    assert passed[400 * per_epoch] == 99
+
+
+@pytest.mark.parametrize(
+    ("step", "rate", "decay", "ema"),
+    [
+        (25_000, 2.575305e-5, 0.055632, 0.999744),
+        (50_000, 1.55e-5, 0.132, 0.99985),
+        (75_000, 5.246952e-6, 0.208368, 0.999956),
+    ],
+)
+def test_cotap_has_the_values_of_its_specification(step: int, rate: float, decay: float, ema: float) -> None:
+    options = {"steps": 100_000, "lr": 3e-5, "lr_final": 1e-6, "lr_warmup_steps": 0, "head_lr_mult": 10}
+    options |= {"weight_decay": 0.024, "weight_decay_final": 0.24, "ema_start": 0.9997, "ema_end": 1.0}
+    found = at_step("cotap", "digits", RunSize(None), step, **options)
+    assert found == {
+        "lr/backbone": pytest.approx(rate, rel=1e-6),
+        "lr/head": pytest.approx(10 * rate, rel=1e-6),
+        "weight_decay": pytest.approx(decay, abs=1e-6),
+        "ema_decay": pytest.approx(ema, abs=1e-6),
+    }
+
+
+def test_labels_of_snowball_double_up_to_their_limit(labelkit: Any) -> None:
+    found = schedule(
+        labelkit, "snowball", "--preset", "cifar10_cpu", "--images", "50000", "--growth-factor", "2", "--cap", "10",
+        "--generations", "2", "--reinit", "generation", "--max-steps", "9000",
+    )  # fmt: skip
+    labels = [int(phase["name"].removesuffix(" labels").replace(",", "")) for phase in found["phases"]]
+    assert labels == [250, 500, 1000, 2000, 2500, 500, 1000, 2000, 2500]
+    starts = [phase["first_step"] for phase in found["phases"]]
+    shown = curves(found)
+    assert [shown["labels"][start] for start in starts] == labels
+    # a master is formed after the first discovery, and anew in the second generation
+    assert [shown["master_decay"][start] is None for start in starts] == [
+        True, False, False, False, False, True, False, False, False,
+    ]  # fmt: skip
+    # networks are new in the first phase of each generation: their average begins, and the ramp of the consistency
+    assert [shown["ema_decay"][start] == 0.5 for start in starts] == [place in (0, 5) for place in range(9)]
+    full = max(shown["consistency_weight"].values())
+    assert [shown["consistency_weight"][start] < 0.01 * full for start in starts] == [
+        place in (0, 5) for place in range(9)
+    ]
+
+
+def test_labels_of_lmcs_come_one_phase_late(labelkit: Any) -> None:
+    found = schedule(
+        labelkit, "lmcs", "--preset", "cifar10", "--images", "50000", "--num-labels", "100", "--steps", "10",
+        "--eval-every-steps", "1", "--first-blocks", "2", "--generation-blocks", "1", "--growth-factor", "2",
+        "--growth-limit", "4", "--generations", "2",
+    )  # fmt: skip
+    # 200, then 400 are found; the student learns each a phase later, also the last one before it is forgotten
+    assert [(phase["name"], phase["steps"]) for phase in found["phases"]] == [
+        ("100 labels", 2), ("100 labels", 1), ("200 labels", 1), ("400 labels", 1),
+        ("100 labels", 1), ("200 labels", 1), ("400 labels", 3),
+    ]  # fmt: skip
+
+
+def test_san_warms_its_backbone_and_lets_terms_grow_in() -> None:
+    # 100 steps of 8 images in each of 10 epochs
+    options = {"epochs": 10, "batch_size": 8, "images_per_class": 2, "warm_epochs": 2, "lr_schedule": "constant"}
+    options |= {"lr": 0.01, "new_lr_scale": 10, "san_lr_scale": 3, "term_ramp": (0.1, 0.5), "memory_start_epochs": 3}
+    options |= {"memory": "momentum", "memory_weight": 0.5, "memory_decay": 0.9}
+    rows = [at_step("san", "digits", RunSize(900, 793), step, **options) for step in (0, 199, 200, 300, 500, 999)]
+    assert [row["lr/backbone"] for row in rows] == pytest.approx([0, 0, 0.01, 0.01, 0.01, 0.01])
+    assert [row["lr/new_layers"] for row in rows] == pytest.approx([0.1] * 6)
+    assert [row["lr/predictor"] for row in rows] == pytest.approx([0.03] * 6)
+    assert [row["term_strength"] for row in rows] == pytest.approx([0, 0.2475, 0.25, 0.5, 1, 1])
+    assert [row["memory_weight"] for row in rows] == [0, 0, 0, 0.5, 0.5, 0.5]
+    assert {row["ema_decay"] for row in rows} == {0.9}
+
+
+def test_prototypes_are_assigned_until_they_are_frozen() -> None:
+    # 10 steps in each of 4 epochs, two assignments an epoch, none from epoch 2.4 on; by a plain loop
+    options = {"epochs": 4, "batch_size": 10, "updates_per_epoch": 2, "freeze_after": 0.6}
+    made, expected = [], []
+    for step in range(40):
+        expected.append(sum(past % 5 == 0 and past > 0 and past // 10 < 2.4 for past in range(step + 1)))
+        made.append(at_step("dl2pa", "digits", RunSize(100, 100), step, **options)["assignments"])
+    assert made == expected
+    assert made[-1] == 5
+
+
+def test_weights_and_views_that_grow_linearly() -> None:
+    # lmcs: 0.2 x 75, in full after a quarter of the run; flipclass with sda: in full after half of it
+    guided = {"steps": 1000, "guidance_weight": 0.2, "unlabeled_weight": 75.0, "unlabeled_ramp": 0.25}
+    for step, share in ((0, 0), (125, 0.5), (250, 1), (999, 1)):
+        found = at_step("lmcs", "cifar10", RunSize(50_000, 250), step, **guided)
+        assert (found["unlabeled_weight"], found["guidance_weight"]) == pytest.approx((75 * share, 15 * share))
+    sda = {"epochs": 8, "batch_size": 100, "align_mode": "sda"}
+    strengths = [at_step("flipclass", "cub", RunSize(100), epoch, **sda)["view_strength"] for epoch in range(8)]
+    assert strengths == [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]
+    assert at_step("siamese", "cifar10_moco", RunSize(50_000), 0)["ema_decay"] == 0.99
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_preset_has_a_schedule(method: str) -> None:
+    for preset in available_presets(METHODS[method].config):
+        values = at_step(method, preset, RunSize(60_000, 4_000), 0)
+        rates = [value for name, value in values.items() if name.startswith("lr")]
+        assert rates, preset
+        assert all(rate >= 0 for rate in rates), preset
+
+
+# ------------------------------------------------------------------ against a run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "mean-teacher --steps 7 --eval-every-steps 3 --batch-size 8 --labeled-batch-size 4 --num-labels 20 "
+        "--lr-schedule ramps --lr-ramp-up 0.5 --lr-ramp-down 0.3 --optimizer adamw --no-bn-recalibration",
+        "softmax --epochs 3 --batch-size 512 --lr-schedule step --lr-drop-epochs 1,2",
+        "softmax --epochs 2 --batch-size 256 --grad-accumulation-steps 2 --lr-update step --lr-schedule cosine",
+    ],
+)
+def test_what_is_shown_is_what_a_run_logs(labelkit: Any, tmp_path: Path, options: str) -> None:
+    words = [*options.split(), "--dataset", "digits", "--backbone", "smallcnn"]
+    run = tmp_path / "run"
+    answer = labelkit("train", *words, "--out", run, "--log-every-steps", "1", "--guard", "none")
+    assert answer.code == 0, answer.err
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    logged = [(line["step"], line["epoch"], line["lr"]) for line in lines if line.get("kind") == "step"]
+
+    assert labelkit("show", "schedule", *words, "--out", tmp_path / "s.csv").code == 0
+    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+    assert [(int(row["step"]), int(row["epoch"]), float(row["lr"])) for row in rows] == logged
+    assert len({lr for _, _, lr in logged}) > 1
+
+
+# ------------------------------------------------------------------ files and faults
+
+
+def test_curves_are_drawn_and_written(labelkit: Any, tmp_path: Path) -> None:
+    picture, table = tmp_path / "c.png", tmp_path / "c.csv"
+    words = ("show", "schedule", "gcd", "--preset", "cub")
+    assert labelkit(*words, "--out", picture, "-q").out.strip() == str(picture)
+    with Image.open(picture) as drawn:
+        assert drawn.size[0] > 100
+    assert labelkit(*words, "--out", table).code == 0
+    rows = list(csv.reader(table.read_text().splitlines()))
+    assert rows[0] == ["step", "epoch", "lr"]
+    assert (rows[1][0], rows[-1][0]) == ("1", "9200")
+    assert labelkit(*words, "--out", table).code == 2  # it is there
+    assert labelkit(*words, "--out", table, "--overwrite").code == 0
+    assert labelkit(*words, "--out", picture.rename(tmp_path / "x.csv"), "--overwrite").code == 2  # is a picture
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("simgcd", "--preset", "cubs"), "Did you mean `cub`?"),
+        (("simgcd", "--preset", "cub", "--lr", "-1"), "--lr"),
+        (("simgcd", "--preset", "cub", "--set", "temprature=1"), "unknown key"),
+        (("simgcd", "--preset", "cub", "--images", "100"), "more than an epoch draws (100)"),
+        (("simgcd", "--preset", "cub", "--set", "resume=true"), "--resume has no meaning"),
+        (("simgcd", "--preset", "cub", "--out", "curves.pdf"), "must end in .png or .csv"),
+        (("simgcd", "--dataset", "nowhere/", "--set", "backbone=vit_nano_p8_32"), "--images"),
+        (("san", "--preset", "cub"), "--images"),
+        (("snowball", "--dataset", "nowhere/", "--images", "500"), "--num-labels"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(labelkit: Any, words: tuple[str, ...], message: str) -> None:
+    answer = labelkit("show", "schedule", *words)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in " ".join(answer.err.split())
+
+
+def test_the_size_is_that_told_or_published_or_found(labelkit: Any) -> None:
+    epochs = ("--epochs", "1", "--batch-size", "100")
+    told = schedule(labelkit, "softmax", "--dataset", "cub", *epochs, "--images", "1000")
+    published = schedule(labelkit, "softmax", "--dataset", "cub", *epochs)
+    # its preset keeps a fifth out for judging
+    found = schedule(labelkit, "softmax", "--dataset", "digits", *epochs)
+    assert [(each["images"], each["labeled"], each["steps"]) for each in (told, published, found)] == [
+        (1000, 1000, 10),
+        (5994, 5994, 59),
+        (1437, 1437, 14),
+    ]
+
+
+def test_a_preset_brings_the_data_of_its_first_line_unless_a_set_is_named(labelkit: Any) -> None:
+    assert schedule(labelkit, "sela", "--preset", "cifar100")["dataset"] == "cifar100"
+    assert schedule(labelkit, "sela", "--preset", "cifar100", "--dataset", "cub")["dataset"] == "cub"
+
+
+def test_turns_are_found_to_the_step_between_the_points_of_a_long_run(labelkit: Any) -> None:
+    found = schedule(
+        labelkit, "simgcd", "--preset", "cub", "--images", "128000", "--epochs", "1500", "--lr-schedule", "step",
+        "--lr-drop-epochs", "777", "--teacher-warmup-epochs", "1",
+    )  # fmt: skip
+    assert len(found["shown_steps"]) < 1500
+    assert 777 * 1000 + 1 in [row["step"] for row in found["milestones"]]
+
+
+def test_help_has_the_options_of_the_training_and_its_own(labelkit: Any) -> None:
+    text = labelkit("show", "schedule", "simgcd", "--help").out
+    assert all(option in text for option in ("--teacher-warmup-epochs", "--images", "--out", "--preset"))
+    assert not any(option in text for option in ("--resume", "--dry-run", "--stop-after-steps"))
+    assert "simgcd" in labelkit("show", "schedule", "--help").out

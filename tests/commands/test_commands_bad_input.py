@@ -1,0 +1,595 @@
+"""What a user can get wrong, through the command line: exit code, place, value and remedy, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from labelkit.commands.common.networks import run_network
+from labelkit.store.commit import write_all
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import list_results
+
+TRAIN = "train flipclass --align-blocks 1 {small} --out {out}"
+EMBED = "embed --checkpoint {trained} --out {out}.h5"
+PIXELS = "embed --backbone pixels --image-size 8 --out {out}.h5"
+QUERY = "--query {photos}/ant/00.png -k 2"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one test works.
+
+    Attributes:
+        folder: of the test; ``bad`` in it is what cannot be used.
+        out: what is to be made, without a suffix.
+        photos: images that are fine.
+        trained: a run that is fine.
+        index: a store of its own that is fine.
+        small: options of a short training.
+    """
+
+    folder: Path
+    out: Path
+    photos: Path
+    trained: Path
+    index: Path
+    small: str
+
+    @property
+    def bad(self) -> Path:
+        """The input that cannot be used."""
+        return self.folder / "bad"
+
+    @property
+    def table(self) -> Path:
+        """A CSV file that cannot be used, beside images that can."""
+        return self.folder / "tables" / "bad.csv"
+
+    def fill(self, text: str) -> str:
+        """Put places into a text."""
+        names = ("out", "photos", "trained", "index", "small", "bad", "table")
+        return text.format(**{name: getattr(self, name) for name in names})
+
+
+@pytest.fixture
+def place(tmp_path: Path, photos: Path, trained: Path, index: Path, small: tuple[str | Path, ...]) -> Place:
+    return Place(tmp_path, tmp_path / "out", photos, trained, index, " ".join(map(str, small)))
+
+
+def words(command: str, place: Place) -> list[str]:
+    return [word for part in command.split() for word in place.fill(part).split()]
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# --- how inputs go wrong -------------------------------------------------------------------------
+
+
+def nothing(place: Place) -> None:
+    """Leave everything as it is."""
+
+
+def empty_folder(place: Place) -> None:
+    place.bad.mkdir()
+    (place.bad / "readme.txt").write_text("no picture")
+
+
+def csv(*lines: str) -> Callable[[Place], None]:
+    """Make a table of these lines."""
+
+    def make(place: Place) -> None:
+        shutil.copytree(place.photos, place.table.parent)
+        place.table.write_text("\n".join(lines) + "\n")
+
+    return make
+
+
+def store(change: Callable[[bytes], bytes]) -> Callable[[Place], None]:
+    """Make a store of other bytes."""
+
+    def make(place: Place) -> None:
+        place.bad.write_bytes(change(place.index.read_bytes()))
+
+    return make
+
+
+def future_store(place: Place) -> None:
+    shutil.copy(place.index, place.bad)
+    with h5py.File(place.bad, "r+") as file:
+        file.attrs["format_version"] = np.bytes_("2.0")
+
+
+def unlabeled_store(place: Place) -> None:
+    from labelkit.commands.embed.embed import embed_images
+    from labelkit.options.embed import EmbedConfig
+
+    embed_images(
+        EmbedConfig(dataset=str(place.photos / "ant"), backbone="pixels", image_size=8, out=place.folder / "plain.h5")
+    )
+    (place.folder / "plain.h5").rename(place.bad)
+
+
+def text_file(place: Place) -> None:
+    place.bad.write_text("a text, whatever its name says")
+
+
+def a_file(place: Place) -> None:
+    place.bad.write_text("in the way")
+
+
+def text(content: str) -> Callable[[Place], None]:
+    """Make a text file."""
+
+    def make(place: Place) -> None:
+        place.bad.write_text(content)
+
+    return make
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that goes wrong.
+
+    Attributes:
+        make: brings the input into that state.
+        command: what the user types.
+        code: expected exit code.
+        told: what the message must say: place, value, remedy.
+    """
+
+    make: Callable[[Place], None]
+    command: str
+    code: int
+    told: tuple[str, ...]
+
+
+CSV = TRAIN + " --dataset {table} --num-classes 4"
+BALANCED = "cluster sinkhorn --index {index} --num-clusters 3 --prior {bad}"
+CASES = {
+    "no images, train": Case(
+        empty_folder, TRAIN + " --dataset {bad}", 3, ("{bad}: no images", "1 ", "Looked for .avif")
+    ),
+    "no images, embed": Case(empty_folder, EMBED + " --dataset {bad}", 3, ("{bad}: no images", "Looked for")),
+    "no images, query": Case(empty_folder, "retrieve --index {index} --query {bad}", 3, ("{bad}: no images",)),
+    "no such data set": Case(nothing, TRAIN + " --dataset digitz", 3, ("digitz", "Did you mean digits")),
+    "no such split": Case(
+        nothing, TRAIN + " --dataset {photos} --split test", 2, ("--split", "no split 'test'", "Splits of this set")
+    ),
+    "CSV row with a missing file": Case(
+        csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "path,label")
+    ),
+    "CSV row that is cut off": Case(
+        csv("path,label", "ant/00.png,ant", "ant/01.png"), CSV, 3, ("line 3: 1 fields, the header has 2", "Each row is")
+    ),
+    "CSV row with an open quote": Case(
+        csv("path,label", 'ant/00.png,"ant', "ant/01.png,ant"), CSV, 3, ("unreadable", "unexpected end", "Each row is")
+    ),
+    "nothing to discover": Case(
+        nothing,
+        "train flipclass --dataset {photos} {small} --out {out}",
+        3,
+        ("every image is labeled, so there is nothing to discover", "--label-split gcd", "labelkit train supervised"),
+    ),
+    "nothing unlabeled to learn from": Case(
+        nothing,
+        "train mixmatch --dataset {photos} --out {out}",
+        3,
+        ("every image is labeled, so that mixmatch finds no unlabeled", "--num-labels N", "labelkit train supervised"),
+    ),
+    "path column missing": Case(
+        csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no column of paths", "The first line")
+    ),
+    "label column missing": Case(
+        csv("path,kind", "ant/00.png,ant", "ant/01.png,ant"), CSV, 3, ("no image has a label", "--supervised-weight 0")
+    ),
+    "label column unclear": Case(
+        csv("path,class,category", "ant/00.png,ant,pet"),
+        "suggest --index {index} --labels {table} --out {out}.csv",
+        3,
+        ("2 columns may hold the labels: class, category", "--label-column"),
+    ),
+    "labels of unknown files": Case(
+        csv("path,label", "ant/00.png,ant", "ant/99.png,ant"),
+        "suggest --index {index} --labels {table} --out {out}.csv",
+        3,
+        ("1 of 2 images are not among those of {index}, first: ant/99.png", "relative to the folder of the images"),
+    ),
+    "labels by a name in several folders": Case(
+        csv("path,label", "00.png,ant"),
+        "suggest --index {index} --labels {table} --out {out}.csv",
+        3,
+        ("1 of 1 paths fit several images", "00.png: ant/00.png, bee/00.png, cat/00.png, dog/00.png"),
+    ),
+    "an empty file of labels": Case(
+        csv(""), "suggest --index {index} --labels {table} --out {out}.csv", 3, ("{table}: the file is empty",)
+    ),
+    "CSV without any label": Case(
+        csv("path,label", "ant/00.png,", "ant/01.png,"), CSV, 3, ("no image has a label", "--supervised-weight 0")
+    ),
+    "number of classes unknown": Case(
+        csv("path,label", "ant/00.png,ant", "ant/01.png,", "bee/01.png,"),
+        TRAIN + " --dataset {table}",
+        2,
+        ("--num-classes", "names 1 classes", "discover categories"),
+    ),
+    "more old classes than classes": Case(
+        nothing,
+        TRAIN + " --dataset {photos} --num-old-classes 9",
+        2,
+        ("--num-old-classes: 9 old classes of 4", "Ask for"),
+    ),
+    **{
+        f"a {name} that is there": Case(
+            text("kept"),
+            f"{line} {{bad}}",
+            2,
+            (
+                "{bad}: already exists. Pass --overwrite to replace it, or another --csv"
+                if line.endswith("--csv")
+                else line.split()[-1] + ": {bad} is a table, where a picture is to be written",
+            ),
+        )
+        for name, line in {
+            "table of hits": "retrieve --index {index} --query-rows 0 --csv",
+            "sheet of hits": "retrieve --index {index} --query-rows 0 --sheet",
+            "plot of criteria": "discover categories --index {index} --plot",
+            "plot of answers": "discover answer --index {index} --grouping ss-kmeans --plot",
+            "plot of confidence": "evaluate answer --index {index} --plot",
+            "sheet of matches": "match --index {index} --num-clusters 2 --sheet",
+            "plot of prototypes": "prototypes --num-classes 3 --embed-dim 2 --plot",
+        }.items()
+    },
+    "no clusters": Case(
+        nothing, "cluster k-means --index {index} --num-clusters 0", 2, ("--num-clusters: must be >= 1 (value 0)",)
+    ),
+    "fewer images than clusters": Case(
+        nothing,
+        "cluster ss-kmeans --index {index} --num-clusters 49",
+        2,
+        ("--num-clusters: 49 clusters for 48 rows", "{index}", "Choose fewer"),
+    ),
+    "no balanced clusters": Case(
+        nothing, "cluster sinkhorn --index {index} --num-clusters 0", 2, ("--num-clusters: must be >= 2 (value 0)",)
+    ),
+    "one balanced cluster": Case(
+        nothing, "cluster sinkhorn --index {index} --num-clusters 1", 2, ("--num-clusters: must be >= 2 (value 1)",)
+    ),
+    "fewer images than balanced clusters": Case(
+        nothing,
+        "cluster sinkhorn --index {index} --num-clusters 49",
+        2,
+        ("--num-clusters: 49 clusters for 48 rows", "Choose fewer"),
+    ),
+    "a file where a store for sinkhorn is expected": Case(
+        text_file, "cluster sinkhorn --index {bad} --num-clusters 2", 3, ("{bad}: not an HDF5",)
+    ),
+    "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a word it knows nor a file", "zipf:1")),
+    "prior with a bad exponent": Case(
+        nothing,
+        "cluster sinkhorn --index {index} --num-clusters 3 --prior zipf:much",
+        2,
+        ("--prior", "'zipf:much'", "zipf:a with a number a"),
+    ),
+    "prior that does not sum to one": Case(
+        text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: sums to 0.9, not to 1", "3 positive numbers", "sum to 48")
+    ),
+    "prior of another length": Case(text("0.5\n0.5\n"), BALANCED, 3, ("{bad}: 2 numbers for 3 clusters",)),
+    "prior with NaN": Case(text("0.5, nan, 0.5"), BALANCED, 3, ("{bad}: entry 1 is nan; shares must be positive",)),
+    "prior with a negative share": Case(text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: entry 1 is -0.2",)),
+    "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: entry 1 is 0.0",)),
+    "prior of words": Case(text("0.5 half 0"), BALANCED, 3, ("{bad}: number 2 is 'half', which is no number",)),
+    "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: 0 numbers for 3 clusters",)),
+    "prior that is no text": Case(
+        lambda place: place.bad.write_bytes(bytes([255, 254, 0, 200])) and None,
+        BALANCED,
+        3,
+        ("cannot be read as text",),
+    ),
+    "prototypes of no result": Case(
+        nothing,
+        "cluster sinkhorn --index {index} --num-clusters 3 --prototypes nobody",
+        3,
+        ("nobody",),
+    ),
+    "no hits": Case(nothing, "retrieve --index {index} --query {photos} -k 0", 2, ("k: must be >= 1 (value 0)",)),
+    "resume with another method": Case(
+        nothing,
+        "train simgcd --dataset {photos} --label-split gcd {small} --out {trained} --resume",
+        3,
+        ("{trained}: is a run of flipclass, not of simgcd", "labelkit train flipclass --resume"),
+    ),
+    "a run where a store is expected": Case(
+        nothing,
+        "cluster k-means --index {trained} --num-clusters 2",
+        3,
+        ("{trained}: a folder", "Give a file"),
+    ),
+    "a store where a run is expected": Case(
+        nothing,
+        "embed --dataset {photos} --checkpoint {index} --out {out}.h5",
+        3,
+        ("{index}: is a file", "Give the run"),
+    ),
+    "images where a run is expected": Case(
+        nothing, "embed --dataset {photos} --checkpoint {photos} --out {out}.h5", 3, ("{photos}: is no run folder",)
+    ),
+    "store cut in half": Case(
+        store(lambda data: data[: len(data) // 2]),
+        "cluster k-means --index {bad} --num-clusters 2",
+        3,
+        ("{bad}: shorter than it says, it was cut off", "Restore the file"),
+    ),
+    "store with a changed byte": Case(
+        store(lambda data: data[:4100] + bytes([data[4100] ^ 1]) + data[4101:]),  # embeddings begin at 4096
+        "retrieve --index {bad} " + QUERY,
+        3,
+        ("{bad}", "differ", "Restore the file"),
+    ),
+    "store of no bytes": Case(store(lambda data: b""), "evaluate clustering --index {bad}", 3, ("{bad}: not an HDF5",)),
+    "store of the future": Case(
+        future_store, "cluster k-means --index {bad} --num-clusters 2", 3, ("{bad}", "2.0", "Update labelkit")
+    ),
+    "store that is not there": Case(
+        nothing, "evaluate clustering --index {bad}", 3, ("{bad}: there is no such file", "Check the name")
+    ),
+    "store without labels, ss-kmeans": Case(
+        unlabeled_store,
+        "cluster ss-kmeans --index {bad} --num-clusters 2",
+        3,
+        ("{bad}", "has no labels that may be used", "labelkit cluster k-means"),
+    ),
+    "store without labels, categories": Case(
+        unlabeled_store,
+        "discover categories --index {bad} --criterion published",
+        3,
+        ("{bad}", "has no labels that may be used"),
+    ),
+    "store without labels, evaluate": Case(
+        unlabeled_store, "evaluate clustering --index {bad}", 3, ("{bad}:/labels", "no labels", "Embed a data set")
+    ),
+    "store without logits": Case(
+        unlabeled_store, "discover head --index {bad}", 3, ("{bad}:/logits", "is not there", "discover categories")
+    ),
+    "query that is no image": Case(
+        text_file, "retrieve --index {index} --query {bad}", 3, ("{bad}: cannot be read as an image", "Give a JPEG")
+    ),
+    "query that is not there": Case(
+        nothing, "retrieve --index {index} --query {bad}", 3, ("{bad}: does not exist", "Give an image file")
+    ),
+    "a file where a run is to be made": Case(
+        a_file,
+        "train flipclass --dataset {photos} --label-split gcd {small} --out {bad}",
+        2,
+        ("{bad}: is a file", "Choose another --out"),
+    ),
+    "run below a file": Case(
+        a_file,
+        "train flipclass --dataset {photos} --label-split gcd {small} --out {bad}/run",
+        5,
+        ("{bad}/run", "is a file, not a folder"),
+    ),
+    "store below a file": Case(
+        a_file, PIXELS.replace("{out}", "{bad}/x") + " --dataset {photos}", 5, ("{bad}/x.h5", "is a file, not a folder")
+    ),
+    "a folder where a store is to be made": Case(
+        empty_folder, "embed --dataset {photos} --checkpoint {trained} --out {bad}", 2, ("--out: {bad} is a folder",)
+    ),
+    "a folder where a sheet is to be made": Case(
+        empty_folder, "retrieve --index {index} " + QUERY + " --sheet {bad}", 2, ("{bad} is a folder", "name of a file")
+    ),
+    "result name that cannot be": Case(
+        nothing, "cluster k-means --index {index} --num-clusters 2 --result Great/1", 2, ("--result", "Great/1")
+    ),
+    "misspelled setting": Case(
+        nothing, TRAIN + " --dataset {photos} --set epoch=3", 2, ("epoch", "Did you mean `epochs`?")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_bad_input_is_told_and_nothing_is_lost(labelkit: Any, place: Place, case: Case) -> None:
+    case.make(place)
+    before, run_before = snapshot(place.folder), snapshot(place.trained)
+
+    answer = labelkit(*words(case.command, place))
+
+    assert answer.code == case.code, answer.err
+    assert answer.out == ""
+    assert "Traceback" not in answer.err
+    for text in case.told:
+        assert place.fill(text) in answer.err
+    after = snapshot(place.folder)
+    assert {name: after.get(name) for name in before} == before
+    assert {name: data for name, data in snapshot(place.trained).items() if name != ".lock"} == {
+        name: data for name, data in run_before.items() if name != ".lock"
+    }
+    assert not (place.folder / "out.h5").exists()
+    assert list_results(open_store(place.index)) == []
+
+
+def test_a_class_with_no_labeled_image_is_warned_about_and_listed(labelkit: Any, place: Place) -> None:
+    command = TRAIN + " --dataset {photos} --num-old-classes 4 --label-ratio 0.03 --json"
+
+    answer = labelkit(*words(command, place))
+
+    assert answer.code == 0
+    assert answer.json["samples"]["labeled"] == 1
+    said = "3 of 4 old classes without a labeled image: "
+    assert f"warning: {said}" in " ".join(answer.err.split())
+    assert said in (place.out / "split.json").read_text()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+@pytest.mark.parametrize(
+    "command", [TRAIN + " --dataset {photos}", EMBED + " --dataset {photos}", "retrieve --index {index} " + QUERY]
+)
+def test_a_gpu_that_is_not_there_is_told(labelkit: Any, place: Place, command: str) -> None:
+    answer = labelkit(*words(command, place), "--device", "cuda")
+
+    assert answer.code == 5
+    assert "--device cuda: no CUDA device is visible to torch. Use --device cpu" in answer.err
+    assert {path.name for path in place.folder.iterdir()} == {"photos.h5"}
+
+
+@pytest.mark.parametrize("command", ["train flipclass {small} --out {out}", "embed --checkpoint {trained} --out {out}"])
+def test_half_precision_on_a_cpu_is_told(labelkit: Any, place: Place, command: str) -> None:
+    answer = labelkit(*words(command, place), "--device", "cpu", "--precision", "fp16", "--dataset", place.photos)
+
+    assert answer.code == 5
+    assert "--precision fp16: needs a GPU. Use bf16 or float32" in answer.err
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Let the system refuse to write files above ``size`` bytes, as a full disk does in the middle of one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def full_when(monkeypatch: pytest.MonkeyPatch, is_full: Callable[[], bool]) -> Iterator[None]:
+    """Let the disk be full while ``is_full`` says so, in the middle of a file."""
+    refused: list[int] = []
+
+    def write(descriptor: int, data: bytes) -> None:
+        if is_full():
+            refused.append(len(data))
+            write_all(descriptor, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_all(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("labelkit.store.commit.write_all", write)
+        yield
+    assert refused
+
+
+def test_a_full_disk_stops_embed_and_its_parts_serve_the_next_attempt(
+    labelkit: Any, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = words(EMBED + " --dataset {photos} --batch-size 16 --part-rows 16", place)
+    parts = place.folder / "out.h5.run" / "parts"
+    with full_when(monkeypatch, lambda: (parts / "000000.h5").exists()):
+        answer = labelkit(*command)
+
+    assert answer.code == 5
+    assert "the disk is full. Free some space" in answer.err
+    assert not (place.folder / "out.h5").exists()
+    assert [path.name for path in parts.iterdir()] == ["000000.h5"]
+    assert labelkit(*command, "--json").json["rows"] == 48
+
+
+def test_a_store_that_does_not_fit_is_not_there_and_comes_when_it_fits(labelkit: Any, place: Place) -> None:
+    command = words(EMBED + " --dataset {photos} --batch-size 16 --part-rows 16", place)
+    with largest_file(20_000):
+        answer = labelkit(*command)
+
+    assert answer.code == 5
+    assert "out.h5" in answer.err
+    assert "larger than this system allows" in answer.err
+    assert not (place.folder / "out.h5").exists()
+    assert len(snapshot(place.folder / "out.h5.run" / "parts")) == 3
+
+    again = labelkit(*command, "--json")
+    assert (again.code, again.json["rows"], again.json["images_per_second"]) == (0, 48, None)
+
+
+def test_a_full_disk_stops_training_and_the_last_checkpoint_serves_resume(labelkit: Any, place: Place) -> None:
+    command = words(TRAIN + " --dataset {photos} --label-split gcd --epochs 2", place)
+    assert labelkit(*command, "--stop-after-steps", 3, "-q").code == 0
+    first = {name: tensor.clone() for name, tensor in run_network(place.out).network.state_dict().items()}
+    checkpoints = snapshot(place.out / "checkpoints")
+    with largest_file(100_000):
+        answer = labelkit(*command, "--resume")
+
+    assert answer.code == 5
+    assert "Traceback" not in answer.err
+    assert "Make room, then give the same command with --resume; earlier checkpoints are kept." in answer.err
+    assert snapshot(place.out / "checkpoints") == checkpoints
+    for name, tensor in run_network(place.out).network.state_dict().items():
+        assert torch.equal(tensor, first[name]), name
+
+    assert labelkit(*command, "--resume", "-q").code == 0
+    assert labelkit(*[str(place.out / "whole") if word == str(place.out) else word for word in command], "-q").code == 0
+    whole = run_network(place.out / "whole").network.state_dict()
+    for name, tensor in run_network(place.out).network.state_dict().items():
+        assert torch.equal(tensor, whole[name]), name
+
+
+@pytest.mark.parametrize(
+    ("command", "made"),
+    [
+        ("cluster k-means --index {index} --num-clusters 2", "photos.h5.results/k-means.h5"),
+        ("discover head --index {index}", "photos.h5.results/head.h5"),
+        ("retrieve --index {index} " + QUERY + " --sheet {out}.png", "out.png"),
+    ],
+)
+def test_a_full_disk_leaves_no_half_result(
+    labelkit: Any, place: Place, monkeypatch: pytest.MonkeyPatch, command: str, made: str
+) -> None:
+    with full_when(monkeypatch, lambda: True):
+        answer = labelkit(*words(command, place))
+
+    assert answer.code == 5
+    assert f"{place.folder / made}: the disk is full" in answer.err
+    assert snapshot(place.folder).keys() == {"photos.h5"}
+    assert labelkit(*words(command, place), "-q").out == f"{place.folder / made}\n"
+
+
+# --- no permission -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "problem"),
+    [(errno.EROFS, "the file system is read-only"), (errno.EACCES, "no permission to write here")],
+)
+@pytest.mark.parametrize(
+    "command",
+    [TRAIN + " --dataset {photos}", EMBED + " --dataset {photos}", "cluster k-means --index {index} --num-clusters 2"],
+)
+def test_an_output_that_may_not_be_written_is_told(
+    labelkit: Any, place: Place, monkeypatch: pytest.MonkeyPatch, command: str, number: int, problem: str
+) -> None:
+    def refuse(path: Any, *args: Any, **kwargs: Any) -> None:
+        raise OSError(number, os.strerror(number), os.fspath(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", refuse)
+        answer = labelkit(*words(command, place))
+
+    assert answer.code == 5
+    assert problem in answer.err
+    assert "Choose another place" in answer.err
+    assert "Traceback" not in answer.err
+    assert {path.name for path in place.folder.iterdir()} == {"photos.h5"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_is_told(labelkit: Any, place: Place) -> None:
+    place.bad.mkdir(mode=0o500)
+
+    answer = labelkit(*words("embed --dataset {photos} --checkpoint {trained} --out {bad}/x.h5", place))
+
+    assert answer.code == 5
+    assert "no permission to write here" in answer.err

@@ -1,0 +1,136 @@
+"""Damaged JSON and pipes in place of files end no command with a traceback; a damaged cache is said and made anew."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.commands.common.locations import find_images, remember_images, remember_model
+from labelkit.store.embeddings import open_store
+from tests.copies import copy_store
+
+DAMAGES: dict[str, bytes | None] = {
+    "brackets": b"[" * 100_000 + b"\n",
+    "objects": b'{"a":' * 50_000,
+    "nothing": b"",
+    "empty": b"{}",
+    "infinite": b'{"checkpoint": 1e999, "split": 1e999, "recall": 1e999, "dataset": 1e999, "epoch": 1e999}\n',
+    "not text": b"\xff\xfe\x00" * 10,
+    "other kinds": b'{"checkpoint": [], "split": 3, "recall": {}, "dataset": null, "path": 1, "step": "x"}\n',
+    "pipe": None,
+}
+RUN_FILES = ("checkpoints/last.json", "split.json", "metrics.jsonl", "summary.json", "config.yaml")
+READERS = {
+    "embed": ("embed", "--dataset", "{photos}", "--checkpoint", "{run}", "--out", "{tmp}/s.h5", "--dry-run"),
+    "status": ("status", "--run", "{run}"),
+    "verify": ("verify", "--index", "{run}"),
+    "show curves": ("show", "curves", "--run", "{run}", "--out", "{tmp}/curves.png"),
+    "resume": (
+        *("train", "flipclass", "--config", "{run}/config.yaml", "--dataset", "{photos}"),
+        *("--out", "{run}", "--resume"),
+    ),
+}
+
+
+def damage(path: Path, content: bytes | None) -> None:
+    """Put something else in place of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", RUN_FILES)
+@pytest.mark.parametrize("kind", ["brackets", "infinite", "other kinds", "pipe"])
+def test_a_damaged_file_of_a_run_is_told(
+    labelkit: Any, trained: Path, photos: Path, tmp_path: Path, file: str, kind: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    damage(run / file, DAMAGES[kind])
+    for name, words in READERS.items():
+        if name == "resume" and file == "checkpoints/last.json":
+            continue  # trains; see below
+        answer = labelkit(*(word.format(photos=photos, run=run, tmp=tmp_path) for word in words), "-q")
+        assert "Traceback" not in answer.err, name
+        assert answer.code in (0, 2, 3, 5), f"{name}: {answer.err}"
+        if (name, file) in (("embed", "split.json"), ("show curves", "metrics.jsonl"), ("verify", "split.json")):
+            assert answer.code == 3
+            assert Path(file).name in answer.err + answer.out
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere/step-00000003", "/etc", "step-1/../step-00000003", ".", "best.json"])
+def test_a_pointer_that_leads_out_of_its_folder_is_said_with_what_is_taken(
+    labelkit: Any, trained: Path, photos: Path, tmp_path: Path, name: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "checkpoints" / "last.json").write_text(f'{{"checkpoint":"{name}","state_sha256":"{"0" * 64}"}}')
+    words = (word.format(photos=photos, run=run, tmp=tmp_path) for word in READERS["embed"])
+    answer = labelkit(*words)
+    assert answer.code == 0, answer.err
+    assert "names no checkpoint of this folder" in answer.err
+    assert "step-00000003 is taken instead" in answer.err
+
+
+@pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_record_of_images_is_a_warning(
+    labelkit: Any, index: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    digest = open_store(index).content_digest
+    damage(tmp_path / "cache" / "images" / f"{digest}.json", content)
+    sheet = ("--sheet", tmp_path / "odd.png", "--dataset", photos)
+    answer = labelkit("retrieve", "--index", index, "--query-rows", "0", *sheet)
+    assert answer.code == 0, answer.err
+    answer = labelkit("retrieve", "--index", index, "--query-rows", "0", "--sheet", tmp_path / "other.png")
+    assert answer.code == 3
+    assert f"{digest}.json" in answer.err
+    assert "warning" in answer.err
+    (tmp_path / "cache" / "images" / f"{digest}.json").unlink()
+    remember_images(digest, str(photos), photos)
+    assert find_images(digest) is not None
+
+
+@pytest.mark.parametrize("kind", ["brackets", "infinite", "empty", "pipe"])
+def test_a_damaged_record_of_an_index_is_a_warning_and_made_anew(
+    labelkit: Any, make_store: Any, rng: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    store = make_store(rng.normal(size=(300, 8)))
+    words = ("retrieve", "--index", store.path, "--query-rows", "0", "--search", "hnsw", "--json")
+    first = labelkit(*words)
+    assert first.code == 0, first.err
+    (record,) = (path for path in (tmp_path / "cache").rglob("*.json") if "recall" in path.read_text())
+    damage(record, DAMAGES[kind])
+    again = labelkit(*words)
+    assert again.code == 0, again.err
+    assert record.name in again.err
+    assert "recall" in record.read_text()
+
+
+def test_a_pipe_as_a_config_is_refused_at_once(labelkit: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("--config", "--preset"):
+        answer = labelkit("embed", option, tmp_path / "pipe", "--out", tmp_path / "s.h5")
+        assert answer.code == 2, answer.err
+        assert "Traceback" not in answer.err
+
+
+def test_a_model_that_a_damaged_record_names_is_not_found(
+    labelkit: Any, embedded: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    store = copy_store(embedded, tmp_path / "photos.h5")
+    fingerprint = open_store(store).model.weights_fingerprint
+    remember_model(fingerprint, photos)
+    damage(tmp_path / "cache" / "models" / f"{fingerprint}.json", DAMAGES["objects"])
+    answer = labelkit("retrieve", "--index", store, "--query", photos / "ant" / "00.png")
+    assert answer.code == 3
+    assert "Traceback" not in answer.err
+    assert f"{fingerprint}.json" in answer.err

@@ -1,0 +1,65 @@
+"""A slip in the name of an input is answered before anything large is loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from labelkit.commands.table import all_commands
+
+LARGE = ("torch", "torchvision", "timm", "sklearn", "scipy", "h5py", "faiss", "cv2", "matplotlib")
+PROGRAM = """
+import sys
+from labelkit.cli.main import main
+code = main(sys.argv[2:])
+print([name for name in sys.argv[1].split(",") if name in sys.modules], code)
+"""
+
+
+def answer(folder: Path, *words: str) -> tuple[str, str]:
+    """What a command line prints and says, its last line the large packages that it loaded and the exit code."""
+    command = [sys.executable, "-c", PROGRAM, ",".join(LARGE), *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("evaluate knn --index nosuch.h5", "A store is made by `labelkit embed --dataset DATA --out nosuch.h5`."),
+        ("discover answer --index nosuch.h5", "nosuch.h5: there is no such file"),
+        ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
+        ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: there is no such file"),
+        ("report --index nosuch.h5 --out page.html", "nosuch.h5: there is no such file"),
+        ("embed --dataset nosuch --out photos.h5", "nosuch: no data set of this name"),
+        ("embed --dataset digit --out photos.h5", "Did you mean digits"),
+        ("train simgcd --dataset nosuch --out run", "nosuch: no data set of this name"),
+        ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: no data set of this name"),
+        ("embed --dataset digits --checkpoint nosuch --out photos.h5", "nosuch: does not exist. Train first"),
+    ],
+)
+def test_a_name_that_is_not_there_is_said_before_anything_large_is_loaded(tmp_path: Path, line: str, said: str) -> None:
+    told, error = answer(tmp_path, *line.split())
+    assert said in " ".join(error.split())
+    assert told.splitlines()[-1] == "[] 3"
+
+
+def test_every_command_that_must_have_a_store_says_so_at_once(tmp_path: Path) -> None:
+    """All of them in one process, for speed."""
+    lines = [
+        words
+        for words, command in all_commands().items()
+        if (field := command.config_class().model_fields.get("index")) is not None and field.is_required()
+    ]
+    assert len(lines) > 20
+    program = (
+        "import sys; from labelkit.cli.main import main\n"
+        f"for words in {lines!r}: print(main([*words, '--index', 'nosuch.h5']), file=sys.stdout)\n"
+        f"print([name for name in {LARGE!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    codes, loaded = done.stdout.split()[:-1], done.stdout.splitlines()[-1]
+    assert loaded == "[]"
+    assert set(codes) <= {"2", "3"}

@@ -1,0 +1,200 @@
+"""No output of any command replaces what is read, what labelkit keeps, or a file of another kind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from labelkit.commands.common.outputs import OUTPUT_KINDS, check_outputs
+from labelkit.commands.find.options import FindOddConfig
+from labelkit.commands.table import all_commands
+from labelkit.errors import ConfigError, OutputExistsError
+from labelkit.options.base import StageConfig, field_extra, flag
+from PIL import Image
+from tests.copies import copy_store
+
+COMMANDS = all_commands()
+OUTPUTS = {
+    f"{' '.join(words)} {flag(name)}": (command.config_class(), name)
+    for words, command in COMMANDS.items()
+    for name, field in command.config_class().model_fields.items()
+    if field_extra(field, "makes") not in (None, "folder") and words[0] != "train"
+}
+
+
+def _options_with_paths() -> Iterator[tuple[str, str, object, object]]:
+    for words, command in COMMANDS.items():
+        for name, field in command.config_class().model_fields.items():
+            if Path in (field.annotation, *get_args(field.annotation)):
+                yield " ".join(words), name, field_extra(field, "makes"), field_extra(field, "panel")
+
+
+def test_every_option_that_names_an_output_says_what_it_makes() -> None:
+    for command, name, makes, panel in _options_with_paths():
+        is_output = panel == "Output" or name in ("out", "csv", "sheet", "plot", "map", "keep", "confusion")
+        assert (makes in OUTPUT_KINDS) == is_output, f"{command} {name}"
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory, embedded: Path, labelkit: Any) -> dict[str, Path]:
+    """What must stay: each named as outputs would be, where a link can do so."""
+    folder = tmp_path_factory.mktemp("targets")
+    store = copy_store(embedded, folder / "photos.h5")
+    assert labelkit("cluster", "k-means", "--index", store, "--num-clusters", 2).code == 0
+    assert labelkit("export", "--index", store, "--what", "labels", "--out", folder / "own.csv").code == 0
+    os.link(store, folder / "hard link")
+    (folder / "symlink").symlink_to(store)
+    (folder / "dangling").symlink_to(folder / "nowhere")
+    os.mkfifo(folder / "pipe")
+    Image.new("L", (8, 8)).save(folder / "photo.png")
+    (folder / "page.html").write_text("<!DOCTYPE html><html><p>Mine, alone.</html>")
+    (folder / "notes.md").write_text("# Notes\n\none, two\n")
+    (folder / "options.yaml").write_text("metrics: one,two\nk: 3\n")
+    (folder / "program.py").write_text('"""Say, do, think."""\nimport os\n')
+    (folder / "weights.bin").write_bytes(b"\x80\x04\x95" + bytes(range(256)))
+    shutil.copy(store, folder / "foreign.h5")
+    import h5py
+
+    with h5py.File(folder / "foreign.h5", "w") as file:
+        file["rows"] = [1, 2]
+    found = {path.name: path for path in folder.iterdir()}
+    found["result"] = folder / "photos.h5.results" / "k-means.h5"
+    found["beside a result"] = folder / "photos.h5.results" / "new"
+    found["long name"] = folder / ("x" * 256)
+    return found
+
+
+def _config(kind: type[StageConfig], name: str, target: object, store: Path, **more: object) -> StageConfig:
+    given: dict[str, Any] = {"overwrite": True}
+    given |= {"index": store} if "index" in kind.model_fields else {}
+    given[name] = target
+    empty = {key: None for key, field in kind.model_fields.items() if field.is_required()}
+    return kind.model_construct(**{**empty, **given, **more})
+
+
+@pytest.mark.parametrize(("kind", "name"), OUTPUTS.values(), ids=OUTPUTS.keys())
+def test_no_output_replaces_what_must_stay_whatever_is_asked_for(
+    targets: dict[str, Path], kind: type[StageConfig], name: str
+) -> None:
+    store = targets["photos.h5"]
+    makes = field_extra(kind.model_fields[name], "makes")
+    may = {"csv": {"own.csv"}, "answers": {"own.csv"}, "export": {"own.csv"}}.get(str(makes), set())
+    if makes == "store" and "index" not in kind.model_fields:
+        may = {"photos.h5", "hard link", "symlink"}  # a store of other images
+    assert len(targets) > 15
+    for said, target in targets.items():
+        if said in may or not target.parent.is_dir():
+            continue
+        config = _config(kind, name, target, store)
+        try:
+            check_outputs(config)
+        except ConfigError as error:
+            refused = error
+        else:
+            pytest.fail(f"{said} would be replaced")
+        assert not isinstance(refused, OutputExistsError), said
+        assert refused.remedy
+
+
+@pytest.mark.parametrize(("kind", "name"), OUTPUTS.values(), ids=OUTPUTS.keys())
+def test_a_new_name_and_an_empty_file_are_no_obstacle(
+    tmp_path: Path, targets: dict[str, Path], kind: type[StageConfig], name: str
+) -> None:
+    suffix = ".npy" if field_extra(kind.model_fields[name], "makes") == "export" else ""
+    check_outputs(_config(kind, name, tmp_path / f"new{suffix}", targets["photos.h5"]))
+    (tmp_path / "empty").touch()
+    check_outputs(_config(kind, name, tmp_path / "empty", targets["photos.h5"]))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_a_table_that_a_spreadsheet_saved_is_a_table(
+    tmp_path: Path, targets: dict[str, Path], encoding: str, sign: str
+) -> None:
+    lines = ["path,label", *(f"ä{number}.png,Kätzchen" for number in range(400))]
+    out = tmp_path / "odd.csv"
+    out.write_bytes("\r\n".join(lines).replace(",", sign).encode(encoding))
+    check_outputs(_config(FindOddConfig, "out", out, targets["photos.h5"]))
+
+
+LINES: dict[str, Callable[[Path], tuple[object, ...]]] = {
+    "retrieve --csv": lambda store: ("retrieve", "--index", store, "--query-rows", "0", "--csv", store),
+    "retrieve --sheet": lambda store: ("retrieve", "--index", store, "--query-rows", "0", "--sheet", store),
+    "discover categories": lambda store: ("discover", "categories", "--index", store, "--plot", store),
+    "report": lambda store: ("report", "--index", store, "--out", store),
+    "prototypes": lambda store: ("prototypes", "--num-classes", "3", "--embed-dim", "2", "--out", store),
+    "match": lambda store: ("match", "--index", store, "--sheet", store),
+    "evaluate answer": lambda store: ("evaluate", "answer", "--index", store, "--plot", store),
+    "show discovered": lambda store: ("show", "discovered", "--index", store, "--out", store),
+    "import": lambda store: ("import", "--source", store.with_name("own.npy"), "--out", f"{store}.results/k-means.h5"),
+    "pack": lambda store: ("pack", "--index", store, "--out", f"{store}.results/k-means.h5"),
+}
+
+
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
+def test_a_command_line_that_would_replace_its_store_or_a_result_ends_with_2(
+    labelkit: Any, index: Path, line: Callable[[Path], tuple[object, ...]]
+) -> None:
+    assert labelkit("cluster", "k-means", "--index", index, "--num-clusters", 2).code == 0
+    assert labelkit("export", "--index", index, "--out", index.with_name("own.npy")).code == 0
+    before = {path: path.read_bytes() for path in index.parent.rglob("*") if path.is_file()}
+    answer = labelkit(*line(index), "--overwrite", "-q")
+    assert answer.code == 2, answer.err
+    assert "Traceback" not in answer.err
+    assert {path: path.read_bytes() for path in index.parent.rglob("*") if path.is_file()} == before
+
+
+def test_two_outputs_of_one_command_are_two_files(labelkit: Any, index: Path) -> None:
+    out = index.with_name("x.csv")
+    answer = labelkit("suggest", "--index", index, "--out", out, "--sheet", out)
+    assert answer.code == 2
+    assert "Choose another name" in answer.err
+
+
+def test_own_outputs_are_replaced_when_asked_for(labelkit: Any, index: Path) -> None:
+    words = ("retrieve", "--index", index, "--query-rows", "0", "--csv", index.with_name("hits.csv"))
+    words += ("--sheet", index.with_name("hits.png"))
+    report = ("report", "--index", index, "--out", index.with_name("page.html"))
+    for line in (words, report):
+        assert labelkit(*line).code == 0
+        assert labelkit(*line).code == 2
+        assert labelkit(*line, "--overwrite").code == 0
+
+
+def test_json_that_is_there_is_replaced_when_asked_for_only(tmp_path: Path) -> None:
+    kind = COMMANDS["compare",].config_class()
+    path = tmp_path / "x.json"
+    path.write_text("{}")
+    check_outputs(_config(kind, "out", path, path))
+    with pytest.raises(OutputExistsError):
+        check_outputs(_config(kind, "out", path, path, overwrite=False))
+
+
+LONG = "x" * 300
+DEEP = "/".join(["d" * 200] * 25)
+
+
+def test_no_option_takes_a_path_that_no_file_system_takes() -> None:
+    tried = 0
+    for command in COMMANDS.values():
+        kind = command.config_class()
+        for name, field in kind.model_fields.items():
+            is_path = Path in (field.annotation, *get_args(field.annotation))
+            for text in (LONG, DEEP) if is_path or name == "dataset" else ():
+                value = Path(text) if is_path else text
+                with pytest.raises(ConfigError, match="bytes"):
+                    check_outputs(_config(kind, name, value, Path("s.h5")))
+                tried += 1
+    assert tried > 200
+
+
+def test_a_store_has_room_for_what_lies_beside_it(labelkit: Any, photos: Path, tmp_path: Path) -> None:
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "4", "--out")
+    longest = "n" * (255 - len(".h5.patches.run"))
+    assert labelkit(*words, tmp_path / f"{longest}.h5").code == 0
+    assert labelkit("verify", "--index", tmp_path / f"{longest}.h5").code == 0
+    assert labelkit(*words, tmp_path / f"{longest}n.h5").code == 2

@@ -1,0 +1,297 @@
+"""Patches through the commands: embed --dense, cluster --patches, retrieve of a patch, show patches."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.projection import principal_colors
+from labelkit.commands.common.patch_embeddings import view_regions
+from labelkit.commands.retrieve.patches import nearest_in_blocks
+from labelkit.data.views.spec import ViewSpec
+from labelkit.models.inference import BackboneNetwork
+from labelkit.store.embeddings import open_store
+from labelkit.store.patches import open_patches, patches_folder
+from labelkit.store.results import read_result
+from PIL import Image
+from tests.copies import copy_store
+from tests.running import Labelkit
+
+NETWORK = ("--backbone", "vit_nano_p8_32", "--random-weights", "--batch-size", 8, "--part-rows", 16)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory, photos: Path, labelkit: Labelkit) -> Path:
+    """The photos with patches. Tests must not change it; results go beside a copy."""
+    out = tmp_path_factory.mktemp("dense") / "photos.h5"
+    answer = labelkit("embed", "--dataset", photos, *NETWORK, "--dense", "--out", out, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["patches"]["patches"] == 48 * 16
+    return out
+
+
+@pytest.fixture
+def copied(tmp_path: Path, dense: Path) -> Path:
+    return copy_store(dense, tmp_path / "photos.h5")
+
+
+def all_bytes(out: Path) -> list[bytes]:
+    return [path.read_bytes() for path in [out, *sorted(patches_folder(out).iterdir())]]
+
+
+def all_patches(index: Path) -> np.ndarray:
+    blocks = open_patches(open_store(index)).blocks()
+    return np.concatenate([block.features for block in blocks]).astype(np.float32)
+
+
+# --- embed ---------------------------------------------------------------------------------------
+
+
+def test_stored_patches_are_the_networks_own_in_half_precision(dense: Path, photos: Path) -> None:
+    network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
+    pixels = [Image.open(photos / "ant" / f"{i:02d}.png").convert("RGB").resize((32, 32), 3) for i in range(8)]
+    images = (torch.from_numpy(np.stack([np.asarray(p) for p in pixels])).permute(0, 3, 1, 2) / 255 - 0.5) / 0.5
+    with torch.inference_mode():
+        embeddings, maps = network.embed(images).numpy(), network.patch_features(images).numpy()
+
+    store = open_store(dense)
+    patches = open_patches(store)
+    assert patches.dtype == "float16"
+    assert patches.layer == "backbone"
+    for row in range(8):
+        image = patches.image(row)
+        assert image.grid == (4, 4)
+        assert image.region == (0, 0, 8, 8)
+        np.testing.assert_allclose(image.features.reshape(4, 4, 48), maps[row], atol=2e-3)
+    np.testing.assert_allclose(store.embeddings[:8], embeddings, atol=1e-4)
+
+
+def test_the_store_is_the_same_with_and_without_patches(
+    dense: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    out = tmp_path / "photos.h5"
+    assert labelkit("embed", "--dataset", photos, *NETWORK, "--out", out).code == 0
+    assert out.read_bytes() == dense.read_bytes()
+    # and patches can be added later
+    assert labelkit("embed", "--dataset", photos, *NETWORK, "--dense", "--out", out).code == 0
+    assert all_bytes(out) == all_bytes(dense)
+
+
+def test_drawn_patches_are_some_of_all_and_the_same_each_time(
+    dense: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    cells = {}
+    for name in ("one", "two"):
+        out = tmp_path / f"{name}.h5"
+        options = ("--patches-per-image", 5, "--patch-dtype", "float32")
+        assert labelkit("embed", "--dataset", photos, *NETWORK, "--dense", *options, "--out", out).code == 0
+        patches = open_patches(open_store(out))
+        cells[len(cells)] = [patches.image(row).cells.tolist() for row in range(48)]
+        full = open_patches(open_store(dense)).image(7)
+        image = patches.image(7)
+        numbers = image.cells[:, 0] * 4 + image.cells[:, 1]
+        assert patches.dtype == "float32"
+        np.testing.assert_allclose(image.features, full.features[numbers], atol=2e-3)
+    assert cells[0] == cells[1]
+    assert all(len({tuple(cell) for cell in image}) == 5 for image in cells[0])
+
+
+def test_some_images_are_spread_over_the_listing(photos: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    options = ("--max-images", 4)
+    labelkit("embed", "--dataset", photos, *NETWORK, *options, "--out", tmp_path / "few.h5")
+    assert open_store(tmp_path / "few.h5").sample_ids == ["ant/00.png", "bee/00.png", "cat/00.png", "dog/00.png"]
+
+
+def test_regions_are_what_a_center_crop_keeps() -> None:
+    view = ViewSpec(224, resize_ratio=256 / 224)
+    sizes = np.array([[512, 1024], [256, 256]], dtype=np.uint32)
+    np.testing.assert_allclose(view_regions(sizes, view), [[288, 32, 736, 480], [16, 16, 240, 240]])
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--backbone", "pixels", "--image-size", 8, "--dense"), 2, "pixels: has no feature map"),
+        ((*NETWORK, "--dense", "--patches-per-image", 17), 2, "17 patches of images that have 4 x 4"),
+        ((*NETWORK, "--patches-per-image", 3), 2, "goes with --dense"),
+        ((*NETWORK, "--dense", "--image-size", 4), 2, "patch"),
+    ],
+)
+def test_what_cannot_be_made_is_told_and_leaves_nothing(
+    photos: Path, tmp_path: Path, labelkit: Labelkit, options: tuple[object, ...], code: int, message: str
+) -> None:
+    answer = labelkit("embed", "--dataset", photos, *options, "--out", tmp_path / "x.h5")
+    assert (answer.code, message in answer.err) == (code, True), answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_killed_runs_end_with_the_same_bytes(dense: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "photos.h5"
+    words = ["embed", "--dataset", photos, *NETWORK, "--dense", "--out", out, "-q"]
+    command = [sys.executable, "-m", "labelkit", *(str(word) for word in words)]
+    for seconds in (2.0, 2.5, 3.0, 3.5, 4.0):
+        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(seconds)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    assert subprocess.run(command, check=False).returncode == 0
+    assert all_bytes(out) == all_bytes(dense)
+
+
+# --- cluster -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["k-means", "spherical-k-means"])
+def test_every_patch_gets_its_nearest_centroid(copied: Path, labelkit: Labelkit, algorithm: str) -> None:
+    options = ("--num-clusters", 3, "--num-inits", 2, "--max-patches", 200, "--json")
+    answer = labelkit("cluster", algorithm, "--index", copied, "--patches", *options)
+    assert answer.code == 0, answer.err
+    result = read_result(open_store(copied), f"{algorithm}-patches")
+    ids, centroids = result.arrays["patch_cluster_ids"], result.arrays["centroids"]
+
+    rows = all_patches(copied)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    distances = ((rows[:, None] - centroids[None]) ** 2).sum(axis=2)
+    assert result.kind == "patch_clusters"
+    assert ids.shape == (48 * 16,)
+    np.testing.assert_allclose(distances[np.arange(len(ids)), ids], distances.min(axis=1), atol=1e-5)
+    assert answer.json["sizes"] == np.bincount(ids, minlength=3).tolist()
+    assert answer.json["sample"] == 200
+
+
+def test_clusters_of_patches_need_patches_and_enough_of_them(index: Path, copied: Path, labelkit: Labelkit) -> None:
+    answer = labelkit("cluster", "k-means", "--index", copied, "--patches", "--num-clusters", 769)
+    assert (answer.code, "769 clusters for 768 patches" in answer.err) == (2, True)
+    shutil.rmtree(patches_folder(copied))
+    answer = labelkit("cluster", "k-means", "--index", copied, "--patches", "--num-clusters", 2)
+    assert (answer.code, "has no patches" in answer.err) == (3, True)
+
+
+# --- retrieve ------------------------------------------------------------------------------------
+
+
+def brute_force(rows: np.ndarray, query: np.ndarray) -> np.ndarray:
+    exact = rows.astype(np.float64)
+    return exact @ query / np.linalg.norm(exact, axis=1) / np.linalg.norm(query)
+
+
+def test_the_nearest_patches_are_those_of_brute_force_without_the_own_image(copied: Path, labelkit: Labelkit) -> None:
+    rows = all_patches(copied)
+    query = 5 * 16 + 1 * 4 + 2
+    cosines = brute_force(rows, rows[query].astype(np.float64))
+    cosines[5 * 16 : 6 * 16] = -2
+    expected = np.argsort(-cosines, kind="stable")[:7]
+
+    answer = labelkit("retrieve", "--index", copied, "--query-rows", 5, "--patch", "1,2", "-k", 7, "--json")
+
+    assert answer.code == 0, answer.err
+    hits = answer.json["hits"]
+    assert [hit["row"] * 16 + hit["patch"][0] * 4 + hit["patch"][1] for hit in hits] == expected.tolist()
+    np.testing.assert_allclose([hit["score"] for hit in hits], cosines[expected], atol=1e-6)
+    first = hits[0]
+    row, column = first["patch"]
+    assert first["box"] == [2 * column, 2 * row, 2 * column + 2, 2 * row + 2]
+    own = labelkit("retrieve", "--index", copied, "--query-rows", 5, "--patch", "1,2", "-k", 1, "--own-image", "--json")
+    assert (own.json["hits"][0]["row"], own.json["hits"][0]["patch"]) == (5, [1, 2])
+
+
+def test_a_place_in_pixels_of_an_image_file_is_its_patch(
+    copied: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
+) -> None:
+    place = ("--index", copied, "-k", 3, "--json")
+    by_row = labelkit("retrieve", *place, "--query-rows", 14, "--patch", "3,1").json
+    sheet, table = tmp_path / "hits.png", tmp_path / "hits.csv"
+    query = photos / "bee" / "02.png"
+    by_file = labelkit(
+        "retrieve", *place, "--query", query, "--pixel", "2.5,7.9", "--sheet", sheet, "--csv", table
+    ).json
+    assert by_file["query"]["patch"] == [3, 1]
+    assert by_file["query"]["box"] == [2, 6, 4, 8]
+    assert [(hit["row"], hit["patch"]) for hit in by_file["hits"]] == [
+        (hit["row"], hit["patch"]) for hit in by_row["hits"]
+    ]
+    assert 14 not in [hit["row"] for hit in by_file["hits"]]
+    assert len(table.read_text().splitlines()) == 4
+    with Image.open(sheet) as picture:
+        assert picture.size[0] > 4 * 112
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--query-rows", 1, "--patch", "4,0"), 2, "patch 4,0 is outside of the 4 x 4 patches of ant/01.png"),
+        (("--query-rows", 1, "--pixel", "8,1"), 2, "x 8, y 1 is outside"),
+        (("--query-rows", "1,2", "--patch", "0,0"), 2, "one image"),
+        (("--query-rows", 48, "--patch", "0,0"), 2, "has no row 48"),
+        (("--query-rows", 1, "--patch", "0"), 2, "two numbers"),
+        (("--query-rows", 1, "--patch", "0,0", "--search", "hnsw"), 2, "exactly"),
+        (("--query-rows", 1, "--own-image"), 2, "goes with --patch"),
+        (("--query-rows", 1, "--patch", "0,0", "--path-pattern", "ant/01.png"), 2, "own-image"),
+    ],
+)
+def test_places_that_are_none_are_told(
+    dense: Path, labelkit: Labelkit, options: tuple[object, ...], code: int, message: str
+) -> None:
+    answer = labelkit("retrieve", "--index", dense, *options)
+    assert (answer.code, message in answer.err) == (code, True), answer.err
+
+
+def test_blocks_give_what_one_search_of_all_rows_gives(rng: np.random.Generator) -> None:
+    rows = rng.normal(size=(500, 6)).astype(np.float16)
+    rows[[3, 77, 410]] = rows[9]
+    rows[50] = 0
+    query = rng.normal(size=6).astype(np.float32)
+    cosines = np.full(500, -2.0)
+    there = np.arange(500) != 50
+    cosines[there] = brute_force(rows[there].astype(np.float32), query.astype(np.float64))
+    for size in (1, 7, 500):
+        parts = ((rows[at : at + size], at, np.ones(len(rows[at : at + size]), bool)) for at in range(0, 500, size))
+        scores, numbers = nearest_in_blocks(query, parts, 12)
+        # equal rows have equal scores: the smaller number first
+        expected = np.lexsort((np.arange(500), -cosines.astype(np.float32)))[:12]
+        assert numbers.tolist() == expected.tolist()
+        np.testing.assert_allclose(scores, cosines[expected], atol=1e-6)
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    out = tmp_path / "patches.png"
+    answer = labelkit("show", "patches", "--index", dense, "--rows", "3,30", "--patch", "2,1", "--out", out, "--json")
+    assert answer.code == 0, answer.err
+    rows = all_patches(dense)
+    cosines = brute_force(rows, rows[3 * 16 + 9].astype(np.float64))
+    images = answer.json["images"]
+    assert images[0]["best"] == [2, 1]
+    assert images[1]["best"] == list(divmod(int(cosines[30 * 16 : 31 * 16].argmax()), 4))
+    with Image.open(out) as picture:
+        assert picture.size[1] > picture.size[0] / 2
+    answer = labelkit("show", "patches", "--index", dense, "--rows", 3, "--patch", "2,4", "--out", out, "--overwrite")
+    assert (answer.code, "outside of the 4 x 4 patches" in answer.err) == (2, True)
+
+
+def test_prototypes_of_a_run_without_filter_are_refused(trained: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    answer = labelkit("show", "prototypes", "--checkpoint", trained, "--out", tmp_path / "x.png")
+    assert (answer.code, "no object-aware filter" in answer.err) == (3, True)
+
+
+def test_colors_follow_the_directions_of_most_variance() -> None:
+    x = np.zeros((201, 5))
+    x[:, 2] = np.linspace(-9, 9, 201)
+    x[:, 4] = np.where(np.arange(201) % 2, 1, -1)
+    colors = principal_colors(x)
+    assert (np.diff(colors[:, 0]) >= 0).all()
+    assert colors[0, 0] == 0
+    assert colors[-1, 0] == 1
+    assert set(np.round(colors[:, 1], 3)) <= {*np.round(colors[:2, 1], 3), 0.0, 1.0}
+    assert json.dumps(colors[:, 2].tolist()) == json.dumps([0.5] * 201)

@@ -1,0 +1,193 @@
+"""``labelkit prototypes`` and the cache that methods share."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.algorithms.prototypes import measure_spread
+from labelkit.cli.main import main
+from labelkit.commands.prototypes.prototypes import make_prototypes
+from labelkit.errors import Damaged, OutputExistsError, StoreError
+from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_make_prototypes
+from labelkit.options.prototypes import PrototypesConfig
+from labelkit.store.prototypes import read_prototypes, write_prototypes
+from PIL import Image
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache" / "prototypes"
+
+
+def make(said: list[str] | None = None, **changes: object) -> Prototypes:
+    say = None if said is None else said.append
+    return load_or_make_prototypes(**{"num_prototypes": 20, "dim": 4, "iterations": 10, "say": say, **changes})
+
+
+def flip_a_bit(path: Path) -> None:
+    with h5py.File(path) as file:
+        offset = file["prototypes"].id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset + 5] ^= 1
+    path.write_bytes(data)
+
+
+def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prototypes", "--embed-dim", "50", "--num-classes", "100", "--plot", "p.png", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+
+    with h5py.File("prototypes-100x50.h5") as file:
+        vectors = file["prototypes"][:]
+        assert file.attrs["format"] == b"labelkit.prototypes" or file.attrs["format"] == "labelkit.prototypes"
+    assert vectors.shape == (100, 50)
+    assert said["spread"] == pytest.approx(asdict(measure_spread(vectors)))
+    assert said["spread"]["max_cosine"] == pytest.approx(0, abs=1e-6)
+    assert said["bounds"] == pytest.approx(
+        {
+            "max_cosine": 0,
+            "min_cosine": -1,
+            "mean_cosine": -1 / 99,
+            "rms_cosine": (50 / (50 * 99)) ** 0.5,
+            "uniformity": -400 / 99,
+        }
+    )
+    assert said["source"] == "closed form"
+    with Image.open("p.png") as picture:
+        assert picture.size[0] > 300
+
+
+def test_people_see_what_was_found_and_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prototypes", "--embed-dim", "3", "--num-classes", "12", "--out", "ico.h5"]) == 0
+    shown = capsys.readouterr().out
+
+    assert "12 prototypes in 3 dimensions (optimized)" in shown
+    assert "largest cosine               0.4472           0.4472" in shown
+    assert "63.43" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--embed-dim", "1", "--num-classes", "5"], "--embed-dim: must be >= 2 (value 1)"),
+        (["--embed-dim", "5", "--num-classes", "1"], "--num-classes: must be >= 2 (value 1)"),
+        (["--embed-dim", "5", "--num-classes", "9", "--t", "0"], "--t: must be > 0"),
+        (["--embed-dim", "5", "--num-classes", "9", "--plot", "none/p.png"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_made_exits_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prototypes", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_same_file_written_twice_is_no_error_and_another_one_is() -> None:
+    config = PrototypesConfig(embed_dim=4, num_classes=6, out=Path("p.h5"))
+    made = make_prototypes(config)
+    before = Path("p.h5").read_bytes()
+    make_prototypes(config)
+
+    assert Path("p.h5").read_bytes() == before
+    assert made.made() == [Path("p.h5")]
+    other = config.model_copy(update={"seed": 1})
+    with pytest.raises(OutputExistsError, match="exists and has other content"):
+        make_prototypes(other)
+    make_prototypes(other.model_copy(update={"overwrite": True}))
+    assert Path("p.h5").read_bytes() != before
+
+
+def test_a_file_in_the_way_that_is_something_else_is_not_replaced() -> None:
+    Path("p.h5").write_text("mine")
+
+    with pytest.raises(OutputExistsError, match="not an HDF5 file"):
+        make_prototypes(PrototypesConfig(embed_dim=4, num_classes=6, out=Path("p.h5")))
+    assert Path("p.h5").read_text() == "mine"
+
+
+def test_what_was_optimized_is_read_from_the_cache_the_next_time(cache: Path) -> None:
+    first, second = make(), make()
+
+    assert (first.source, second.source) == ("optimized", "cache")
+    assert first.cached_in == second.cached_in == cache_path(first.recipe)
+    assert [path.parent for path in cache.iterdir()] == [cache]
+    np.testing.assert_array_equal(first.vectors, second.vectors)
+    np.testing.assert_array_equal(make(use_cache=False).vectors, first.vectors)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"dim": 5},
+        {"num_prototypes": 21},
+        {"iterations": 11},
+        {"t": 3.0},
+        {"sharpest_t": None},
+        {"num_starts": 2},
+    ],
+)
+def test_other_settings_are_other_files(change: dict[str, object]) -> None:
+    first, second = make(), make(**change)
+
+    assert second.source == "optimized"
+    assert first.cached_in != second.cached_in
+
+
+def test_closed_forms_are_not_kept(cache: Path) -> None:
+    assert make(dim=10).source == "closed form"
+    assert not cache.exists()
+
+
+def test_a_damaged_file_of_the_cache_is_found_said_and_made_again() -> None:
+    said: list[str] = []
+    first = make()
+    assert first.cached_in is not None
+    flip_a_bit(first.cached_in)
+
+    again = make(said)
+
+    assert again.source == "optimized"
+    np.testing.assert_array_equal(again.vectors, first.vectors)
+    assert len(said) == 1
+    assert "the file was changed or the disk is failing; the prototypes are made again" in said[0]
+    assert make(said).source == "cache"
+
+
+def test_a_file_of_the_cache_with_other_prototypes_is_made_again() -> None:
+    said: list[str] = []
+    first, other = make(), make(seed=1)
+    assert first.cached_in is not None
+    assert other.cached_in is not None
+    first.cached_in.write_bytes(other.cached_in.read_bytes())
+
+    np.testing.assert_array_equal(make(said).vectors, first.vectors)
+    assert "other prototypes than its name says" in said[0]
+
+
+def test_a_cache_that_cannot_be_written_is_said_and_no_error(cache: Path) -> None:
+    said: list[str] = []
+    cache.parent.mkdir()
+    cache.write_text("a file where a folder is wanted")
+
+    made = make(said)
+
+    assert (made.source, made.cached_in) == ("optimized", None)
+    assert "could not keep the prototypes" in said[0]
+
+
+def test_a_changed_file_is_refused_and_rows_of_other_length_are_too(tmp_path: Path) -> None:
+    path = tmp_path / "p.h5"
+    write_prototypes(path, np.eye(3, dtype=np.float32), {"seed": 0}, {})
+    assert read_prototypes(path).recipe == {"seed": 0}
+    np.testing.assert_array_equal(read_prototypes(path).prototypes, np.eye(3))
+    flip_a_bit(path)
+    with pytest.raises(Damaged):
+        read_prototypes(path)
+    write_prototypes(path, 2 * np.eye(3, dtype=np.float32), {}, {}, overwrite=True)
+    with pytest.raises(StoreError, match="not of length 1"):
+        read_prototypes(path)

@@ -1,0 +1,221 @@
+"""Commands on a store in shards: the same answers as on one file, and damaged shards are named."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+from labelkit.store.embeddings import open_store
+from labelkit.store.packing import pack_store
+from labelkit.store.shard_writing import Sharding
+from tests.running import Labelkit
+
+SHARDS, ROWS = 4, 48
+COMMANDS = {
+    "k-means": ("cluster", "k-means", "--num-clusters", "4"),
+    "k-means in blocks": ("cluster", "k-means", "--num-clusters", "4", "--max-memory", "8GiB"),
+    "categories": ("discover", "categories", "--num-classes", "4"),
+    "retrieve": ("retrieve", "--query-rows", "0,20,47", "-k", "5"),
+    "retrieve by a graph": ("retrieve", "--query-rows", "0,20,47", "-k", "5", "--search", "hnsw"),
+    "retrieval": ("evaluate", "retrieval"),
+    "clustering": ("evaluate", "clustering", "--bootstrap", "20"),
+    "knn": ("evaluate", "knn", "--k", "3"),
+    "answer": ("discover", "answer"),
+    "status": ("status",),
+    "verify": ("verify",),
+}
+VARYING = {"seconds", "index", "path", "made", "shards", "bytes", "checked", "built", "csv", "sheet", "files"}
+VARYING |= {"added_rows"}  # whichever comes second finds the index of the first
+
+
+def plain(value: Any) -> Any:
+    """An answer without what depends on time and place."""
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items() if key not in VARYING and "second" not in key}
+    return [plain(entry) for entry in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, embedded: Path) -> dict[str, Path]:
+    """The same store in one file and in shards, each in a folder of its own. Tests must not damage it."""
+    places = {name: tmp_path_factory.mktemp(name) / "s.h5" for name in ("one", "many")}
+    shutil.copyfile(embedded, places["one"])
+    pack_store(open_store(places["one"]), places["many"], sharding=Sharding(count=SHARDS))
+    return places
+
+
+@pytest.fixture
+def many(pair: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy in shards, to be damaged."""
+    for path in (pair["many"], pair["many"].with_name("s.h5.shards")):
+        if path.is_dir():
+            shutil.copytree(path, tmp_path / path.name)
+        else:
+            shutil.copyfile(path, tmp_path / path.name)
+    return tmp_path / "s.h5"
+
+
+def shards_of(path: Path) -> list[Path]:
+    return sorted(path.with_name(f"{path.name}.shards").iterdir())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_the_same_of_one_file_and_of_shards(
+    labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    found = []
+    for path in pair.values():
+        monkeypatch.chdir(path.parent)
+        answer = labelkit(*COMMANDS[name], "--index", "s.h5", "--json")
+        assert answer.code == 0, answer.err
+        found.append(plain(answer.json))
+    assert found[0] == found[1]
+    assert found[0]
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "npy"])
+def test_an_export_of_shards_has_the_same_bytes(
+    labelkit: Labelkit, pair: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    for name, path in pair.items():
+        assert labelkit("export", "--index", path, "--out", tmp_path / f"{name}.{kind}").code == 0
+    assert (tmp_path / f"one.{kind}").read_bytes() == (tmp_path / f"many.{kind}").read_bytes()
+
+
+def test_groups_of_one_file_and_of_shards_are_the_same_groups(labelkit: Labelkit, pair: dict[str, Path]) -> None:
+    results = []
+    for path in pair.values():
+        words = ("cluster", "k-means", "--index", path, "--num-clusters", "4", "--result", "kept")
+        assert labelkit(*words).code == 0
+        results.append(path.with_name("s.h5.results") / "kept.h5")
+    assert results[0].read_bytes() == results[1].read_bytes()
+    words = (
+        "diff",
+        "--index",
+        pair["many"],
+        "--result",
+        "kept",
+        "--previous",
+        pair["one"],
+        "--previous-result",
+        "kept",
+    )
+    answer = labelkit(*words, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["moved"] == []
+
+
+def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8")
+    one = labelkit(*words, "--out", tmp_path / "one.h5", "--json").json
+    many = labelkit(*words, "--out", tmp_path / "many.h5", "--shard-rows", "20", "--json").json
+    assert (one["shards"], many["shards"]) == (0, 3)
+    assert one["content_digest"] == many["content_digest"]
+    again = labelkit(*words, "--out", tmp_path / "many.h5")
+    assert again.code == 0
+    assert "was there already and stays in 3 shards; `labelkit pack` splits it anew" in again.err
+    assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shard-rows", "20").err
+
+
+def test_pack_puts_shards_into_one_file_with_the_results(
+    labelkit: Labelkit, pair: dict[str, Path], many: Path, tmp_path: Path
+) -> None:
+    assert labelkit("cluster", "k-means", "--index", many, "--num-clusters", "4").code == 0
+    packed = labelkit("pack", "--index", many, "--out", tmp_path / "all.h5", "--json").json
+    assert packed["shards"] == 0
+    assert len(packed["results"]) == 1
+    assert open_store(tmp_path / "all.h5").content_digest == open_store(pair["one"]).content_digest
+    split = labelkit("pack", "--index", tmp_path / "all.h5", "--out", tmp_path / "split.h5", "--shards", "2", "--json")
+    assert split.json["shards"] == 2
+    assert labelkit("verify", "--index", tmp_path / "split.h5").code == 0
+    again = labelkit("pack", "--index", tmp_path / "all.h5", "--out", tmp_path / "split.h5")
+    assert again.code == 2
+    assert "in shards" in again.err
+
+
+# ---- damage
+
+
+def damage(path: Path, kind: str) -> None:
+    if kind == "lost":
+        path.unlink()
+    elif kind == "cut":
+        os.truncate(path, 100)
+    else:
+        with h5py.File(path) as file:
+            offset = file["embeddings"].id.get_offset()
+        data = bytearray(path.read_bytes())
+        data[offset + 5] ^= 1
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["lost", "cut", "flipped"])
+@pytest.mark.parametrize("words", [COMMANDS["k-means"], COMMANDS["retrieve"], COMMANDS["retrieval"]], ids=" ".join)
+def test_a_damaged_shard_is_one_error_that_names_it(
+    labelkit: Labelkit, many: Path, kind: str, words: tuple[str, ...]
+) -> None:
+    path = shards_of(many)[1]
+    damage(path, kind)
+    answer = labelkit(*words, "--index", many)
+    assert answer.code == 3
+    assert answer.out == ""
+    assert answer.err.count("error:") == 1
+    assert str(path) in answer.err
+    assert "repeat the command that made the store, `labelkit embed`" in answer.err
+
+
+def test_verify_and_status_name_damaged_shards(labelkit: Labelkit, many: Path) -> None:
+    paths = shards_of(many)
+    damage(paths[0], "lost")
+    damage(paths[2], "flipped")
+    answer = labelkit("verify", "--index", many, "--json")
+    assert answer.code == 3
+    assert [fault["where"] for one in answer.json["checked"] for fault in one["faults"]] == [
+        str(paths[0]),
+        str(paths[2]),
+    ]
+    status = labelkit("status", "--index", many, "--json")
+    assert status.json["state"] == "damaged"
+    assert [fault["where"] for fault in status.json["faults"]] == [str(paths[0])]
+
+
+def test_what_to_do_about_several_shards_is_said_once(labelkit: Labelkit, many: Path) -> None:
+    for path in shards_of(many)[1:3]:
+        damage(path, "lost")
+    answer = labelkit("verify", "--index", many)
+    assert answer.code == 3
+    assert answer.err.count("there is no such shard") == 2
+    assert answer.err.count("Restore it from a copy") == 1
+    last = shards_of(many)[-1]
+    last.symlink_to(last.rename(many.with_name("moved")))  # another remedy
+    answer = labelkit("verify", "--index", many)
+    assert answer.err.count("Restore it from a copy") == 2
+
+
+def test_an_embed_that_finds_all_done_says_so(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--shards", "3", "--out", out)
+    assert labelkit(*words).out.splitlines()[-1] == f"made {out}"
+    assert labelkit(*words).out.splitlines()[-1] == f"unchanged {out}"
+    assert labelkit(*words, "-q").out == f"{out}\n"
+
+
+def test_embed_with_overwrite_makes_a_lost_shard_again_and_results_still_fit(
+    labelkit: Labelkit, photos: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--out", out, "--shards", "3")
+    assert labelkit(*words).code == 0
+    assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "4").code == 0
+    whole = {path.name: path.read_bytes() for path in [out, *shards_of(out)]}
+    damage(shards_of(out)[1], "lost")
+    refused = labelkit(*words)
+    assert refused.code == 2
+    assert "there is no such shard" in refused.err
+    assert labelkit(*words, "--overwrite").code == 0
+    assert {path.name: path.read_bytes() for path in [out, *shards_of(out)]} == whole
+    assert labelkit("verify", "--index", out).code == 0

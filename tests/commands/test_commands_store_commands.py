@@ -1,0 +1,339 @@
+"""``verify``, ``pack`` and ``status`` from the command line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import write_result
+from tests.running import Labelkit, MakeStore
+
+FORMATS = Path(__file__).parents[1] / "data" / "formats"
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """The golden store with its result and its patches."""
+    index = Path(shutil.copy(FORMATS / "store-1.0.h5", tmp_path / "s.h5"))
+    (tmp_path / "s.h5.results").mkdir()
+    shutil.copy(FORMATS / "result-1.0.h5", tmp_path / "s.h5.results" / "clusters.h5")
+    shutil.copytree(FORMATS / "patches-1.0", tmp_path / "s.h5.patches")
+    return index
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run folder with the golden checkpoint."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("# labelkit train softmax --config config.yaml\nepochs: 4\n")
+    (folder / "metrics.jsonl").write_text('{"epoch":0,"step":2,"loss":0.75}\n')
+    shutil.copytree(FORMATS / "checkpoints-1.0", folder / "checkpoints")
+    return folder
+
+
+def flip(path: Path, dataset: str) -> None:
+    with h5py.File(path) as file:
+        offset = file[dataset].id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+# ---- verify
+
+
+def test_verify_finds_the_golden_files_whole(labelkit: Labelkit, golden: Path, run: Path) -> None:
+    answer = labelkit("verify", "--index", golden, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["ok"]
+    assert [one["kind"] for one in answer.json["checked"]] == ["store", "result", "patches", "patches", "patches"]
+    for path, kinds in (
+        (golden.with_name("s.h5.results"), ["result"]),
+        (golden.with_name("s.h5.patches"), ["patches"] * 3),
+        (golden.with_name("s.h5.patches") / "SET.json", ["patches"] * 3),
+        (golden.with_name("s.h5.patches") / "SET-00000-of-00002.h5", ["patches"]),
+        (FORMATS / "matches-1.0.h5", ["matches"]),
+        (FORMATS / "packed-1.0.h5", ["store", "result"]),
+        (run, ["run", "checkpoint"]),
+        (run / "checkpoints", ["run", "checkpoint"]),
+        (run / "checkpoints" / "step-00000003", ["checkpoint"]),
+        (run / "checkpoints" / "step-00000003" / "state.json", ["checkpoint"]),
+    ):
+        answer = labelkit("verify", "--index", path, "--json")
+        assert answer.code == 0, answer.err
+        assert [one["kind"] for one in answer.json["checked"]] == kinds
+
+
+def test_verify_names_every_fault_and_exits_3(labelkit: Labelkit, golden: Path) -> None:
+    places = {
+        golden: "labels",
+        golden.with_name("s.h5.results") / "clusters.h5": "cluster_ids",
+        golden.with_name("s.h5.patches") / "SET-00001-of-00002.h5": "patches",
+    }
+    for path, dataset in places.items():
+        flip(path, dataset)
+    answer = labelkit("verify", "--index", golden)
+    assert answer.code == 3
+    # a store that cannot be opened has no results that could be told to be its own
+    assert f"{golden}: content digest differs" in answer.err
+    assert "file" in answer.out.splitlines()[1].split()
+    flip(golden, "labels")
+    answer = labelkit("verify", "--index", golden)
+    assert answer.code == 3
+    assert "2 faults" in answer.err
+    for path in list(places)[1:]:
+        assert f"{path}: content digest differs" in answer.err
+        assert str(path) in answer.out
+
+
+def test_verify_names_the_only_fault_of_a_run(labelkit: Labelkit, run: Path) -> None:
+    path = run / "checkpoints" / "step-00000003" / "model.safetensors"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    answer = labelkit("verify", "--index", run)
+    assert answer.code == 3
+    assert answer.err == f"error: {path}: bytes differ from what was written. Restore it from a copy.\n"
+
+
+@pytest.mark.parametrize("name", ["nothing.h5", "folder"])
+def test_verify_of_nothing_is_an_error(labelkit: Labelkit, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    answer = labelkit("verify", "--index", tmp_path / name)
+    assert (answer.code, answer.out) == (3, "")
+    assert str(tmp_path / name) in answer.err
+
+
+def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, tmp_path: Path) -> None:
+    answer = labelkit("verify", "--index", index, "--images", photos, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["images"] == {
+        "root": str(photos),
+        "total": 48,
+        "are_files": True,
+        "same": 48,
+        "missing": [],
+        "changed": [],
+        "unreadable": [],
+    }
+    copy = Path(shutil.copytree(photos, tmp_path / "copy"))
+    (copy / "ant" / "00.png").unlink()
+    (copy / "bee" / "01.png").write_bytes((copy / "bee" / "01.png").read_bytes() + b"x")
+    answer = labelkit("verify", "--index", index, "--images", copy)
+    assert answer.code == 3
+    assert "of 48 images, 1 missing, 1 changed: ant/00.png is missing; bee/01.png: " in answer.err
+    assert "46" in answer.out
+
+
+def test_verify_says_which_folder_is_meant_when_no_image_is_there(
+    labelkit: Labelkit, index: Path, photos: Path
+) -> None:
+    answer = labelkit("verify", "--index", index, "--images", photos.parent)
+    assert answer.code == 3
+    assert "48 missing" in answer.err
+    assert "as it was given to embed" in answer.err
+
+
+def test_verify_says_that_bundled_images_are_no_files(labelkit: Labelkit, tmp_path: Path) -> None:
+    index = tmp_path / "digits.h5"
+    words = ("--backbone", "pixels", "--image-size", "8", "--max-images", "20")
+    assert labelkit("embed", "--dataset", "digits", *words, "--out", index).code == 0
+    answer = labelkit("verify", "--index", index, "--images", tmp_path, "--json")
+    assert answer.code == 0
+    assert (answer.json["images"]["are_files"], answer.json["images"]["missing"]) == (False, [])
+    assert "never files" in answer.err
+
+
+def test_images_of_what_names_none_are_an_error_of_the_options(labelkit: Labelkit, run: Path) -> None:
+    answer = labelkit("verify", "--index", run, "--images", run)
+    assert (answer.code, answer.out) == (2, "")
+
+
+# ---- pack
+
+
+def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, index: Path, tmp_path: Path) -> None:
+    assert labelkit("discover", "head", "--index", index).code == 0
+    assert labelkit("cluster", "k-means", "--index", index, "--num-clusters", "4").code == 0
+    out = tmp_path / "all.h5"
+    answer = labelkit("pack", "--index", index, "--out", out, "-q")
+    assert (answer.code, answer.out) == (0, f"{out}\n")
+    beside, packed = (labelkit("evaluate", "clustering", "--index", path, "--bootstrap", "0") for path in (index, out))
+    assert packed.code == 0, packed.err
+    assert packed.out == beside.out
+    assert "k-means" in packed.out
+    # new results go beside it
+    assert labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--result", "three").code == 0
+    assert (tmp_path / "all.h5.results" / "three.h5").is_file()
+    answer = labelkit("cluster", "k-means", "--index", out, "--num-clusters", "3", "--overwrite")
+    assert answer.code == 2
+    told = "already exists and has other content. Pass another --result. A packed file does not change."
+    assert f"{out}:/results/k-means: {told}" in answer.err
+    answer = labelkit("cluster", "sinkhorn", "--index", out, "--num-clusters", "4", "--prototypes", "k-means")
+    assert answer.code == 0, answer.err
+    assert labelkit("status", "--index", out, "--json").json["store"]["results"] == [
+        "head",
+        "k-means",
+        "sinkhorn",
+        "three",
+    ]
+
+
+def test_stale_results_are_packed_and_shown_with_the_flag_only(
+    labelkit: Labelkit, make_store: MakeStore, tmp_path: Path
+) -> None:
+    store = make_store(np.eye(4), labels=[0, 0, 1, 1])
+    arrays = {"cluster_ids": np.array([0, 0, 1, 1]), "names": ["a", "b"]}
+    write_result(store, "k-means", kind="clusters", arrays=arrays, params={}, stage="cluster k-means")
+    make_store(np.eye(4)[::-1], labels=[0, 0, 1, 1])
+    out = tmp_path / "all.h5"
+    answer = labelkit("pack", "--index", store.path, "--out", out)
+    assert answer.code == 3
+    assert "k-means" in answer.err
+    assert not out.exists()
+    answer = labelkit("pack", "--index", store.path, "--out", out, "--allow-stale", "--json")
+    assert answer.json["index"] == str(store.path)
+    assert answer.code == 0
+    assert answer.json["stale"] == ["k-means"]
+    assert answer.json["content_digest"] == open_store(store.path).content_digest
+    words = ("evaluate", "clustering", "--index", out, "--bootstrap", "0", "--results", "k-means")
+    assert labelkit(*words).code == 3
+    assert labelkit(*words, "--allow-stale").code == 0
+    assert labelkit("verify", "--index", out).code == 3
+
+
+def test_a_store_is_not_packed_into_itself(labelkit: Labelkit, golden: Path) -> None:
+    before = golden.read_bytes()
+    answer = labelkit("pack", "--index", golden, "--out", golden, "--overwrite")
+    assert (answer.code, answer.out) == (2, "")
+    assert golden.read_bytes() == before
+
+
+def test_pack_into_a_folder_that_is_not_there_exits_5(labelkit: Labelkit, golden: Path, tmp_path: Path) -> None:
+    answer = labelkit("pack", "--index", golden, "--out", tmp_path / "nowhere" / "all.h5")
+    assert (answer.code, answer.out) == (5, "")
+
+
+def test_pack_says_that_patches_stay(labelkit: Labelkit, golden: Path, tmp_path: Path) -> None:
+    answer = labelkit("pack", "--index", golden, "--out", tmp_path / "all.h5", "--json")
+    assert answer.json["patches_left_out"] is True
+    assert "s.h5.patches" in answer.err
+    packed, format_1_0 = open_store(tmp_path / "all.h5"), open_store(FORMATS / "packed-1.0.h5")
+    assert (packed.content_digest, packed.packed_results) == (format_1_0.content_digest, format_1_0.packed_results)
+
+
+# ---- status
+
+
+def test_status_of_a_finished_store(labelkit: Labelkit, golden: Path) -> None:
+    shown = labelkit("status", "--index", golden, "--json").json
+    assert shown["state"] == "finished"
+    assert (shown["store"]["rows"], shown["store"]["results"]) == (7, ["clusters"])
+    assert shown["store"]["skipped"] == [{"image": "a/1.png", "reason": "truncated"}]
+    assert shown["patches"]["patches"] == 28
+    assert (shown["run"], shown["patches_run"]) == (None, None)
+
+
+def test_status_follows_an_embed_that_was_stopped_and_goes_on(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    images = Path(shutil.copytree(photos, tmp_path / "images"))
+    for number in (0, 1):
+        (images / "ant" / f"{number:02d}.png").write_bytes(b"no image")
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", images, "--backbone", "pixels", "--image-size", "8", "--out", out)
+    small = ("--batch-size", "4", "--part-rows", "4")
+    # too many bad images: nothing is published, all parts stay
+    assert labelkit(*words, *small, "--strict").code == 3
+    (tmp_path / "s.h5.run" / "parts" / "000003.h5").unlink()
+    part = tmp_path / "s.h5.run" / "parts" / "000005.h5"
+    part.write_bytes(part.read_bytes()[:-40])
+    answer = labelkit("status", "--index", out)
+    assert answer.code == 0, answer.err
+    assert "10 of 12" in answer.out
+    shown = labelkit("status", "--index", out, "--json").json
+    assert (shown["state"], shown["store"]) == ("unfinished", None)
+    run = shown["run"]
+    assert run["parts"] == {"done": 10, "planned": 12}
+    assert run["images"] == {"done": 38, "planned": 48}
+    assert [one["image"] for one in run["skipped"]] == ["ant/00.png", "ant/01.png"]
+    assert [one["part"] for one in run["damaged"]] == ["000005.h5"]
+    assert run["lock_held"] is False
+    assert run["seconds_left"] is not None
+    checked = labelkit("verify", "--index", tmp_path / "s.h5.run")
+    assert checked.code == 3
+    assert str(part) in checked.err
+    assert labelkit(*words, *small, "--max-bad", "0.1").code == 0
+    shown = labelkit("status", "--index", out, "--json").json
+    assert (shown["state"], shown["store"]["rows"], shown["run"]) == ("finished", 46, None)
+
+
+def test_status_of_unfinished_patches(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "s.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense")
+    assert labelkit(*words, "--out", out, "--batch-size", "8", "--part-rows", "16").code == 0
+    assert labelkit("status", "--index", out, "--json").json["patches"]["patches"] > 0
+    shutil.rmtree(tmp_path / "s.h5.patches")
+    os.unlink(out)  # noqa: PTH108 - as a user does
+    bad = tmp_path / "bad"
+    shutil.copytree(photos, bad)
+    (bad / "ant" / "00.png").write_bytes(b"no image")
+    again = ("embed", "--dataset", bad, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense", "--strict")
+    assert labelkit(*again, "--out", out, "--batch-size", "8", "--part-rows", "16").code == 3
+    shown = labelkit("status", "--index", out, "--json").json
+    assert shown["state"] == "unfinished"
+    assert shown["run"]["parts"] == shown["patches_run"]["parts"] == {"done": 3, "planned": 3}
+    assert shown["patches_run"]["images"] == {"done": 47, "planned": 48}
+    assert labelkit("verify", "--index", tmp_path / "s.h5.patches.run").code == 0
+
+
+def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: Path) -> None:
+    flip(golden, "labels")
+    answer = labelkit("status", "--index", golden)
+    assert answer.code == 3
+    assert "cannot be used" in answer.out
+    assert f"{golden}: content digest differs" in answer.err
+    assert "content digest differs" not in answer.out
+    shown = labelkit("status", "--index", golden, "--json")
+    assert (shown.code, shown.json["state"], len(shown.json["faults"])) == (3, "damaged", 1)
+
+
+def test_status_of_nothing_exits_3(labelkit: Labelkit, tmp_path: Path) -> None:
+    for flag in ("--index", "--run"):
+        answer = labelkit("status", flag, tmp_path / "nothing")
+        assert (answer.code, answer.out) == (3, "")
+
+
+def test_status_wants_one_of_its_options(labelkit: Labelkit, golden: Path, run: Path) -> None:
+    assert labelkit("status").code == 2
+    assert labelkit("status", "--index", golden, "--run", run).code == 2
+
+
+def test_status_of_a_run(labelkit: Labelkit, run: Path) -> None:
+    shown = labelkit("status", "--run", run, "--json").json
+    assert (shown["method"], shown["state"], shown["step"], shown["epoch"], shown["epochs"]) == (
+        "softmax",
+        "unfinished",
+        3,
+        1,
+        4,
+    )
+    assert (shown["last"], shown["best"]) == ("step-00000003", "step-00000003")
+    assert [(one["name"], one["verifies"]) for one in shown["checkpoints"]] == [("step-00000003", True)]
+    assert shown["last_metrics"] == {"epoch": 0, "step": 2, "loss": 0.75}
+    path = run / "checkpoints" / "step-00000003" / "model.safetensors"
+    path.write_bytes(b"x" + path.read_bytes()[1:])
+    answer = labelkit("status", "--run", run)
+    assert answer.code == 0
+    assert str(path) in answer.out
+
+
+def test_status_and_verify_of_a_finished_training(labelkit: Labelkit, trained: Path) -> None:
+    shown = labelkit("status", "--run", trained, "--json").json
+    assert (shown["state"], shown["method"], shown["epoch"]) == ("finished", "flipclass", 1)
+    assert all(one["verifies"] for one in shown["checkpoints"])
+    assert shown["last_metrics"]["step"] == shown["step"]
+    answer = labelkit("verify", "--index", trained)
+    assert answer.code == 0, answer.err

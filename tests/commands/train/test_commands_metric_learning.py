@@ -1,0 +1,124 @@
+"""Metric learning from the command line: classes held out, the store of a run, the picture, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.store.embeddings import open_store
+from PIL import Image
+
+SMALL = (
+    *("--preset", "folder", "--backbone", "smallcnn_pool", "--embed-dim", "8", "--batch-size", "8"),
+    *("--images-per-class", "4", "--epochs", "1", "--san-width", "4", "--threads", "1"),
+)
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return six classes of two alphabets, eight gray pictures each."""
+    root = tmp_path_factory.mktemp("letters")
+    generator = np.random.default_rng(0)
+    for name in ("Greek_1", "Greek_2", "Greek_3", "Latin_1", "Latin_2", "Latin_3"):
+        (root / name).mkdir()
+        base = generator.integers(0, 256, (8, 8))
+        for i in range(8):
+            pixels = np.clip(base + generator.integers(-20, 20, (8, 8)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).resize((32, 32)).save(root / name / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(labelkit: Any, letters: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "letters"
+    done = labelkit(
+        "train", "san", "--dataset", letters, *SMALL, "--holdout-classes", "Latin_*", "--out", out, "--json"
+    )
+    assert done.code == 0, done.err
+    assert done.json["samples"]["images"] == 24
+    assert {"recall_at_1", "recall_at_8", "map_at_r"} <= done.json["metrics"].keys()
+    return out
+
+
+def test_held_out_classes_are_the_test_split_of_the_store(
+    labelkit: Any, run: Path, letters: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "letters.h5"
+    done = labelkit("embed", "--checkpoint", run, "--dataset", letters, "--split", "all", "--out", store)
+    assert done.code == 0, done.err
+    opened = open_store(store)
+    names = np.asarray(opened.sample_ids)
+    tests = set(names[np.asarray(opened.rows("test"))].tolist())
+    assert tests == {name for name in names.tolist() if name.startswith("Latin")}
+    assert np.allclose(np.linalg.norm(opened.embeddings[:], axis=1), 1, atol=1e-6)
+
+
+def test_the_assembly_of_images_is_drawn_and_told(
+    labelkit: Any, run: Path, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.commands.show.assembly._MIN_WEIGHT", 0.001)
+    monkeypatch.setattr("labelkit.commands.show.assembly._MAX_ARROWS", 5)
+    picture = tmp_path / "maps.png"
+    words = ("--checkpoint", run, "--rows", "0,9")
+    done = labelkit("show", "assembly", *words, "--out", picture, "--json")
+    assert done.code == 0, done.err
+    assert done.json["grid"] == [8, 8]
+    assert [len(image["moves"]) for image in done.json["images"]] == [5, 5]
+    assert 0 < done.json["images"][0]["stays"] < 1
+    with Image.open(picture) as drawn:
+        assert drawn.format == "PNG"
+    file = labelkit(
+        "show", "assembly", "--checkpoint", run, "--image", letters / "Latin_1/0.png", "--out", tmp_path / "f.png"
+    )
+    assert file.code == 0, file.err
+
+
+def test_a_run_without_assembly_has_nothing_to_show(labelkit: Any, letters: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plain"
+    done = labelkit("train", "san", "--dataset", letters, *SMALL, "--no-san", "--out", out)
+    assert done.code == 0, done.err
+    shown = labelkit("show", "assembly", "--checkpoint", out, "--out", tmp_path / "x.png")
+    assert shown.code == 3
+    assert "no assembly to show" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "problem"),
+    [
+        (("--holdout-classes", "Korean_*"), 2, "no class 'Korean_*'"),
+        (("--holdout-classes", "*"), 2, "6 of 6 classes"),
+        (("--holdout-classes", "half", "--holdout", "0.5"), 2, "exclude each other"),
+        (("--holdout", "1.5"), 2, "must be > 0 and < 1"),
+        (("--san-before", "block6"), 2, "no stage 'block6'"),
+        (("--batch-size", "16"), 2, "3 have labels"),
+        (("--mode", "unsupervised", "--num-clusters", "25"), 2, "25 clusters for 24 images"),
+        (("--label-split", "none"), 3, "0 classes have images"),
+        (("--pretrained",), 2, "no published weights"),
+        (("--backbone", "vit_nano_p8_32"), 2, "no feature maps"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    labelkit: Any, letters: Path, tmp_path: Path, words: tuple[str, ...], code: int, problem: str
+) -> None:
+    kept = [word for pair in zip(SMALL[::2], SMALL[1::2], strict=True) if pair[0] not in words for word in pair]
+    done = labelkit("train", "san", "--dataset", letters, *kept, *words, "--out", tmp_path / "refused")
+    assert done.code == code, done.err
+    assert problem in " ".join(done.err.split())
+    assert not (tmp_path / "refused").exists()
+
+
+def test_every_second_image_is_held_out(labelkit: Any, letters: Path, tmp_path: Path) -> None:
+    store = tmp_path / "pixels.h5"
+    words = ("--backbone", "pixels", "--image-size", "8", "--label-split", "given", "--split", "all")
+    done = labelkit("embed", *words, "--dataset", letters, "--holdout", "odd", "--out", store)
+    assert done.code == 0, done.err
+    assert list(open_store(store).rows("test")) == list(range(1, 48, 2))
+
+
+def test_help_has_an_example(labelkit: Any) -> None:
+    for words in (("train", "san"), ("show", "assembly")):
+        done = labelkit(*words, "--help")
+        assert done.code == 0
+        assert f"labelkit {' '.join(words)} --" in done.out

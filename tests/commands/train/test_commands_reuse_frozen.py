@@ -1,0 +1,391 @@
+"""Training on what the frozen part of a network made of views, made once."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.commands.train import dry_run, reuse
+from labelkit.commands.train import run as training
+from labelkit.commands.train.reuse import Reuse
+from labelkit.data.batch import ViewGeometry
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.kept_bank import KeptBank, drawn_views
+from labelkit.data.views.spec import Normalize
+from labelkit.models.backbones.registry import Backbone
+from labelkit.training.trainer import Trainer
+from tests.running import Labelkit, run_labelkit
+
+BASE = {"--backbone": "vit_nano_p8_32", "--image-size": 32, "--preset": "none", "--grad-from-block": 3}
+DATA = {"--label-split": "gcd", "--batch-size": 16, "--device": "cpu", "--threads": 1, "--log-every-steps": 1}
+HEADS = {"--projector-hidden-dim": 16, "--projection-dim": 8}
+METHODS: dict[str, tuple[object, ...]] = {
+    "simgcd": (),
+    "gcd": ("--head-dim", 16),
+    "flipclass": ("--align-blocks", "1,2"),
+    "flipclass none": ("--align-mode", "none", "--align-blocks", "1"),
+    "flipclass kld": ("--align-mode", "kld", "--align-blocks", "1"),
+    "flipclass last block": ("--align-blocks", "1,3"),
+    "simgcd heads": ("--linear-probe",),
+}
+NEVER: dict[str, tuple[object, ...]] = {"flipclass sda": ("--align-mode", "sda", "--align-blocks", "1")}
+NO_HEADS = {"--backbone": "smallcnn", "--freeze-stages": 2}
+METRIC = ("--embed-dim", 8, "--images-per-class", 4, "--augmentation", "crop-flip")
+CLUSTERS = ("--num-clusters", 6, "--refresh-epochs", 2)
+STAGES: dict[str, tuple[object, ...]] = {
+    "softmax": ("--augmentation", "crop-flip"),
+    "dl2pa": ("--embed-dim", 8, "--augmentation", "crop-flip"),
+    "sela": ("--num-heads", 2, "--num-clusters", 4, "--num-optimizations", 3),
+    "san": (*METRIC, "--san-before", "block4"),
+    "san remembers": (*METRIC, "--san-before", "block4", "--memory", "momentum"),
+    "san clusters": (*METRIC, *CLUSTERS, "--san-before", "block4", "--mode", "unsupervised"),
+    "tac-ccl": (*METRIC, *CLUSTERS, "--ccl-start-epoch", 1),
+    "tac-ccl alone": (*METRIC, *CLUSTERS, "--no-tac"),
+}
+NEVER |= {
+    "san frozen": (*METRIC, "--san-before", "block2"),
+    "sela rotation": ("--num-heads", 2, "--num-clusters", 4, "--rotation"),
+}
+
+
+def train(photos: Path, method: str, out: Path, *words: object) -> Any:
+    command = line(photos, method.split()[0], *(METHODS | NEVER | STAGES)[method], *words)
+    return run_labelkit(*command, "--out", out, "--json")
+
+
+def line(photos: Path, method: str, *words: object) -> list[object]:
+    """Return a command line; words may replace what all have in common."""
+    common: dict[str, object] = BASE | DATA | HEADS
+    if method.split()[0] in {name.split()[0] for name in STAGES}:
+        common = {name: BASE[name] for name in ("--image-size", "--preset")} | DATA | NO_HEADS
+        common["--label-split"] = "none" if method.startswith(("sela", "tac")) else "given"
+    common = {name: value for name, value in common.items() if name not in words}
+    options = [word for pair in common.items() for word in pair]
+    return ["train", method, "--dataset", photos, "--no-pretrained", *options, *words]
+
+
+def losses(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line.get("kind") == "step"]
+
+
+def kept_folders(parent: Path) -> list[Path]:
+    return sorted(parent.glob("kept-*"))
+
+
+class DrawnImages(KeptBank):
+    """The same kept views as images, which the whole network looks at."""
+
+    def __init__(self, bank: ImageBank, reuse: Reuse, seed: int, normalize: Normalize) -> None:
+        self._bank, self._reuse, self._seed, self._reuse_normalize = bank, reuse, seed, normalize
+        for name in ("dataset", "channels", "device", "listed_rows", "rows", "bad", "image_size"):
+            setattr(self, name, getattr(bank, name))
+        self.images = None
+        self._views = reuse.plan.counts[0]
+
+    def make_views(self, rows: Any, keys: Any, views: Sequence[Any], *, normalize: Any, epoch: int, **_: Any) -> Any:
+        kinds = self._reuse.kinds
+        specs = [view for view, place in self._reuse.views if place is not None]
+        drawn = drawn_views(keys, kinds, self._views, seed=self._seed, epoch=epoch, followers=self._reuse.followers)
+        # as they lie one after the other: draw by draw, that outside of training in the first one
+        numbers = [(0, kind) for kind in range(len(specs) + 1)]
+        numbers += [(draw, kind) for draw in range(1, self._views) for kind in range(len(specs))]
+        order = [self._reuse.views[kind][0] for _, kind in numbers]
+        made, where = self._bank.make_views(rows, rows, order, seed=self._seed, epoch=0, normalize=normalize)
+        found, places = [], []
+        for place, kind in enumerate(kinds):
+            at = [(numbers.index((int(draw), kind)), row) for row, draw in enumerate(drawn[:, place])]
+            found.append(torch.stack([made[number][row] for number, row in at]))
+            places.append(ViewGeometry(torch.stack([where[number].matrices[row] for number, row in at])))
+        return tuple(found), tuple(places)
+
+    def unchanged(self, rows: Any) -> Any:
+        view = self._reuse.views[-1][0]
+        (made,), _ = self._bank.make_views(rows, rows, [view], seed=0, epoch=0, normalize=self._reuse_normalize)
+        return made
+
+
+def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer) -> None:
+    """Train on the same views as with --reuse-frozen, by the whole network."""
+    reuse = training.plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
+    assert reuse is not None
+    setup.method.network._kept = None
+    for module in setup.method.modules():
+        if isinstance(module, Backbone):
+            module._reuses = False
+    spec = setup.method.network.input_spec
+    if hasattr(setup.method, "_record_blocks"):
+        setup.method._record_blocks = ()
+    trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)), None
+
+
+@pytest.mark.parametrize("method", METHODS | STAGES)
+def test_a_run_with_reuse_has_the_losses_of_one_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path, method: str
+) -> None:
+    options = ("--reuse-frozen", 3, "--reuse-dtype", "float32", "--epochs", 7, "--eval-every-epochs", 7, "--lr", 0.02)
+    limits = ("--stop-after-steps", 20, "--guard", "none")
+    assert train(photos, method, tmp_path / "reused", *options, *limits).code == 0
+    monkeypatch.setattr(training, "_reuse_frozen", on_images)
+    assert train(photos, method, tmp_path / "whole", *options, *limits).code == 0
+
+    one, other = losses(tmp_path / "reused"), losses(tmp_path / "whole")
+    assert len(one) == len(other) == 20
+    assert np.allclose(one, other, rtol=1e-4, atol=1e-4)  # rounding grows over 20 steps
+    assert len(set(one)) > 10
+
+
+def test_half_precision_changes_little(tmp_path: Path, photos: Path) -> None:
+    options = ("--reuse-frozen", 3, "--epochs", 2, "--eval-every-epochs", 2, "--lr", 0.02)
+    assert train(photos, "flipclass", tmp_path / "half", *options).code == 0
+    assert train(photos, "flipclass", tmp_path / "single", *options, "--reuse-dtype", "float32").code == 0
+    assert np.allclose(losses(tmp_path / "half"), losses(tmp_path / "single"), rtol=5e-3)
+    sizes = [sum(path.stat().st_size for path in (folder / "parts").iterdir()) for folder in kept_folders(tmp_path)]
+    assert len(sizes) == 2
+    assert max(sizes) > 1.8 * min(sizes)
+
+
+def test_scores_after_an_epoch_are_those_of_the_network(tmp_path: Path, photos: Path) -> None:
+    options = ("--reuse-frozen", 2, "--reuse-dtype", "float32", "--epochs", 2, "--lr", 0.02)
+    answer = train(photos, "simgcd", tmp_path / "run", *options)
+    assert answer.code == 0, answer.err
+    made = tmp_path / "made.h5"
+    words = ("embed", "--dataset", photos, "--checkpoint", tmp_path / "run", "--out", made, "--logits", "--json")
+    answer_of_store = run_labelkit(*words)
+    assert answer_of_store.code == 0, answer_of_store.err
+    from labelkit.store.embeddings import open_store
+
+    store = open_store(made)
+    unit = store.embeddings / np.linalg.norm(store.embeddings, axis=1, keepdims=True)
+    unlabeled = store.labeled == 0
+    concentration = np.linalg.norm(unit[unlabeled].mean(axis=0))
+    assert answer.json["metrics"]["feature_concentration"] == pytest.approx(float(concentration), abs=1e-4)
+
+
+def test_runs_of_other_methods_and_rates_share_what_is_kept(tmp_path: Path, photos: Path) -> None:
+    assert train(photos, "simgcd", tmp_path / "a", "--epochs", 1, "--reuse-frozen", 2).code == 0
+    (folder,) = kept_folders(tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in (folder / "parts").iterdir()}
+    again = train(photos, "gcd", tmp_path / "b", "--epochs", 1, "--reuse-frozen", 2, "--lr", 0.5)
+    assert again.code == 0
+    assert "frozen part: keeping" not in again.err
+    assert kept_folders(tmp_path) == [folder]
+    assert {path.name: path.stat().st_mtime_ns for path in (folder / "parts").iterdir()} == before
+    # other views, another seed, and other frozen weights are kept apart
+    assert train(photos, "simgcd", tmp_path / "c", "--epochs", 1, "--reuse-frozen", 2, "--seed", 1).code == 0
+    assert (
+        train(photos, "simgcd", tmp_path / "d", "--epochs", 1, "--reuse-frozen", 2, "--augmentation", "digits").code
+        == 0
+    )
+    assert len(kept_folders(tmp_path)) == 3
+
+
+def test_status_and_verify_know_what_is_kept(labelkit: Labelkit, tmp_path: Path, photos: Path) -> None:
+    assert train(photos, "simgcd", tmp_path / "run", "--epochs", 1, "--reuse-frozen", 2).code == 0
+    (folder,) = kept_folders(tmp_path)
+    status = labelkit("status", "--run", tmp_path / "run", "--json").json["kept"]
+    assert status["folder"] == str(folder)
+    assert status["parts"] == {"done": 1, "planned": 1}
+    assert (status["images"], status["views"], status["processes"]) == (48, 3, 0)
+    assert "frozen part" in labelkit("status", "--run", tmp_path / "run").out
+    for index in (folder, tmp_path / "run"):
+        answer = labelkit("verify", "--index", index, "--json")
+        assert answer.code == 0
+        assert "kept views" in [one["kind"] for one in answer.json["checked"]]
+
+    part = folder / "parts" / "000000.h5"
+    data = part.read_bytes()
+    part.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])
+    for index in (folder, tmp_path / "run"):
+        answer = labelkit("verify", "--index", index)
+        assert answer.code == 3
+        assert "digest differs" in answer.err
+    # a run that goes on puts it aside and makes it again
+    answer = train(photos, "simgcd", tmp_path / "other", "--epochs", 1, "--reuse-frozen", 2)
+    assert answer.code == 0
+    assert "made again" in answer.err
+    assert part.read_bytes() == data
+
+    shutil.rmtree(folder)
+    assert labelkit("status", "--run", tmp_path / "run", "--json").json["kept"] is None
+    assert labelkit("verify", "--index", tmp_path / "run").code == 0
+
+
+def test_a_kept_json_that_leads_elsewhere_is_a_fault(labelkit: Labelkit, tmp_path: Path, photos: Path) -> None:
+    assert train(photos, "simgcd", tmp_path / "run", "--epochs", 1, "--reuse-frozen", 2).code == 0
+    for folder in ("../../kept-0123456789ab", "/etc", 7):
+        (tmp_path / "run" / "kept.json").write_text(json.dumps({"folder": folder}))
+        answer = labelkit("verify", "--index", tmp_path / "run")
+        assert answer.code == 3
+        assert "does not name a folder of kept views" in answer.err
+
+
+def test_a_run_that_is_stopped_goes_on_with_the_same_bits(tmp_path: Path, photos: Path) -> None:
+    options = ("--epochs", 4, "--reuse-frozen", 2, "--eval-every-epochs", 2)
+    whole = train(photos, "flipclass", tmp_path / "whole", *options)
+    cut = train(photos, "flipclass", tmp_path / "cut", *options, "--stop-after-steps", 5)
+    assert cut.code == 0
+    # what was kept may be removed meanwhile: it is made again, the same
+    shutil.rmtree(kept_folders(tmp_path)[0])
+    resumed = train(photos, "flipclass", tmp_path / "cut", *options, "--resume")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["weights_fingerprint"] == whole.json["weights_fingerprint"]
+
+
+@pytest.mark.slow
+def test_a_kill_while_views_are_kept_loses_no_part_and_changes_no_bit(tmp_path: Path, photos: Path) -> None:
+    words = line(photos, "simgcd", "--epochs", 3, "--reuse-frozen", 400)
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole = run_labelkit(*words, "--out", tmp_path / "whole" / "run", "--json")
+    out = tmp_path / "cut" / "run"
+    command = [sys.executable, "-m", "labelkit", *map(str, words), "--out", str(out)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    while child.poll() is None and len(list((tmp_path / "cut").glob("kept-*/parts/*.h5"))) < 3:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    (folder,) = kept_folders(tmp_path / "cut")
+    done = {path.name: path.stat().st_mtime_ns for path in (folder / "parts").glob("*.h5")}
+    assert 3 <= len(done) < 48
+    resumed = run_labelkit(*words, "--out", out, "--resume", "--json")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["weights_fingerprint"] == whole.json["weights_fingerprint"]
+    for name, when in done.items():
+        assert (folder / "parts" / name).stat().st_mtime_ns == when
+    (other,) = kept_folders(tmp_path / "whole")
+    assert other.name == folder.name
+    for path in (folder / "parts").glob("*.h5"):
+        assert path.read_bytes() == (other / "parts" / path.name).read_bytes()
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_share_the_work(tmp_path: Path, photos: Path) -> None:
+    words = line(photos, "simgcd", "--epochs", 1, "--reuse-frozen", 400)
+    commands = [[sys.executable, "-m", "labelkit", *map(str, words), "--out", str(tmp_path / name)] for name in "ab"]
+    children = [subprocess.Popen(one, stderr=subprocess.PIPE, env=dict(os.environ)) for one in commands]
+    for child in children:
+        _, err = child.communicate(timeout=300)
+        assert child.returncode == 0, err
+    assert len(kept_folders(tmp_path)) == 1
+    found = [json.loads((tmp_path / name / "summary.json").read_text())["weights_fingerprint"] for name in "ab"]
+    assert found[0] == found[1]
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
+) -> None:
+    from labelkit.errors import resource_error
+    from labelkit.store.kept_views import KeptViews
+
+    def full(views: KeptViews, number: int, values: object) -> None:
+        error = OSError(errno.ENOSPC, "no space left on device")
+        raise resource_error(error, str(views.folder)) from error
+
+    options = ("--epochs", 1, "--reuse-frozen", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptViews, "commit", full)
+        answer = train(photos, "simgcd", tmp_path / "run", *options)
+    assert answer.code == 5
+    assert "the disk is full. Make room, then give the same command with --resume" in answer.err
+    assert train(photos, "simgcd", tmp_path / "run", *options, "--resume").code == 0
+
+
+def test_what_is_no_disks_fault_keeps_its_own_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path
+) -> None:
+    from labelkit.errors import ResourceError
+
+    def refuse(trainer: Trainer) -> None:
+        raise ResourceError("--deterministic", "torch has no form of put_", "Leave it out.") from RuntimeError("put_")
+
+    monkeypatch.setattr(Trainer, "fit", refuse)
+    answer = train(photos, "simgcd", tmp_path / "run", "--epochs", 1)
+    assert answer.code == 5
+    assert "--deterministic: torch has no form of put_. Leave it out." in answer.err
+    assert "Make room" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "code", "problem"),
+    [
+        ("simgcd", ("--grad-from-block", 0), 2, "every block is trained"),
+        ("simgcd", ("--backbone", "resnet18", "--linear-probe"), 2, "not timm's VisionTransformer"),
+        ("simgcd", ("--max-disk", "1KB"), 2, "2 views of 48 images take"),
+        ("flipclass", ("--log-energy", "all"), 2, "frozen blocks keep few"),
+        ("flipclass sda", (), 2, "views grow stronger"),
+        ("flipclass kld", ("--linear-probe",), 2, "a linear probe freezes"),
+        ("softmax", ("--freeze-stages", 0), 2, "goes with --freeze-stages"),
+        ("softmax", ("--freeze-stages", 6), 2, "smallcnn has 5 stages: block1"),
+        ("softmax", ("--backbone", "vit_nano_p8_32"), 2, "cannot be cut after blocks.1"),
+        ("dl2pa", ("--mixup-alpha", 0.5), 2, "mixes images"),
+        ("sela rotation", (), 2, "--rotation turns images"),
+        ("san frozen", (), 2, "this stage is frozen"),
+        ("softmax", ("--compile",), 2, "what is compiled takes images"),
+    ],
+)
+def test_what_cannot_be_reused_is_refused_before_any_work(
+    tmp_path: Path, photos: Path, method: str, words: tuple[object, ...], code: int, problem: str
+) -> None:
+    answer = train(photos, method, tmp_path / "run", "--epochs", 1, "--reuse-frozen", 2, *words)
+    assert answer.code == code
+    assert problem in " ".join(answer.err.split())
+    assert not (tmp_path / "run").exists()
+    assert not kept_folders(tmp_path)
+
+
+def test_options_of_reuse_need_it(tmp_path: Path, photos: Path) -> None:
+    for words in (("--reuse-dtype", "float32"), ("--max-disk", "1GB")):
+        answer = train(photos, "simgcd", tmp_path / "run", "--epochs", 1, *words)
+        assert answer.code == 2
+        assert "goes with --reuse-frozen" in answer.err
+    answer = train(photos, "simgcd", tmp_path / "run", "--epochs", 1, "--reuse-frozen", 2, "--max-disk", "much")
+    assert answer.code == 2
+    assert "not a size" in answer.err
+
+
+def test_a_dry_run_says_how_much_would_be_kept_and_writes_nothing(tmp_path: Path, photos: Path) -> None:
+    answer = train(photos, "flipclass", tmp_path / "run", "--epochs", 1, "--reuse-frozen", 2, "--dry-run")
+    assert answer.code == 0, answer.err
+    # 17 tokens of 48 half-precision numbers: one of the teacher, three of the student, two draws each; and one outside
+    assert answer.json["kept_gib"] == pytest.approx(48 * 17 * 48 * 2 * (2 * 4 + 1) / 2**30, abs=6e-4)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("method", ["tac-ccl", "san clusters"])
+def test_a_dry_run_has_more_images_than_clusters_though_it_looks_at_fewer(
+    tmp_path: Path, photos: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[KeptBank] = []
+
+    def kept(*given: Any) -> KeptBank:
+        made.append(reuse.stand_in(*given))
+        return made[-1]
+
+    monkeypatch.setattr(reuse, "_FEW", 4)  # of 6 clusters
+    monkeypatch.setattr(dry_run, "stand_in", kept)
+    answer = train(photos, method, tmp_path / "run", "--reuse-frozen", 2, "--epochs", 1, "--dry-run")
+    assert answer.code == 0, answer.err
+    bank = made[0]
+    for kind in range(bank._plain + 1):
+        images = {part[kind][row].tobytes() for part in bank._parts for row in range(len(part[kind]))}
+        assert len(images) >= 12
+    # how views were moved stays as it was drawn
+    for part in bank._parts:
+        for kind in range(bank._plain + 1, len(part)):
+            assert (part[kind] == bank._parts[0][kind]).all()

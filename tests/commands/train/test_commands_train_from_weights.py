@@ -1,0 +1,112 @@
+"""What a training for searches starts from is measured, shown beside what it reached, and told where that is worse."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from labelkit.data.batch import DataInfo
+from labelkit.methods.backbone import backbone_options
+from labelkit.methods.metric.san_options import SANConfig
+from labelkit.store.embeddings import open_store
+from labelkit.training.monitors.retrieval import RetrievalMonitor
+
+SMALL = (
+    "--preset", "none", "--backbone", "smallcnn", "--image-size", 32, "--no-san", "--memory", "none", "--embed-dim", 8,
+    "--images-per-class", 4, "--batch-size", 8, "--augmentation", "crop-flip", "--holdout-classes", "half",
+    "--threads", 1, "--device", "cpu", "--recall-ks", "1",
+)  # fmt: skip
+
+
+@pytest.fixture
+def started(labelkit: Any, photos: Path, tmp_path: Path) -> Path:
+    done = labelkit("train", "san", "--dataset", photos, *SMALL, "--epochs", 1, "--out", tmp_path / "first", "--json")
+    assert done.code == 0, done.err
+    assert not (tmp_path / "first" / "before.json").exists()  # features of random weights mean nothing
+    assert "search_before_training" not in done.json
+    return tmp_path / "first"
+
+
+def test_scores_before_training_stand_beside_those_after_it(
+    labelkit: Any, photos: Path, started: Path, tmp_path: Path
+) -> None:
+    words = ("train", "san", "--dataset", photos, *SMALL, "--init-from", started)
+    planned = labelkit(*words, "--epochs", 2, "--dry-run", "--json")
+    assert planned.code == 0, planned.err
+    out = tmp_path / "second"
+    stopped = labelkit(*words, "--epochs", 2, "--out", out, "--stop-after-steps", 1)
+    assert stopped.code == 0, stopped.err
+    before = json.loads((out / "before.json").read_text())
+    assert set(before) == {"recall_at_1", "map_at_r"}
+    assert planned.json["search_before_training"] == before
+    # also where the run goes on later
+    done = labelkit(*words, "--epochs", 2, "--out", out, "--resume", "--json")
+    assert done.code == 0, done.err
+    assert done.json["search_before_training"] == before
+    assert "before training" in labelkit(*words, "--epochs", 1, "--out", tmp_path / "third").out
+
+
+def test_before_training_the_features_of_the_backbone_are_searched() -> None:
+    # the embedding puts every image beside one of another class, the features beside its own
+    held_out = SimpleNamespace(bank=SimpleNamespace(rows=np.arange(4)), labels=np.array([0, 0, 1, 1]))
+    features = torch.eye(2)[[0, 0, 1, 1]]
+    network = SimpleNamespace(features=lambda rows: features[rows], embed=lambda rows: features[[0, 2, 1, 3]][rows])
+    state = SimpleNamespace(is_main=True, embed=lambda embed, rows, how: embed(torch.from_numpy(rows)))
+    monitor = RetrievalMonitor(np.arange(0), np.zeros(0, np.int64), cast(Any, held_out), (1,))
+
+    found = monitor.before(cast(Any, SimpleNamespace(network=network)), cast(Any, state))
+
+    assert found == {"recall_at_1": 1.0, "map_at_r": 1.0}
+    plain = SimpleNamespace(network=SimpleNamespace(embed=network.embed))
+    assert monitor.before(cast(Any, plain), cast(Any, state)) == {"recall_at_1": 0.0, "map_at_r": 0.0}
+
+
+def test_the_command_that_comes_next_embeds_with_the_run(
+    labelkit: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def next_of(*words: object) -> list[str]:
+        done = labelkit("train", *words, "--epochs", 1)
+        assert done.code == 0, done.err
+        return shlex.split(done.err.partition("next, embed images with it: ")[2].splitlines()[0])
+
+    of_photos = next_of("san", "--dataset", photos, *SMALL, "--out", tmp_path / "first")
+    assert of_photos[0] == "labelkit"
+    assert labelkit(*of_photos[1:]).code == 0
+    head = ("softmax", "--index", "first.h5", "--split", "all", "--batch-size", 8, "--threads", 1, "--device", "cpu")
+    of_rows = next_of(*head, "--out", "head")
+    assert "--index" in of_rows
+    assert labelkit(*of_rows[1:]).code == 0
+    assert open_store(tmp_path / "head.h5").n == open_store(tmp_path / "first.h5").n
+
+
+def test_own_weights_take_the_place_of_published_ones() -> None:
+    about = DataInfo(8, np.zeros(8, np.int64), (), (0,), 1, 1, in_channels=3, image_size=32)
+    for weights, pretrained in ((None, True), (Path("net.pth"), False)):
+        config = SANConfig(dataset="photos", pretrained=True, weights=weights)
+        assert backbone_options(config, about)["pretrained"] is pretrained
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ({"recall_at_1": 0.9, "map_at_r": 0.5}, None),
+        ({"recall_at_1": 0.795, "map_at_r": 0.395}, None),
+        ({"recall_at_1": 0.9, "map_at_r": 0.3}, "MAP@R 40.0 before, 30.0 now"),
+        ({"recall_at_1": 0.3, "map_at_r": 0.1}, "R@1 80.0 before, 30.0 now, MAP@R 40.0 before, 10.0 now"),
+        ({}, None),
+    ],
+)
+def test_a_search_that_got_worse_is_told(after: dict[str, float], told: str | None) -> None:
+    monitor = RetrievalMonitor.__new__(RetrievalMonitor)
+    found = monitor.compare({"recall_at_1": 0.8, "map_at_r": 0.4}, after)
+    assert (found is None) == (told is None)
+    if told is not None and found is not None:
+        assert f"({told})" in found

@@ -1,0 +1,450 @@
+"""Training on the rows of a store: from a store to a checkpoint, and from that to rows of a new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from labelkit.algorithms.indexes import near_rows
+from labelkit.errors import DatasetError
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writing import EmbeddingRun
+from labelkit.training.checkpoint import load_checkpoint
+from PIL import Image
+from tests.row_heads import BATCHES, HEADS, SHORT, rows_after
+from tests.running import Labelkit, MakeStore, copy_store, run_labelkit
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, pixels: Path) -> Path:
+    """A run of softmax on that store. Tests must not change it."""
+    out = tmp_path_factory.mktemp("runs") / "softmax"
+    answer = run_labelkit("train", "softmax", "--index", pixels, *BATCHES, "--epochs", 30, "--out", out, "-q")
+    assert answer.code == 0, answer.err
+    return out
+
+
+def rows_of(store: EmbeddingStore) -> dict[str, np.ndarray]:
+    return dict(zip(store.sample_ids, np.asarray(store.embeddings), strict=True))
+
+
+# ---------------------------------------------------------------------- the chain
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_head_trains_on_the_rows_of_a_store_and_makes_rows_of_a_new_one(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
+) -> None:
+    out = tmp_path / "run"
+    answer = labelkit("train", method, "--index", pixels, *HEADS[method], "--out", out, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["samples"]["images"] == 48
+    assert answer.json["dataset"] == str(pixels)
+
+    made = tmp_path / "made.h5"
+    answer = labelkit("embed", "--index", pixels, "--checkpoint", out, "--out", made, "-q")
+    assert answer.code == 0, answer.err
+
+    old, new = open_store(pixels), open_store(made)
+    assert new.sample_ids == old.sample_ids
+    assert np.array_equal(new.sha256, old.sha256)
+    assert (new.n, new.dim) == (48, 64 * 3)
+    assert new.model.name == "pixels+head-2x256"
+
+
+def test_a_head_learns_the_labels_of_the_rows(pixels: Path, run: Path, labelkit: Labelkit, tmp_path: Path) -> None:
+    made = tmp_path / "made.h5"
+    assert labelkit("embed", "--index", pixels, "--checkpoint", run, "--out", made).code == 0
+    store = open_store(made)
+    assert store.labels is not None
+    assert (store.extras["logits"].argmax(axis=1) == store.labels).mean() > 0.9
+
+
+def test_a_photo_gets_the_row_that_the_store_would_have_got(
+    labelkit: Labelkit, tmp_path: Path, photos: Path, pixels: Path, run: Path
+) -> None:
+    by_rows, by_photos = tmp_path / "rows.h5", tmp_path / "photos.h5"
+    assert labelkit("embed", "--index", pixels, "--checkpoint", run, "--out", by_rows).code == 0
+    answer = labelkit("embed", "--dataset", photos, "--checkpoint", run, "--out", by_photos)
+    assert answer.code == 0, answer.err
+
+    first, second = open_store(by_rows), open_store(by_photos)
+    assert first.differences(second) == []
+    one, other = rows_of(first), rows_of(second)
+    assert one.keys() == other.keys()
+    assert np.allclose([one[name] for name in one], [other[name] for name in one], atol=1e-4)
+
+
+def test_questions_about_photos_find_the_model_of_a_store_that_a_head_made(
+    labelkit: Labelkit, tmp_path: Path, photos: Path, pixels: Path, run: Path
+) -> None:
+    made = tmp_path / "made.h5"
+    assert labelkit("embed", "--index", pixels, "--checkpoint", run, "--out", made).code == 0
+    answer = labelkit("retrieve", "--index", made, "--query", photos / "bee" / "03.png", "--k", 1, "--json")
+    assert answer.code == 0, answer.err
+    assert "bee/03.png" in answer.out
+
+
+def test_before_training_rows_are_the_centered_rows(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
+    out, made = tmp_path / "run", tmp_path / "made.h5"
+    words = ("--lr", 1e-12, "--weight-decay", 0, "--row-mix", 0)
+    assert labelkit("train", "softmax", "--index", pixels, *SHORT, *words, "--out", out).code == 0
+    assert labelkit("embed", "--index", pixels, "--checkpoint", out, "--out", made).code == 0
+
+    rows = np.asarray(open_store(pixels).embeddings, dtype=np.float64)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    expected = (unit - unit.mean(axis=0)) * np.sqrt(rows.shape[1])
+    assert np.allclose(open_store(made).embeddings, expected, atol=1e-4)
+
+
+def test_labels_of_a_file_count_beside_those_of_the_store(labelkit: Labelkit, tmp_path: Path, photos: Path) -> None:
+    store, table = tmp_path / "blank.h5", tmp_path / "known.csv"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 8, "--label-split", "none")
+    assert labelkit(*words, "--out", store).code == 0
+    table.write_text("path,label\n" + "".join(f"{c}/{i:02d}.png,{c}\n" for c in ("ant", "bee") for i in range(6)))
+    answer = labelkit(
+        "train", "softmax", "--index", store, "--labels", table, *SHORT, "--out", tmp_path / "run", "--json"
+    )
+    assert answer.code == 0, answer.err
+    assert answer.json["samples"]["labeled"] == 12
+    assert answer.json["samples"]["old_classes"] == 2
+
+
+def test_seeds_change_the_head_and_one_seed_repeats_it(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
+    prints = []
+    for number, seed in enumerate((0, 0, 1)):
+        out = tmp_path / f"run-{number}"
+        answer = labelkit("train", "softmax", "--index", pixels, *SHORT, "--seed", seed, "--out", out, "--json")
+        prints.append(answer.json["weights_fingerprint"])
+    assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_head_stopped_and_resumed_has_the_same_bits(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
+) -> None:
+    words = ("train", method, "--index", pixels, *HEADS[method], "--json")
+    whole = labelkit(*words, "--out", tmp_path / "whole").json
+    assert labelkit(*words, "--out", tmp_path / "cut", "--stop-after-steps", 5).code == 0
+    resumed = labelkit(*words, "--out", tmp_path / "cut", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
+
+
+@pytest.mark.slow
+def test_a_head_killed_and_resumed_has_the_same_bits(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
+    words = ["train", "softmax", "--index", pixels, *BATCHES, "--epochs", 300, "--checkpoint-every-minutes", 0.001]
+    whole = labelkit(*words, "--out", tmp_path / "whole", "--json").json
+    out = tmp_path / "cut"
+    command = [sys.executable, "-m", "labelkit", *map(str, words), "--out", str(out)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    while child.poll() is None and not (out / "checkpoints" / "last.json").exists():
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    resumed = labelkit(*words, "--out", out, "--resume", "--json")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
+
+
+# ---------------------------------------------------------------------- views of a store
+
+
+@pytest.fixture(scope="module")
+def viewed(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """A store of the photos with three views of each. Tests must not change it."""
+    out = tmp_path_factory.mktemp("viewed") / "photos.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 8, "--label-split", "given")
+    answer = run_labelkit(*words, "--views", 3, "--out", out, "-q")
+    assert answer.code == 0, answer.err
+    return out
+
+
+@pytest.fixture(scope="module")
+def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of images of one color, whose views are the images themselves."""
+    folder = tmp_path_factory.mktemp("colors")
+    for number in range(24):
+        path = folder / "colors" / ("warm", "cold")[number % 2] / f"{number:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (10 * number + 5, 90, 250 - 9 * number)).save(path)
+    words = ("embed", "--dataset", folder / "colors", "--backbone", "pixels", "--image-size", 8, "--views", 2)
+    answer = run_labelkit(*words, "--label-split", "given", "--out", folder / "colors.h5", "-q")
+    assert answer.code == 0, answer.err
+    return folder / "colors.h5"
+
+
+@pytest.mark.parametrize("method", ["softmax", "mixmatch"])
+def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
+    labelkit: Labelkit, tmp_path: Path, plain_views: Path, method: str
+) -> None:
+    unchanged: tuple[object, ...] = ("--row-views", "off", "--row-noise", 0)
+    if method == "softmax":
+        unchanged += ("--row-dropout", 0, "--row-mix", 0)
+    by_views = rows_after(labelkit, tmp_path, plain_views, "--row-views", "on", method=method)
+    by_rows = rows_after(labelkit, tmp_path, plain_views, *unchanged, method=method)
+    by_changes = rows_after(labelkit, tmp_path, plain_views, "--row-views", "off", method=method)
+
+    assert np.allclose(by_views, by_rows, atol=1e-3)
+    assert not np.allclose(by_views, by_changes, atol=1e-3)
+
+
+def test_views_are_trained_on_where_the_store_keeps_some(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, pixels: Path
+) -> None:
+    by_default = rows_after(labelkit, tmp_path, viewed)
+    assert np.array_equal(by_default, rows_after(labelkit, tmp_path, viewed, "--row-views", "on"))
+    assert not np.array_equal(by_default, rows_after(labelkit, tmp_path, viewed, "--row-views", "off"))
+    # without views nothing changes
+    assert np.array_equal(
+        rows_after(labelkit, tmp_path, viewed, "--row-views", "off"), rows_after(labelkit, tmp_path, pixels)
+    )
+
+
+def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("labelkit.data.row_bank.near_rows", lambda *given: asked.append(given[1]) or near_rows(*given))
+    for views in ("on", "off"):
+        words = ("train", "softmax", "--index", viewed, *SHORT, "--row-views", views, "--out", tmp_path / views)
+        assert labelkit(*words).code == 0
+        assert asked == ([] if views == "on" else [10])
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_a_head_on_views_stopped_and_resumed_has_the_same_bits(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, method: str
+) -> None:
+    words = ("train", method, "--index", viewed, *HEADS[method], "--json")
+    whole = labelkit(*words, "--out", tmp_path / "whole").json
+    assert labelkit(*words, "--out", tmp_path / "cut", "--stop-after-steps", 5).code == 0
+    resumed = labelkit(*words, "--out", tmp_path / "cut", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
+
+
+def test_a_part_of_a_store_has_its_own_views(labelkit: Labelkit, tmp_path: Path, plain_views: Path) -> None:
+    # views of other rows would not be the rows themselves
+    words = ("--holdout", 0.25, "--seed", 3)
+    unchanged = ("--row-views", "off", "--row-noise", 0, "--row-dropout", 0, "--row-mix", 0)
+    by_views = rows_after(labelkit, tmp_path, plain_views, *words)
+    assert np.allclose(by_views, rows_after(labelkit, tmp_path, plain_views, *words, *unchanged), atol=1e-3)
+
+
+def test_views_that_a_store_does_not_keep_are_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
+    answer = labelkit("train", "softmax", "--index", pixels, *SHORT, "--row-views", "on", "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert "keeps no views of its images" in answer.err
+    assert "labelkit embed --views 8" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--row-noise", 0.5), ("--row-mix", 0.5), ("--row-neighbors", 3)])
+def test_changes_of_rows_are_refused_where_views_stand_for_them(
+    labelkit: Labelkit, tmp_path: Path, viewed: Path, option: str, value: float
+) -> None:
+    words = ("train", "softmax", "--index", viewed, *SHORT, option, value, "--out", tmp_path / "run")
+    answer = labelkit(*words)
+    assert answer.code == 2
+    assert option in answer.err
+    assert "Pass --row-views off" in answer.err
+    answer = labelkit(*words, "--row-views", "on")
+    assert answer.code == 2
+    assert f"{option} has no meaning with --row-views on" in answer.err
+    assert labelkit(*words, "--row-views", "off", "--dry-run").code == 0
+
+
+def test_a_view_without_a_direction_is_refused(labelkit: Labelkit, tmp_path: Path) -> None:
+    plan = EmbeddingPlan(
+        sample_ids=[f"{row:02d}.png" for row in range(24)],
+        model=ModelIdentity("made", "0" * 64, "", "made", "features", "mean", {}, {}),
+        dim=2, batch_size=24, normalized=False, metric="cosine", created_by="labelkit 0", views={"count": 2},
+        labels=np.arange(24) % 2, labeled=np.ones(24, dtype=bool), class_names=("a", "b"),
+    )  # fmt: skip
+    run = EmbeddingRun.open(tmp_path / "x.h5", plan)
+    views = np.ones((24, 4), dtype=np.float32)
+    views[7, 2:] = 0
+    run.write_part(
+        0,
+        embeddings=np.stack([np.cos(np.arange(24)), np.sin(np.arange(24))], axis=1),
+        sha256=np.arange(24 * 32, dtype=np.uint16).astype(np.uint8).reshape(24, 32),
+        file_sizes=np.ones(24),
+        image_sizes=np.ones((24, 2)),
+        extras={"view_embeddings": views},
+    )
+    run.publish()
+    words = ("train", "softmax", "--index", tmp_path / "x.h5", *SHORT, "--out", tmp_path / "run")
+    answer = labelkit(*words)
+    assert answer.code == 3
+    assert "a view of 07.png is all zero" in answer.err
+    assert labelkit(*words, "--row-views", "off").code == 0
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def test_methods_for_images_refuse_a_store_and_name_those_that_take_it(labelkit: Labelkit, pixels: Path) -> None:
+    answer = labelkit("train", "flipclass", "--index", pixels)
+    assert answer.code == 2
+    assert "flipclass trains on images alone" in answer.err
+    for name in HEADS:
+        assert name in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--backbone", "resnet18"), "--backbone has no meaning with --index"),
+        (("--augmentation", "digits"), "--augmentation has no meaning with --index"),
+        (("--dataset", "digits"), "exclude each other"),
+        (("--head-layers", 1, "--head-width", 8), "has nothing in between"),
+    ],
+)
+def test_options_that_do_not_go_with_rows_are_refused(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, words: tuple[object, ...], problem: str
+) -> None:
+    answer = labelkit("train", "softmax", "--index", pixels, *SHORT, *words, "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert problem in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["supervised", "mean-teacher", "mixmatch"])
+@pytest.mark.parametrize(("option", "value"), [("--row-dropout", 0.3), ("--row-mix", 0.5), ("--row-neighbors", 3)])
+def test_methods_that_train_on_weak_rows_refuse_what_strong_ones_have(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str, option: str, value: float
+) -> None:
+    answer = labelkit("train", method, "--index", pixels, *HEADS[method], option, value, "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert f"{option} changes strong views, and {method} trains on weak ones" in answer.err
+
+
+def test_no_neighbor_is_looked_for_where_rows_are_weak(
+    labelkit: Labelkit, tmp_path: Path, pixels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("labelkit.data.row_bank.near_rows", lambda *given: asked.append(given[1]) or near_rows(*given))
+    for method in ("mixmatch", "freematch"):
+        assert labelkit("train", method, "--index", pixels, *HEADS[method], "--out", tmp_path / method).code == 0
+        assert asked == ([] if method == "mixmatch" else [10])
+
+
+def test_fewer_rows_than_a_batch_are_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
+    answer = labelkit("train", "softmax", "--index", pixels, "--batch-size", 64, "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert "64 images per step x 1 is more than an epoch draws (48)" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_row_options_without_a_store_are_refused(labelkit: Labelkit) -> None:
+    answer = labelkit("train", "softmax", "--dataset", "digits", "--row-noise", 0.5)
+    assert answer.code == 2
+    assert "--row-noise goes with --index" in answer.err
+
+
+@pytest.mark.parametrize("method", ["softmax", "simgcd", "gcd"])
+def test_a_store_without_labels_is_refused(
+    labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path, method: str
+) -> None:
+    store = make_store(rng.normal(size=(24, 6)))
+    answer = labelkit("train", method, "--index", store.path, *SHORT, "--out", tmp_path / "run")
+    assert answer.code == 3
+    assert "no image has a label that training may use" in answer.err
+
+
+def test_labels_of_one_class_are_refused(
+    labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    store = make_store(rng.normal(size=(24, 6)), labels=[0] * 24, labeled=[1] * 24)
+    answer = labelkit("train", "softmax", "--index", store.path, *SHORT, "--out", tmp_path / "run")
+    assert answer.code == 3
+    assert "has one class" in answer.err
+
+
+def test_a_row_without_a_direction_is_refused(
+    labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    rows = rng.normal(size=(24, 6))
+    rows[7] = 0
+    store = make_store(rows, labels=[0, 1] * 12, labeled=[1] * 24)
+    answer = labelkit("train", "softmax", "--index", store.path, *SHORT, "--out", tmp_path / "run")
+    assert answer.code == 3
+    assert "0007.png" in answer.err
+
+
+def test_patches_are_refused(labelkit: Labelkit, tmp_path: Path, photos: Path) -> None:
+    store = tmp_path / "dense.h5"
+    words = ("--backbone", "vit_nano_p8_32", "--random-weights", "--dense", "--label-split", "given")
+    assert labelkit("embed", "--dataset", photos, *words, "--out", store).code == 0
+    (patches,) = [path for path in (tmp_path / "dense.h5.patches").glob("*.h5")][:1]
+    answer = labelkit("train", "softmax", "--index", patches, *SHORT, "--out", tmp_path / "run")
+    assert answer.code == 3
+    assert "holds patches, not embeddings" in answer.err
+
+
+def test_a_store_that_changed_is_refused_when_a_run_is_resumed(
+    labelkit: Labelkit, tmp_path: Path, photos: Path, pixels: Path
+) -> None:
+    store = copy_store(pixels, tmp_path / "photos.h5")
+    words = ("train", "softmax", "--index", store, *SHORT, "--out", tmp_path / "run")
+    assert labelkit(*words, "--stop-after-steps", 5).code == 0
+    store.unlink()
+    made = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 8, "--label-split", "given")
+    assert labelkit(*made, "--dtype", "float16", "--out", store).code == 0
+
+    answer = labelkit(*words, "--resume")
+    assert answer.code == 3
+    assert "other labels or rows" in answer.err
+
+
+def test_rows_of_another_model_are_refused(labelkit: Labelkit, tmp_path: Path, photos: Path, run: Path) -> None:
+    other = tmp_path / "other.h5"
+    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 6)
+    assert labelkit(*words, "--out", other).code == 0
+    answer = labelkit("embed", "--index", other, "--checkpoint", run, "--out", tmp_path / "made.h5")
+    assert answer.code == 3
+    assert "was made by another model" in answer.err
+
+
+def test_a_run_on_images_embeds_no_rows(labelkit: Labelkit, tmp_path: Path, index: Path, trained: Path) -> None:
+    answer = labelkit("embed", "--index", index, "--checkpoint", trained, "--out", tmp_path / "made.h5")
+    assert answer.code == 2
+    assert "was trained on images" in answer.err
+
+
+def test_a_changed_checkpoint_record_is_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path, run: Path) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    record = json.loads((copied / "split.json").read_text())
+    record["rows"]["model"].pop("layer")
+    (copied / "split.json").write_text(json.dumps(record))
+    answer = labelkit("embed", "--index", pixels, "--checkpoint", copied, "--out", tmp_path / "made.h5")
+    assert answer.code == 3
+    assert "says not what made its rows" in answer.err
+
+
+def test_the_checkpoint_keeps_the_center_of_the_rows(run: Path, pixels: Path) -> None:
+    checkpoint = load_checkpoint(run)
+    assert checkpoint is not None
+    rows = np.asarray(open_store(pixels).embeddings, dtype=np.float64)
+    center = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).mean(axis=0)
+    kept = checkpoint.tensors("model.safetensors")["network.backbone.net.center"]
+    assert np.allclose(kept.numpy(), center, atol=1e-6)
+
+
+def test_row_data_know_a_single_row(make_store: MakeStore) -> None:
+    from labelkit.commands.common.embeddings_as_images import RowData
+
+    store = make_store(np.ones((1, 4)), labels=[0], labeled=[1])
+    with pytest.raises(DatasetError, match="single row"):
+        RowData.of(store.path)

@@ -1,0 +1,228 @@
+"""CoTAP: worked numbers, the double sum, invariances, ties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelkit.methods.dense.ranking_loss import CoTAPLoss, Implementation, cotap_loss
+from torch import Tensor
+
+IMPLEMENTATIONS: list[Implementation] = ["fast", "pairs"]
+SCORES = [0.9, 0.7, 0.7, 0.4, 0.6, 0.2]
+TARGETS = [0.8, 0.9, 0.6, 0.6, 0.3, 0.1]
+
+
+def rows(*values: float) -> Tensor:
+    return torch.tensor([values], dtype=torch.float64)
+
+
+def value_and_gradient(scores: Tensor, targets: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    scores = scores.clone().requires_grad_()
+    losses = cotap_loss(scores, targets, **options)
+    (gradient,) = torch.autograd.grad(losses.sum(), scores)
+    return losses.detach(), gradient
+
+
+def plain(scores: Tensor, targets: Tensor, margin: float = 0.5, floor: float = -0.2) -> Tensor:
+    """One row by Eq. 11 and 12 as printed, for autograd."""
+    total = scores.new_zeros(())
+    n = len(scores)
+    for i in range(n):
+        behind = scores.new_zeros(())
+        for j in range(n):
+            if targets[j] < targets[i]:
+                d = scores[i] - scores[j]
+                behind = behind + (1 - 2 * d / margin if d < 0 else (1 - d / margin).clamp_min(0) ** 2)
+        rank = int(((targets >= targets[i]) & (scores >= scores[i])).sum())
+        x = behind / rank
+        total = total + (targets[i] - floor).clamp_min(0) * x / (1 + x)
+    return total / n
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("options", "loss", "gradient"),
+    [
+        ({}, 0.271517, [-0.253894, -0.110901, 0.111180, -0.076091, 0.279635, 0.050071]),
+        ({"floor": 0.5, "margin": 0.1}, 0.066402, [0.027211, -0.054422, 0.027211, -0.016461, 0.016461, 0]),
+    ],
+)
+def test_six_items_with_ties(
+    implementation: Implementation, options: dict[str, float], loss: float, gradient: list[float]
+) -> None:
+    found, slope = value_and_gradient(rows(*SCORES), rows(*TARGETS), implementation=implementation, **options)
+    assert found.item() == pytest.approx(loss, abs=1e-6)
+    assert slope[0].tolist() == pytest.approx(gradient, abs=1e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_two_items_by_hand(implementation: Implementation) -> None:
+    loss, gradient = value_and_gradient(rows(0, 0.25), rows(0.2, 0.8), implementation=implementation)
+    assert loss.item() == pytest.approx(0.1)
+    assert gradient[0].tolist() == pytest.approx([0.64, -0.64])
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_equal_scores_have_a_closed_form(implementation: Implementation) -> None:
+    targets = rows(0.1, 0.2, 0.3, 0.4, 0.5)
+    loss, gradient = value_and_gradient(torch.full_like(targets, 0.5), targets, implementation=implementation)
+    assert loss.item() == pytest.approx(0.24)
+    assert gradient[0].tolist() == pytest.approx([0.16, 0.0576, -0.0352, -0.0928, -0.0896])
+
+
+def test_equal_scores_on_a_fine_grid_of_targets() -> None:
+    targets = ((torch.arange(2000, dtype=torch.float64) + 0.5) / 2000)[None]
+    assert cotap_loss(torch.zeros_like(targets), targets).item() == pytest.approx(0.433158, abs=1e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("scores", "targets"),
+    [((0.3, 0.1, 0.9), (0.5, 0.5, 0.5)), ((0, 0.6, 1.2), (0.1, 0.2, 0.3)), ((0.4,), (0.7,))],
+    ids=["equal targets", "solved", "one item"],
+)
+def test_where_nothing_is_behind_loss_and_gradient_are_zero(
+    implementation: Implementation, scores: tuple[float, ...], targets: tuple[float, ...]
+) -> None:
+    loss, gradient = value_and_gradient(rows(*scores), rows(*targets), implementation=implementation)
+    assert loss.item() == 0
+    assert not gradient.any()
+
+
+values = st.one_of(
+    st.floats(-2, 2, allow_subnormal=False), st.integers(-4, 4).map(lambda k: k / 4), st.just(0.5), st.just(1e-9)
+)
+
+
+@given(st.lists(st.tuples(values, values), min_size=1, max_size=9), st.sampled_from([0.1, 0.5, 3.0]))
+@settings(deadline=None, max_examples=80)
+def test_both_ways_are_autograd_through_the_definition(items: list[tuple[float, float]], margin: float) -> None:
+    scores, targets = (torch.tensor([side], dtype=torch.float64) for side in zip(*items, strict=True))
+    leaf = scores[0].clone().requires_grad_()
+    expected = plain(leaf, targets[0], margin)
+    slope = torch.autograd.grad(expected, leaf)[0] if expected.requires_grad else torch.zeros_like(leaf)
+    for implementation in IMPLEMENTATIONS:
+        loss, gradient = value_and_gradient(scores, targets, margin=margin, implementation=implementation)
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-10)
+        # slopes grow with 1 / margin
+        torch.testing.assert_close(gradient[0], slope, atol=1e-9, rtol=1e-9)
+
+
+def made(kind: str, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    scores, targets = (torch.rand(2, n, dtype=torch.float64, generator=generator) for _ in range(2))
+    if kind in ("tied scores", "tied"):
+        scores = (8 * scores).round() / 8
+    if kind in ("tied targets", "tied"):
+        targets = (8 * targets).round() / 8
+    if kind == "alike":
+        targets = scores + 0.05 * targets
+    if kind == "equal targets":
+        targets = torch.zeros_like(targets)
+    if kind == "equal scores":
+        scores = torch.zeros_like(scores)
+    if kind == "nearly solved":
+        targets = (targets > 0.5).double()
+        scores = 0.4999 * targets + 1e-6 * scores
+    return scores, targets
+
+
+KINDS = ["random", "tied scores", "tied targets", "tied", "alike", "equal targets", "equal scores", "nearly solved"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 64, 65, 200, 777, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fast_way_equals_the_double_sum(kind: str, n: int) -> None:
+    scores, targets = made(kind, n, seed=n)
+    fast, slope = value_and_gradient(scores, targets, implementation="fast")
+    exact, exact_slope = value_and_gradient(scores, targets, implementation="pairs")
+    assert (fast - exact).abs().max() <= 1e-12
+    assert (slope - exact_slope).abs().max() <= 1e-12
+
+
+@pytest.mark.parametrize("margin", [1e-15, 1e-13, 0.01, 30.0])
+@pytest.mark.parametrize("kind", ["random", "tied"])
+def test_the_fast_way_bears_any_margin(kind: str, margin: float) -> None:
+    # around a thousand, floats are 1e-13 apart: a smaller margin is nothing
+    scores, targets = made(kind, 200, seed=5)
+    fast, slope = value_and_gradient(scores + 1000, targets, implementation="fast", margin=margin)
+    exact, exact_slope = value_and_gradient(scores + 1000, targets, implementation="pairs", margin=margin)
+    torch.testing.assert_close(fast, exact, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(slope, exact_slope, rtol=1e-7, atol=1e-7 * float(exact_slope.abs().max()))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_invariances(implementation: Implementation) -> None:
+    scores, targets = made("tied", 150, seed=0)
+    loss, gradient = value_and_gradient(scores, targets, implementation=implementation)
+    order = torch.randperm(150, generator=torch.Generator().manual_seed(1))
+    again, permuted = value_and_gradient(scores[:, order], targets[:, order], implementation=implementation)
+    torch.testing.assert_close(again, loss)
+    torch.testing.assert_close(permuted, gradient[:, order])
+    # halves are exact, so no tie is lost
+    moved, same = value_and_gradient(2 * scores + 4, targets, margin=1.0, implementation=implementation)
+    torch.testing.assert_close(moved, loss)
+    torch.testing.assert_close(2 * same, gradient)
+    assert gradient.sum(1).abs().max() < 1e-12
+    assert (loss < 1.2).all()
+    weights = torch.rand(2, 150, dtype=torch.float64)
+    by_order = [
+        cotap_loss(scores, which, weights, implementation=implementation) for which in (targets, torch.exp(3 * targets))
+    ]
+    torch.testing.assert_close(*by_order)
+
+
+def test_a_gradient_is_the_slope_of_the_loss() -> None:
+    scores, targets = made("random", 40, seed=2)
+    _, gradient = value_and_gradient(scores[:1], targets[:1], implementation="fast")
+    gaps = scores[0].sort().values.diff().min().item()
+    step = min(1e-6, 0.25 * gaps)
+    for k in range(0, 40, 7):
+        change = torch.zeros_like(scores[:1])
+        change[0, k] = step
+        rise = cotap_loss(scores[:1] + change, targets[:1]) - cotap_loss(scores[:1] - change, targets[:1])
+        assert rise.item() / (2 * step) == pytest.approx(gradient[0, k].item(), abs=1e-6)
+
+
+def test_groups_of_rows_change_nothing() -> None:
+    scores, targets = made("tied", 300, seed=3)
+    whole = value_and_gradient(scores, targets, implementation="fast")
+    parts = value_and_gradient(scores, targets, implementation="fast", max_bytes=1)
+    assert all(torch.equal(first, second) for first, second in zip(whole, parts, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_short_floats_are_taken_and_get_gradients_of_their_kind(dtype: torch.dtype) -> None:
+    scores, targets = made("random", 300, seed=4)
+    loss, gradient = value_and_gradient(scores.to(dtype), targets.to(dtype))
+    assert (loss.dtype, gradient.dtype) == (torch.float32, dtype)
+    assert torch.isfinite(gradient).all()
+
+
+def test_no_rows_have_no_loss_but_a_graph() -> None:
+    scores = torch.zeros(0, 5, requires_grad=True)
+    losses = cotap_loss(scores, torch.zeros(0, 5))
+    assert losses.shape == (0,)
+    losses.sum().backward()
+    assert scores.grad is not None
+    assert CoTAPLoss()(scores, torch.zeros(0, 5)).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("scores", "targets", "options", "message"),
+    [
+        (torch.zeros(2, 3), torch.zeros(2, 4), {}, r"scores are \(2, 3\), targets \(2, 4\)"),
+        (torch.zeros(2, 0), torch.zeros(2, 0), {}, "n >= 1"),
+        (torch.tensor([[float("nan")]]), torch.zeros(1, 1), {}, "not finite"),
+        (torch.zeros(1, 1), torch.tensor([[float("inf")]]), {}, "not finite"),
+        (torch.zeros(1, 1), torch.zeros(1, 1), {"margin": 0.0}, "margin"),
+        (torch.zeros(1, 1), torch.zeros(1, 1), {"implementation": "quick"}, "quick"),
+    ],
+)
+def test_bad_arguments_are_named(scores: Tensor, targets: Tensor, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cotap_loss(scores, targets, **options)

@@ -1,0 +1,152 @@
+"""The object-aware filter against worked numbers; starting a dense network from others' checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from labelkit.errors import CheckpointMismatch, ConfigError
+from labelkit.methods.dense.networks import DenseNetwork, FilterOptions
+from labelkit.methods.dense.object_filter import ObjectAwareFilter
+from labelkit.models.backbones.registry import build_backbone
+from safetensors.torch import save_file
+from torch import Tensor
+
+WIDTH = 48
+
+
+def network(object_filter: FilterOptions | None = None, seed: int = 0, **options: object) -> DenseNetwork:
+    settings: dict[str, object] = {"projector_dims": (16, 8), "pretrained": False, "weights": None, **options}
+    return DenseNetwork(
+        "vit_nano_p8_32", in_channels=3, image_size=32, object_filter=object_filter, seed=seed, **settings
+    ).eval()  # type: ignore[arg-type] # passed through
+
+
+def worked_filter() -> tuple[ObjectAwareFilter, Tensor, Tensor]:
+    """Return a filter whose linear maps are the identity, its keys and its values, of the specification."""
+    made = ObjectAwareFilter(2, num_prototypes=2, kernel=3, num_heads=1).double()
+    with torch.no_grad():
+        for layer in (made.queries, made.keys, made.values):
+            layer.weight.copy_(torch.eye(2))
+    keys = torch.zeros(2, 3, 3, 2, dtype=torch.float64)
+    keys[0, 1, 1], keys[0, 1, 2], keys[0, 0, 0] = torch.tensor([[1.0, 0], [0, 0.5], [0.3, 0]])
+    keys[1, 1, 1], keys[1, 0, 1], keys[1, 2, 0] = torch.tensor([[0.0, 1], [0.5, 0], [0, -0.9]])
+    return made, keys, keys.mean(dim=(1, 2))
+
+
+def test_filter_answers_as_in_the_specification() -> None:
+    made, keys, values = worked_filter()
+    patches = torch.tensor([[[[1.0, 0], [0, 1]], [[1, 1], [-1, 0]]]], dtype=torch.float64)
+    scores = made.scores(patches, keys)
+    assert torch.allclose(
+        scores[0, :, :, 0].flatten(0, 1), torch.tensor([[1.5, 0], [0, 0.1], [1, 1.5], [-0.7, 0]]).double(), atol=1e-7
+    )
+    expected = [[0.121584, 0.044125], [0.098429, 0.032548], [0.092224, 0.029445], [0.089220, 0.027943]]
+    assert torch.allclose(made.answer(scores, values)[0].flatten(0, 1), torch.tensor(expected).double(), atol=1e-6)
+
+
+def test_filter_takes_a_class_token_for_a_constant_region() -> None:
+    made, keys, values = worked_filter()
+    token = torch.tensor([[1.0, 2]], dtype=torch.float64)
+    scores = made.token_scores(token, keys)
+    assert scores.flatten().tolist() == pytest.approx([2.3, 0.7])
+    assert made.answer(scores, values).flatten().tolist() == pytest.approx([0.122764, 0.044715], abs=1e-6)
+    inside = made.scores(token.expand(1, 3, 3, 2).contiguous(), keys)[0, 1, 1, 0]
+    assert inside.tolist() == pytest.approx([2.3, 0.7])
+
+
+def test_a_fresh_filter_that_projects_back_changes_nothing() -> None:
+    made = ObjectAwareFilter(8, 4, 3, 2, "project")
+    patches, tokens = torch.randn(2, 3, 3, 8), torch.randn(2, 8)
+    filtered, of_tokens = made(patches, tokens)
+    assert torch.equal(filtered, patches)
+    assert torch.equal(of_tokens, tokens)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_features_move_prototypes_only_when_asked_to(given: bool) -> None:
+    made = ObjectAwareFilter(8, 4, 3, 2, gradients_to_prototypes=given)
+    patches, _ = made(torch.randn(2, 3, 3, 8), torch.randn(2, 8))
+    patches.sum().backward()
+    assert (made.prototypes.grad is not None) is given
+    assert made.queries.weight.grad is not None
+
+
+def test_length_of_a_prototype_means_nothing() -> None:
+    made = ObjectAwareFilter(8, 4, 3, 2)
+    patches = torch.randn(1, 3, 3, 8)
+    before = made.filter_patches(patches)
+    with torch.no_grad():
+        made.prototypes.mul_(7)
+    assert torch.allclose(made.filter_patches(patches), before, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel", "heads"), [(2, 2), (3, 3)])
+def test_even_kernels_and_heads_that_do_not_divide_are_refused(kernel: int, heads: int) -> None:
+    with pytest.raises(ValueError, match=r"kernel|heads"):
+        ObjectAwareFilter(8, 4, kernel, heads)
+
+
+def test_the_demo_backbone_has_the_size_of_the_specification() -> None:
+    backbone = build_backbone("vit_micro_p8_64", dynamic_img_size=True)
+    assert sum(p.numel() for p in backbone.parameters()) == 216_640
+    assert backbone.net(torch.zeros(1, 3, 32, 32)).shape == (1, 64)
+
+
+@pytest.mark.parametrize(("options", "width"), [(None, WIDTH), (FilterOptions(4), 2 * WIDTH)])
+def test_patches_keep_their_rows_and_columns(options: FilterOptions | None, width: int) -> None:
+    made = network(options)
+    assert made.patch_features(torch.zeros(2, 3, 32, 16)).shape == (2, 4, 2, width)
+    assert made.embed(torch.zeros(2, 3, 32, 32)).shape == (2, made.embed_dim)
+    assert made.patch_identity["layer"] == ("backbone" if options is None else "filtered")
+
+
+def test_a_projector_of_a_narrower_network_gives_the_same_projections_at_first() -> None:
+    stage1, stage2 = network(seed=1), network(FilterOptions(4))
+    stage2.take_projector(stage1.projector.state_dict(), "stage 1")
+    features = torch.randn(5, WIDTH)
+    wide = torch.cat((features, torch.randn(5, WIDTH)), dim=1)
+    assert torch.allclose(stage2.project(wide), stage1.project(features), atol=1e-6)
+
+
+def test_a_projector_of_other_widths_is_refused() -> None:
+    with pytest.raises(ConfigError, match="hidden1"):
+        network().take_projector(network(projector_dims=(24, 8)).projector.state_dict(), "run")
+
+
+def checkpoint(made: DenseNetwork, layout: str) -> dict[str, Tensor]:
+    """Return weights under the names of others."""
+    places = {"hidden1": "0", "hidden2": "2", "output": "4"}
+    head = {f"{places[n.split('.')[0]]}.{n.split('.')[1]}": v for n, v in made.projector.state_dict().items()}
+    body = made.backbone.net.state_dict()
+    start, between = {
+        "dino": ("teacher.backbone.", "teacher.head.mlp."),
+        "ibot": ("state_dict.", "state_dict.head.mlp."),
+        "mugs": ("teacher.module.backbone.", "teacher.module.head.mlp."),
+        "leopart": ("state_dict.model.", "state_dict.model.projection_head."),
+    }[layout]
+    named = {start + n: v for n, v in body.items()} | {between + n: v for n, v in head.items()}
+    if layout == "dino":
+        named |= {n.replace("teacher.", "student.module."): torch.zeros_like(v) for n, v in named.items()}
+        named["teacher.head.last_layer.weight_v"] = torch.ones(4, 8)
+    return {n: v.clone() for n, v in named.items()}
+
+
+@pytest.mark.parametrize("layout", ["dino", "ibot", "mugs", "leopart"])
+def test_backbone_and_projector_are_found_in_checkpoints_of_others(tmp_path: Path, layout: str) -> None:
+    theirs, path = network(seed=3), tmp_path / "weights.safetensors"
+    save_file(checkpoint(theirs, layout), path)
+    ours = network(weights=path)
+    assert ours.take_projector_file(path)
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(ours.project(ours.embed(images)), theirs.project(theirs.embed(images)))
+
+
+def test_a_file_without_a_projection_says_so_and_one_without_a_block_is_refused(tmp_path: Path) -> None:
+    state = network().backbone.net.state_dict()
+    save_file(state, tmp_path / "bare.safetensors")
+    assert not network().take_projector_file(tmp_path / "bare.safetensors")
+    save_file({n: v for n, v in state.items() if "blocks.1." not in n}, tmp_path / "part.safetensors")
+    with pytest.raises(CheckpointMismatch, match="missing"):
+        network(weights=tmp_path / "part.safetensors")

@@ -1,0 +1,93 @@
+"""Dominance sums between blocks against the definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelkit.methods.dense import pair_ranking as dominance
+from labelkit.methods.dense.pair_ranking import Blocks, cut, dominance_sums, merged, thresholds_up_to_rank
+
+
+def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
+    # positions 0 and 1 are the first block, 2 and 3 the second
+    ranks = torch.tensor([[2, 0, 3, 1]])
+    payload = torch.tensor([[[1.0, 10.0, 100.0, 1000.0]]])
+    thresholds = torch.tensor([[0, 1, 1, 4]])
+
+    below, below_threshold = dominance_sums(Blocks(1, 2), ranks, thresholds, payload, earlier=True)
+    later, later_threshold = dominance_sums(Blocks(1, 2), ranks, thresholds, payload, earlier=False)
+
+    assert below.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
+    assert below_threshold.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
+    assert later.tolist() == [[[1000.0, 0.0, 0.0, 0.0]]]
+    assert later_threshold.tolist() == [[[0.0, 0.0, 0.0, 0.0]]]
+
+
+@given(
+    levels=st.integers(0, 4),
+    size=st.integers(1, 5),
+    batch=st.integers(1, 3),
+    earlier=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+@settings(deadline=None, max_examples=60)
+def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, earlier: bool, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    blocks = Blocks(levels, size)
+    n = blocks.length
+    ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(batch)])
+    thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
+    payload = torch.randint(-50, 50, (2, batch, n), generator=generator).double()
+
+    below, below_threshold = dominance_sums(blocks, ranks, thresholds, payload, earlier=earlier)
+
+    block = torch.arange(n) // size
+    stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
+    own = thresholds.gather(1, ranks)
+    for found, most in ((below, ranks), (below_threshold, own)):
+        inside = stands & (ranks[:, None, :] < most[:, :, None])
+        assert torch.equal(found, torch.einsum("bij,cbj->cbi", inside.double(), payload))
+
+
+@pytest.mark.parametrize("kept_numbers", [0, 1 << 19])
+def test_one_order_serves_several_payloads_and_the_thresholds_turned_around(
+    kept_numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dominance, "_KEPT_NUMBERS", kept_numbers)
+    generator = torch.Generator().manual_seed(0)
+    blocks, n = Blocks(3, 5), 40
+    ranks = torch.stack([torch.randperm(n, generator=generator) for _ in range(2)])
+    thresholds = torch.randint(0, n + 1, (2, n), generator=generator).sort(dim=1).values
+    payload = torch.randint(-50, 50, (2, 2, n), generator=generator).double()
+    # how many thresholds are not larger, counted
+    turned = (thresholds[:, None, :] <= torch.arange(n)[:, None]).sum(2)
+
+    order = merged(blocks, ranks, thresholds)
+    assert (order.kept is None) == (kept_numbers == 0)
+    block = torch.arange(n) // 5
+    for one, own, earlier in ((order, thresholds, True), (order.inverse(), turned, False), (order, thresholds, False)):
+        found = one.sums(payload, earlier=earlier)
+        stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]
+        for sums, most in zip(found, (ranks, own.gather(1, ranks)), strict=True):
+            inside = stands & (ranks[:, None, :] < most[:, :, None])
+            assert torch.equal(sums, torch.einsum("bij,cbj->cbi", inside.double(), payload))
+
+
+@pytest.mark.parametrize("n", [1, 2, 24, 25, 48, 49, 777, 2401])
+def test_blocks_are_short_and_hold_all(n: int) -> None:
+    blocks = cut(n)
+
+    assert n <= blocks.length < n + 2**blocks.levels
+    assert blocks.size <= 24
+    assert blocks.levels == 0 or blocks.size > 12
+
+
+def test_thresholds_are_counted_and_found_again() -> None:
+    thresholds = torch.tensor([[0, 0, 2, 4], [1, 1, 1, 3]])
+
+    counts = thresholds_up_to_rank(thresholds)
+
+    assert counts.tolist() == [[2, 2, 3, 3], [0, 3, 3, 4]]
+    assert torch.equal(thresholds_up_to_rank(counts), thresholds)

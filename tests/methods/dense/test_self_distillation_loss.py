@@ -1,0 +1,114 @@
+"""Losses of DINO and iBOT against plain loops in float64, and cases known in closed form."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from labelkit.methods.dense.losses import HiddenPatchLoss, MultiViewDistillationLoss, centered_targets
+
+
+def softmax(values: list[float], temperature: float) -> list[float]:
+    powers = [math.exp(value / temperature) for value in values]
+    return [power / sum(powers) for power in powers]
+
+
+def cross_entropy(target: list[float], output: list[float], temperature: float) -> float:
+    named = softmax(output, temperature)
+    return -sum(q * math.log(p) for q, p in zip(target, named, strict=True))
+
+
+def test_targets_are_measured_from_the_center_and_sharpened() -> None:
+    outputs, center = torch.tensor([[0.5, 0.25, 0.0], [0.1, 0.1, 0.4]]), torch.tensor([0.25, 0.0, 0.1])
+
+    found = centered_targets(outputs, center, 0.1)
+
+    # 0.5 - 0.25, 0.25 - 0 and 0 - 0.1; then 0.1 - 0.25, 0.1 - 0 and 0.4 - 0.1
+    expected = [softmax([0.25, 0.25, -0.1], 0.1), softmax([-0.15, 0.1, 0.3], 0.1)]
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5)
+    assert not found.requires_grad
+
+
+def test_a_center_that_takes_all_differences_leaves_even_targets() -> None:
+    outputs = torch.tensor([[0.9, -0.3, 0.1]]).repeat(2, 1).requires_grad_()
+    found = centered_targets(outputs, outputs.detach().mean(0), 0.04)
+    np.testing.assert_allclose(found.numpy(), np.full((2, 3), 1 / 3), rtol=1e-6)
+
+
+def test_the_loss_is_the_mean_over_pairs_of_different_views() -> None:
+    generator = torch.Generator().manual_seed(0)
+    views = torch.rand(4, 3, 5, generator=generator, dtype=torch.float64)
+    teacher = torch.rand(2, 3, 5, generator=generator, dtype=torch.float64)
+    targets = [centered_targets(view, torch.full((5,), 0.1, dtype=torch.float64), 0.05) for view in teacher]
+
+    found = MultiViewDistillationLoss(0.1)(list(views), targets)
+
+    total, pairs = 0.0, 0
+    for a in range(2):
+        for v in range(4):
+            if a != v:
+                pairs += 1
+                for i in range(3):
+                    target = softmax((teacher[a, i] - 0.1).tolist(), 0.05)
+                    total += cross_entropy(target, views[v, i].tolist(), 0.1) / 3
+    assert pairs == 6
+    assert float(found) == pytest.approx(total / pairs, rel=1e-12)
+
+
+def test_equal_outputs_give_log_k() -> None:
+    targets = [torch.softmax(torch.tensor([[1.0, 5.0, 2.0, 0.0]]), dim=1)] * 2
+    assert float(MultiViewDistillationLoss()([torch.zeros(1, 4)] * 3, targets)) == pytest.approx(math.log(4))
+    owners = torch.zeros(1, dtype=torch.int64)
+    assert float(HiddenPatchLoss()(torch.zeros(1, 4), targets[0], owners, 1)) == pytest.approx(math.log(4))
+
+
+def test_a_view_does_not_learn_its_own_assignment() -> None:
+    outputs = [torch.zeros(2, 3, requires_grad=True) for _ in range(2)]
+    targets = [torch.eye(3)[[0, 1]], torch.eye(3)[[2, 2]]]
+    MultiViewDistillationLoss(1.0)(outputs, targets).backward()
+    # softmax minus the target of the other view, over two images and two pairs
+    for own, other in ((0, 1), (1, 0)):
+        np.testing.assert_allclose(outputs[own].grad.numpy(), (1 / 3 - targets[other].numpy()) / 4, atol=1e-7)
+
+
+def test_hidden_patches_count_by_image() -> None:
+    generator = torch.Generator().manual_seed(1)
+    outputs = torch.rand(5, 4, generator=generator, dtype=torch.float64)
+    targets = torch.softmax(torch.rand(5, 4, generator=generator, dtype=torch.float64) * 9, dim=1)
+    owners = torch.tensor([0, 0, 0, 2, 2])  # image 1 has no hidden patch
+
+    found = HiddenPatchLoss(0.2)(outputs, targets, owners, 3)
+
+    each = [cross_entropy(q, s, 0.2) for q, s in zip(targets.tolist(), outputs.tolist(), strict=True)]
+    assert float(found) == pytest.approx((sum(each[:3]) / 3 + 0 + sum(each[3:]) / 2) / 3, rel=1e-12)
+
+
+def test_no_hidden_patch_is_no_loss_and_has_a_gradient() -> None:
+    outputs = torch.zeros(0, 4, requires_grad=True)
+    loss = HiddenPatchLoss()(outputs, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 3)
+    loss.backward()
+    assert (float(loss.detach()), outputs.grad.shape) == (0.0, (0, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
+    outputs = [torch.tensor([[0.5, -0.25, 0.125]], dtype=dtype)] * 2
+    targets = [centered_targets(outputs[0], torch.zeros(3), 0.04)] * 2
+    assert targets[0].dtype == torch.float32
+    single = MultiViewDistillationLoss()([view.float() for view in outputs], targets)
+    assert torch.equal(MultiViewDistillationLoss()(outputs, targets), single)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+        centered_targets(torch.zeros(1, 2), torch.zeros(2), 0)
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        MultiViewDistillationLoss(-1)
+    with pytest.raises(ValueError, match="temperature must be above 0"):
+        HiddenPatchLoss(0)
+    with pytest.raises(ValueError, match="no two different views"):
+        MultiViewDistillationLoss()([torch.zeros(1, 2)], [torch.zeros(1, 2)])
+    with pytest.raises(ValueError, match="outputs, targets and image are"):
+        HiddenPatchLoss()(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(1, dtype=torch.int64), 1)

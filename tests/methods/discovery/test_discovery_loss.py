@@ -1,0 +1,133 @@
+"""The total of category discovery: its parts, both directions, batches without labels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from labelkit.methods.discovery.losses import DiscoveryLoss
+from torch import Tensor
+
+LABELS = torch.tensor([0, -1, 2, 0])
+
+
+def inputs() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    projections = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    logits = torch.rand(8, 5, generator=generator, dtype=torch.float64) * 2 - 1
+    return projections.requires_grad_(), logits.requires_grad_()
+
+
+def simgcd_by_its_code(projections: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss as SimGCD's training loop writes it: selection, chunks, both directions."""
+    tau_u, tau_c, tau_s, tau_t, eps, weight = 1.0, 0.07, 0.1, 0.05, 2.0, 0.35
+    z = F.normalize(projections, dim=1)
+    rows = len(z)
+    keep = ~torch.eye(rows, dtype=torch.bool)
+    ids = torch.arange(rows // 2).repeat(2)
+    same = (ids[:, None] == ids)[keep].view(rows, -1)
+    others = (z @ z.T)[keep].view(rows, -1)
+    arranged = torch.cat([others[same].view(rows, -1), others[~same].view(rows, -1)], dim=1) / tau_u
+    rep_u = F.cross_entropy(arranged, torch.zeros(rows, dtype=torch.int64))
+
+    mask = labels >= 0
+    picked = torch.stack([view[mask] for view in z.chunk(2)], dim=1)  # (m, 2, d)
+    flat = torch.cat(torch.unbind(picked, dim=1))
+    contrast = flat @ flat.T / tau_c
+    positive = (labels[mask][:, None] == labels[mask]).double().repeat(2, 2)
+    not_self = 1 - torch.eye(len(flat), dtype=torch.float64)
+    log_prob = contrast - torch.log((torch.exp(contrast) * not_self).sum(1, keepdim=True))
+    positive = positive * not_self
+    rep_s = -((positive * log_prob).sum(1) / positive.sum(1)).mean()
+
+    student, teacher = (logits / tau_s).chunk(2), (logits.detach() / tau_t).softmax(dim=-1).chunk(2)
+    crossed = [(0, 1), (1, 0)]
+    cluster = sum((-teacher[t] * student[s].log_softmax(-1)).sum(-1).mean() for t, s in crossed) / 2
+    mean = (logits / tau_s).softmax(dim=1).mean(dim=0)
+    cluster = cluster + eps * (math.log(logits.shape[1]) + (mean * mean.log()).sum())
+    cls_logits = torch.cat([view[mask] for view in student])
+    cls = F.cross_entropy(cls_logits, torch.cat([labels[mask]] * 2))
+    return (1 - weight) * (rep_u + cluster) + weight * (rep_s + cls)
+
+
+def test_symmetric_loss_and_its_gradient_are_those_of_simgcd() -> None:
+    projections, logits = inputs()
+    expected = simgcd_by_its_code(projections, logits, LABELS)
+    expected_gradients = torch.autograd.grad(expected, (projections, logits))
+
+    loss, _ = DiscoveryLoss(symmetric=True)(projections, logits, LABELS, teacher_temperature=0.05)
+
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(loss, (projections, logits)), expected_gradients)
+
+
+def test_total_is_the_weighted_sum_of_its_parts() -> None:
+    projections, logits = inputs()
+
+    loss, parts = DiscoveryLoss(supervised_weight=0.2, entropy_weight=3.0)(
+        projections, logits, LABELS, teacher_temperature=0.05
+    )
+
+    unsupervised = parts["rep_u"] + parts["cons_u_ce"] + 3.0 * parts["mean_entropy_gap"]
+    assert loss.item() == pytest.approx((0.8 * unsupervised + 0.2 * (parts["rep_s"] + parts["cons_s"])).item())
+    assert parts["n_labeled"].item() == 3
+    assert not any(part.requires_grad for part in parts.values())
+
+
+def test_symmetric_consistency_is_the_mean_of_both_directions() -> None:
+    projections, logits = inputs()
+    swapped = torch.cat([logits[4:], logits[:4]])
+
+    _, forward = DiscoveryLoss()(projections, logits, LABELS, teacher_temperature=0.05)
+    _, backward = DiscoveryLoss()(projections, swapped, LABELS, teacher_temperature=0.05)
+    _, both = DiscoveryLoss(symmetric=True)(projections, logits, LABELS, teacher_temperature=0.05)
+
+    torch.testing.assert_close(both["cons_u_ce"], (forward["cons_u_ce"] + backward["cons_u_ce"]) / 2)
+
+
+def test_teacher_gets_no_gradient_from_the_consistency() -> None:
+    projections, logits = inputs()
+    loss, _ = DiscoveryLoss(supervised_weight=0.0, entropy_weight=0.0)(
+        projections, logits, LABELS, teacher_temperature=0.05
+    )
+
+    loss.backward()
+
+    assert torch.equal(logits.grad[:4], torch.zeros(4, 5, dtype=torch.float64))
+    assert logits.grad[4:].abs().min() > 0
+
+
+def test_batch_without_labels_has_supervised_parts_of_exactly_zero() -> None:
+    projections, logits = inputs()
+    none = torch.full((4,), -1)
+
+    loss, parts = DiscoveryLoss()(projections, logits, none, teacher_temperature=0.05)
+    loss.backward()
+
+    assert (parts["rep_s"].item(), parts["cons_s"].item(), parts["n_labeled"].item()) == (0.0, 0.0, 0)
+    assert torch.isfinite(projections.grad).all()
+    assert torch.isfinite(logits.grad).all()
+
+
+def test_batch_with_labels_only_is_fine() -> None:
+    projections, logits = inputs()
+
+    loss, parts = DiscoveryLoss()(projections, logits, torch.tensor([0, 1, 2, 3]), teacher_temperature=0.05)
+
+    assert parts["n_labeled"].item() == 4
+    assert torch.isfinite(loss)
+
+
+def test_arguments_that_do_not_fit_are_named() -> None:
+    projections, logits = inputs()
+
+    with pytest.raises(ValueError, match=r"supervised_weight must be in \[0, 1\], got 1.5"):
+        DiscoveryLoss(supervised_weight=1.5)
+    with pytest.raises(ValueError, match="entropy_weight must be >= 0, got -1"):
+        DiscoveryLoss(entropy_weight=-1)
+    with pytest.raises(ValueError, match="need at least 2 images, got 1"):
+        DiscoveryLoss()(projections[:2], logits[:2], LABELS[:1], teacher_temperature=0.05)
+    with pytest.raises(ValueError, match="4 labels, 8 projections, 6 logits"):
+        DiscoveryLoss()(projections, logits[:6], LABELS, teacher_temperature=0.05)

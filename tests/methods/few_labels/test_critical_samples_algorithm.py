@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
+from labelkit.methods.few_labels.nearest_centroid import Rows
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+Array = NDArray[Any]
+
+# The one-dimensional search of the specification: rows 0 to 3 have labels.
+LINE = np.array([0, 1, 6, 7, 0.5, 1.5, 2.5, 3.2, 3.4, 3.75, 4.4, 5.0, 6.5, 9.0])[:, None]
+LINE_LABELS = np.array([0, 0, 1, 1] + [-1] * 10)
+
+
+def soft_of(order: list[int], num_classes: int, beta: float) -> tuple[Array, float]:
+    """Soft label and entropy of a row whose reference rows, by nearness, have these classes."""
+    rows = Rows(np.arange(len(order) + 1, dtype=float)[:, None])
+    soft = soft_labels(rows, np.array([0]), np.array([-1, *order]), num_classes, beta, 1.0)
+    return soft[0], float(entropy_bits(soft)[0])
+
+
+def cloud(seed: int, num_rows: int = 40, num_classes: int = 3, per_class: int = 3) -> tuple[Array, Array]:
+    """Random rows without ties, the first few of them labeled."""
+    rows = np.random.default_rng(seed).standard_normal((num_rows, 4))
+    labels = np.full(num_rows, -1)
+    labels[: num_classes * per_class] = np.arange(num_classes * per_class) % num_classes
+    return rows, labels
+
+
+def by_loops(
+    rows: Array, labels: Array, count: int, *, factor: int = 10, cap: float = 0.25
+) -> list[tuple[int, int, float]]:
+    """The reference procedure of the specification: (row, class, entropy) in selection order."""
+    n = len(rows)
+    classes, given_rows = int(labels.max()) + 1, [i for i in range(n) if labels[i] >= 0]
+    means = [np.mean([rows[i] for i in given_rows if labels[i] == c], axis=0) for c in range(classes)]
+    pool = [i for i in range(n) if labels[i] < 0]
+    d = {i: min(math.dist(rows[i], mean) for mean in means) for i in pool}
+    own = {i: min(range(classes), key=lambda c, i=i: (math.dist(rows[i], means[c]), c)) for i in pool}
+    scale, beta = float(np.median(list(d.values()))), 1 / classes
+    chosen = []
+    for c in range(classes):
+        quota = count * sum(labels[i] == c for i in given_rows) // len(given_rows)
+        group = sorted((i for i in pool if own[i] == c), key=lambda i: (round(d[i] / scale, 9), i))
+        kept = []
+        for i in group[: min(factor * quota, max(quota, int(cap * len(group))))]:
+            order = sorted(given_rows, key=lambda j, i=i: (round(math.dist(rows[i], rows[j]) / scale, 9), j))
+            weights = [beta / (beta + (r + 1) / len(given_rows)) for r in range(len(given_rows))]
+            p = [
+                sum(w for w, j in zip(weights, order, strict=True) if labels[j] == k) / sum(weights)
+                for k in range(classes)
+            ]
+            entropy = -sum(x * math.log2(x) for x in p if x > 0)
+            if round(p[c], 9) == round(max(p), 9):
+                kept.append((-round(entropy, 9), round(d[i] / scale, 9), i, entropy))
+        chosen += [(i, c, entropy) for _, _, i, entropy in sorted(kept)[:quota]]
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[Array, Array, Array]:
+    """Pixels, the first five labels of each class, and the truth."""
+    bundle = load_digits()
+    labels = np.full(len(bundle.target), -1)
+    for c in range(10):
+        labels[np.flatnonzero(bundle.target == c)[:5]] = c
+    return bundle.data / 16, labels, bundle.target
+
+
+# ---------------------------------------------------------------- the specification's numbers
+
+
+@pytest.mark.parametrize(
+    ("order", "expected", "entropy"),
+    [
+        ([0, 0, 1, 1], [0.614035, 0.385965], 0.962146),
+        ([0, 1, 0, 1], [0.561404, 0.438596], 0.989093),
+        ([0, 1, 1, 0], [0.526316, 0.473684], 0.998001),
+        ([1, 0, 0, 1], [0.473684, 0.526316], 0.998001),
+    ],
+)
+def test_soft_labels_of_two_classes_are_those_of_the_specification(
+    order: list[int], expected: list[float], entropy: float
+) -> None:
+    soft, bits = soft_of(order, 2, 0.5)
+    np.testing.assert_allclose(soft, expected, atol=1e-6)
+    assert bits == pytest.approx(entropy, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("order", "expected", "entropy"),
+    [
+        ([0, 0, 1, 1, 2, 2], [0.478983, 0.301075, 0.219941], 1.510591),
+        ([0, 1, 2, 0, 1, 2], [0.410557, 0.322581, 0.266862], 1.562430),
+        ([2, 2, 0, 1, 1, 0], [0.266862, 0.254154, 0.478983], 1.519518),
+        ([0, 1, 1, 0, 2, 2], [0.410557, 0.369501, 0.219941], 1.538560),
+    ],
+)
+def test_soft_labels_of_three_classes_are_those_of_the_specification(
+    order: list[int], expected: list[float], entropy: float
+) -> None:
+    soft, bits = soft_of(order, 3, 1 / 3)
+    np.testing.assert_allclose(soft, expected, atol=1e-6)
+    assert bits == pytest.approx(entropy, abs=1e-6)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 0, 2]])
+def test_one_label_per_class_gives_one_entropy(order: list[int]) -> None:
+    assert soft_of(order, 3, 1 / 3)[1] == pytest.approx(1.526235, abs=1e-6)
+
+
+def test_beta_goes_from_inverse_ranks_to_equal_weights() -> None:
+    np.testing.assert_allclose(soft_of([0, 0, 1, 1], 2, 1e-6)[0], [0.72, 0.28], atol=1e-5)
+    np.testing.assert_allclose(soft_of([0, 1, 1, 1], 2, 1e6)[0], [0.25, 0.75], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("beta", "expected"),
+    [
+        (0.01, [0.5, 0.090909, 0.019608, 0.009901]),
+        (0.1, [0.909091, 0.5, 0.166667, 0.090909]),
+        (1.0, [0.990099, 0.909091, 0.666667, 0.5]),
+    ],
+)
+def test_rank_weights_are_those_of_the_specification(beta: float, expected: list[float]) -> None:
+    np.testing.assert_allclose(rank_weights(100, beta)[[0, 9, 49, 99]], expected, atol=1e-6)
+
+
+def test_ten_classes_of_ten_have_a_narrow_range_of_entropy() -> None:
+    soft, bits = soft_of([c for c in range(10) for _ in range(10)], 10, 0.1)
+    assert soft[0] == pytest.approx(0.284189, abs=1e-6)
+    assert bits == pytest.approx(3.013691, abs=1e-6)
+
+
+def test_toy_distances_and_entropies_are_those_of_the_specification() -> None:
+    found = discover_critical(LINE, LINE_LABELS, 10, beta=0.5, confine=False, label_rule="center", balance="global")
+    by_row = np.argsort(found.indices)
+
+    np.testing.assert_allclose(found.distance[by_row], [0, 1, 2, 2.7, 2.9, 2.75, 2.1, 1.5, 0, 2.5])
+    expected = np.full(10, 0.962146)
+    expected[[3, 4, 5]] = 0.989093
+    np.testing.assert_allclose(found.entropy[by_row], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "indices", "labels"),
+    [
+        ({"delta": ("absolute", 2.0), "balance": "global"}, 2, [4, 12], [0, 1]),
+        ({"delta": ("absolute", 2.7), "balance": "global"}, 2, [7, 4], [0, 0]),
+        ({"delta": ("absolute", 2.7), "balance": "global"}, 4, [7, 4, 12, 5], [0, 0, 1, 0]),
+        ({"delta": ("absolute", 100), "balance": "global"}, 2, [7, 9], [0, 1]),
+        ({"delta": ("absolute", 2.7), "balance": "global", "criterion": "min_entropy"}, 2, [4, 12], [0, 1]),
+        ({"delta": ("absolute", 2.75)}, 4, [7, 4, 9, 12], [0, 0, 1, 1]),
+    ],
+)
+def test_toy_search_is_that_of_the_specification(
+    options: dict[str, Any], count: int, indices: list[int], labels: list[int]
+) -> None:
+    found = discover_critical(LINE, LINE_LABELS, count, beta=0.5, **options)
+    assert found.indices.tolist() == indices
+    assert found.labels.tolist() == labels
+
+
+@pytest.mark.parametrize(("delta", "confined"), [(2.0, [4, 5, 6, 11, 12]), (2.7, [4, 5, 6, 7, 10, 11, 12, 13])])
+def test_toy_radius_confines_the_specified_rows(delta: float, confined: list[int]) -> None:
+    found = discover_critical(
+        LINE, LINE_LABELS, 10, beta=0.5, delta=("absolute", delta), balance="global", label_rule="center"
+    )
+    assert sorted(found.indices.tolist()) == confined
+    assert sum(report.confined for report in found.per_class) == len(confined)
+
+
+@pytest.mark.parametrize(
+    ("options", "confined", "wrong", "index_sum"),
+    [
+        ({}, 425, 2, 34735),
+        ({"balance": "global"}, 436, 1, 30758),
+        ({"criterion": "min_entropy"}, 425, 1, 49846),
+        ({"confine": False}, 1747, 31, 49393),
+        ({"confine": False, "balance": "global"}, 1747, 29, 49365),
+    ],
+)
+def test_digits_give_the_specified_rows(
+    digits: tuple[Array, Array, Array], options: dict[str, Any], confined: int, wrong: int, index_sum: int
+) -> None:
+    pixels, labels, truth = digits
+    found = discover_critical(pixels, labels, 50, **options)
+
+    assert sum(report.confined for report in found.per_class) == confined
+    assert int((found.labels != truth[found.indices]).sum()) == wrong
+    assert int(found.indices.sum()) == index_sum
+
+
+def test_digits_give_the_specified_details(digits: tuple[Array, Array, Array]) -> None:
+    pixels, labels, _ = digits
+    balanced = discover_critical(pixels, labels, 50)
+    together = discover_critical(pixels, labels, 50, balance="global")
+
+    assert balanced.indices[:5].tolist() == [1663, 512, 682, 1157, 546]
+    assert balanced.entropy.mean() == pytest.approx(3.109177, abs=1e-6)
+    assert balanced.entropy[0] == pytest.approx(3.117040, abs=1e-6)
+    assert together.indices[:5].tolist() == [255, 1061, 1144, 1327, 1702]
+    assert np.bincount(together.labels, minlength=10).tolist() == [13, 4, 2, 0, 0, 13, 0, 1, 10, 7]
+
+
+# ---------------------------------------------------------------- brute force and invariances
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
+    rows, labels = cloud(seed)
+    found = discover_critical(rows, labels, 9)
+    expected = by_loops(rows, labels, 9)
+
+    assert found.indices.tolist() == [row for row, _, _ in expected]
+    assert found.labels.tolist() == [label for _, label, _ in expected]
+    np.testing.assert_allclose(found.entropy, [entropy for _, _, entropy in expected], rtol=1e-9)
+    np.testing.assert_allclose(found.soft.sum(axis=1), 1, rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 100), shift=st.floats(-10, 10))
+def test_moving_turning_and_scaling_all_rows_changes_nothing(seed: int, scale: float, shift: float) -> None:
+    rows, labels = cloud(seed)
+    turned, _ = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((4, 4)))
+
+    moved = discover_critical(scale * rows @ turned + shift, labels, 9)
+    still = discover_critical(rows, labels, 9)
+
+    assert moved.indices.tolist() == still.indices.tolist()
+    np.testing.assert_allclose(moved.entropy, still.entropy, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000))
+def test_order_of_the_pool_does_not_matter(seed: int) -> None:
+    rows, labels = cloud(seed)
+    # reference rows keep their order, pool rows are shuffled; equal entropies fall back on distances
+    order = np.concatenate([np.arange(9), 9 + np.random.default_rng(seed).permutation(31)])
+
+    shuffled = discover_critical(rows[order], labels[order], 9)
+
+    assert order[shuffled.indices].tolist() == discover_critical(rows, labels, 9).indices.tolist()
+
+
+def test_equally_near_reference_rows_rank_by_their_number() -> None:
+    rows = Rows(np.array([[0.0], [1], [-1], [2], [-2]]))
+    soft = soft_labels(rows, np.array([0]), np.array([-1, 0, 1, 1, 0]), 2, 0.5, 1.0)
+    np.testing.assert_allclose(soft, [[0.526316, 0.473684]], atol=1e-6)  # ranked 0, 1, 1, 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_do_not_change_what_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, labels = cloud(seed, num_rows=200)
+    whole = discover_critical(rows, labels, 30)
+    monkeypatch.setattr("labelkit.methods.few_labels.critical_samples.BLOCK_ROWS", 12)
+    parts = discover_critical(rows, labels, 30)
+
+    assert parts.indices.tolist() == whole.indices.tolist()
+
+
+# ---------------------------------------------------------------- rules
+
+
+def test_quantile_is_one_radius_for_all() -> None:
+    found = discover_critical(
+        LINE, LINE_LABELS, 10, beta=0.5, delta=("quantile", 0.4), balance="global", label_rule="center"
+    )
+    distances = [0, 1, 2, 2.7, 2.9, 2.75, 2.1, 1.5, 0, 2.5]
+    inside = [4 + place for place, d in enumerate(distances) if d <= np.quantile(distances, 0.4)]
+    assert sorted(found.indices.tolist()) == inside
+
+
+def test_label_rules_differ_where_nearest_mean_and_vote_do() -> None:
+    # row 6 is nearer to the mean of class 0, and its nearest labeled rows are of class 1
+    rows = np.array([[0.0], [5], [5.5], [20], [0.2], [19], [5.2]])
+    labels = np.array([0, 0, 1, 1, -1, -1, -1])
+    options: dict[str, Any] = {"confine": False, "balance": "global", "beta": 0.01}
+
+    def label_of(rule: Any) -> list[int]:
+        found = discover_critical(rows, labels, 3, label_rule=rule, **options)
+        return found.labels[found.indices == 6].tolist()
+
+    weights = rank_weights(4, 0.01)  # of rows 1, 2, 0, 3
+    assert weights[0] + weights[2] > weights[1] + weights[3]
+    assert label_of("center") == label_of("vote") == label_of("agree") == [0]
+    rows[6] = 5.4  # now row 2 is the nearest
+    assert label_of("center") == [0]
+    assert label_of("vote") == [1]
+    assert label_of("agree") == []
+
+
+def test_disagreeing_rows_are_counted() -> None:
+    rows = np.array([[0.0], [5], [5.5], [20], [0.2], [19], [5.4]])
+    found = discover_critical(rows, [0, 0, 1, 1, -1, -1, -1], 3, confine=False, balance="global", beta=0.01)
+    assert [report.disagreeing for report in found.per_class] == [1, 0]
+    assert found.disagreement == pytest.approx(1 / 3)
+    assert found.exhausted
+
+
+def test_tied_votes_go_to_the_nearest_mean() -> None:
+    rows = np.array([[0.0], [10], [6]])
+    found = discover_critical(rows, [1, 0, -1], 1, beta=1e9, confine=False, balance="global", label_rule="vote")
+    # both weigh 1/2; the nearest mean is that of class 0
+    assert found.labels.tolist() == [0]
+
+
+def test_min_distance_takes_the_nearest() -> None:
+    found = discover_critical(LINE, LINE_LABELS, 4, criterion="min_distance", balance="global", confine=False)
+    assert found.indices.tolist() == [4, 12, 5, 11]
+
+
+def test_reference_decides_whether_rows_found_count() -> None:
+    grown = LINE_LABELS.copy()
+    grown[[7, 8]] = 1
+    first = discover_critical(LINE, grown, 2, original=LINE_LABELS, confine=False)
+    again = discover_critical(LINE, grown, 2, original=LINE_LABELS, reference="all", confine=False)
+
+    assert first.soft.tolist() != again.soft.tolist()
+    np.testing.assert_allclose(first.distance, [np.abs(LINE[i, 0] - [0.5, 6.5]).min() for i in first.indices])
+
+
+def test_rounds_are_single_searches_one_after_the_other() -> None:
+    rows, labels = cloud(6, num_rows=80)
+    rounds = discover_critical(rows, labels, "double", 2)
+    first = discover_critical(rows, labels, 9)
+    second = discover_critical(rows, first.grown(labels), 9 + len(first.indices), original=labels)
+
+    assert rounds.indices.tolist() == [*first.indices.tolist(), *second.indices.tolist()]
+    assert rounds.entropy.tolist() == [*first.entropy.tolist(), *second.entropy.tolist()]
+    assert rounds.soft.shape == (len(rounds.indices), 3)
+    assert sorted(rounds.rank.tolist()) == list(range(1, len(rounds.indices) + 1))
+
+
+def test_zero_rows_are_empty_arrays_of_the_right_types() -> None:
+    found = discover_critical(LINE, LINE_LABELS, 0)
+    assert (found.indices.dtype, found.soft.dtype, found.entropy.dtype) == (np.int64, np.float32, np.float64)
+    assert found.soft.shape == (0, 2)
+    assert not found.exhausted
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_one_label_per_class_is_told_of() -> None:
+    rows, labels = cloud(7, per_class=1)
+    found = discover_critical(rows, labels, 9)
+    assert "entropy has no spread" in found.warnings[0]
+    nearest = discover_critical(rows, labels, 9, criterion="min_distance")
+    assert nearest.indices.tolist() == found.indices.tolist()
+    assert nearest.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": 0.0}, "beta must be > 0"),
+        ({"beta": -1.0}, "beta must be > 0"),
+        ({"delta": ("absolute", -0.1)}, "delta must be >= 0"),
+        ({"delta": ("quantile", 1.1)}, "a quantile at most 1"),
+        ({"delta": ("share", 0.1)}, "delta must be a quantile or absolute"),
+        ({"reference": "new"}, "reference"),
+        ({"label_rule": "mean"}, "label_rule"),
+        ({"criterion": "entropy"}, "criterion"),
+        ({"balance": "fair"}, "balance"),
+        ({"confine_factor": 0}, "confine_factor"),
+        ({"confine_cap": 0.0}, "confine_cap"),
+        ({"count": -1}, "count"),
+        ({"num_classes": 3}, "no row has a label of class 2"),
+        ({"labels": np.minimum(LINE_LABELS, 0)}, "1 of 1 classes have labels"),
+        ({"features": np.where(np.arange(14) == 9, np.nan, LINE[:, 0])[:, None]}, "not finite in row 9"),
+        ({"labels": np.where(np.arange(14) == 5, -7, LINE_LABELS)}, "row 5 is -7"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(options: dict[str, Any], message: str) -> None:
+    arguments = {"features": LINE, "labels": LINE_LABELS, "count": 2, **options}
+    with pytest.raises(ValueError, match=message):
+        discover_critical(**arguments)
+
+
+def test_a_skipped_class_has_no_weight() -> None:
+    found = discover_critical(LINE, LINE_LABELS, 4, num_classes=3, missing_class="skip")
+    assert found.soft[:, 2].tolist() == [0] * len(found.indices)
+    # beta is 1 / 2: two classes have labels
+    assert found.entropy.tolist() == discover_critical(LINE, LINE_LABELS, 4).entropy.tolist()
+
+
+def test_nothing_without_a_label_is_an_empty_result() -> None:
+    found = discover_critical(LINE[:4], LINE_LABELS[:4], 2, delta=("quantile", 0.5))
+    assert len(found.indices) == 0
+    assert found.exhausted
+    assert math.isnan(found.disagreement)
+
+
+def test_equal_rows_are_no_error() -> None:
+    found = discover_critical(np.full((8, 3), 0.1), [0, 1, -1, -1, -1, -1, -1, -1], 2, label_rule="center")
+    assert found.labels.tolist() == [0]
+    assert "zero feature spread" in found.warnings[0]
+
+
+def test_report_tells_what_became_of_the_candidates() -> None:
+    report = discover_critical(LINE, LINE_LABELS, 4, beta=0.5, delta=("absolute", 2.75)).per_class[1]
+    assert (report.candidates, report.confined, report.quota, report.taken) == (5, 5, 2, 2)
+    assert report.radius == 2.75
+
+
+@pytest.mark.slow
+def test_fifty_thousand_rows_with_a_thousand_references_take_seconds() -> None:
+    rows = np.random.default_rng(0).standard_normal((50_000, 128)).astype(np.float32)
+    labels = np.full(50_000, -1)
+    labels[:1000] = np.arange(1000) % 100
+    started = time.monotonic()
+    discover_critical(rows, labels, 1000)
+    assert time.monotonic() - started < 30

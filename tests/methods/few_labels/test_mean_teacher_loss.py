@@ -1,0 +1,58 @@
+"""Mean Teacher's terms: the worked numbers of the specification of snowball (7), and plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from labelkit.methods.few_labels.losses import HeadDifference, SquaredConsistency
+
+STUDENT = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
+TEACHER = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+MASTER = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+
+
+def test_consistency_is_that_of_the_specification() -> None:
+    loss = SquaredConsistency()
+    assert loss(STUDENT, TEACHER).mean().item() == pytest.approx(0.029464, abs=1e-6)
+    assert loss(STUDENT, MASTER)[0].item() == pytest.approx(0.003023, abs=1e-6)
+
+
+def test_consistency_is_the_mean_over_classes_of_squared_differences() -> None:
+    rows = []
+    for student, teacher in zip(STUDENT.tolist(), TEACHER.tolist(), strict=True):
+        p = [math.exp(value) / sum(map(math.exp, student)) for value in student]
+        q = [math.exp(value) / sum(map(math.exp, teacher)) for value in teacher]
+        rows.append(sum((a - b) ** 2 for a, b in zip(p, q, strict=True)) / 3)
+    assert torch.allclose(SquaredConsistency()(STUDENT, TEACHER), torch.tensor(rows))
+
+
+def test_certain_and_opposite_predictions_differ_by_two_over_the_number_of_classes() -> None:
+    certain = torch.tensor([[1e4, 0.0, 0.0, 0.0]]), torch.tensor([[0.0, 1e4, 0.0, 0.0]])
+    assert SquaredConsistency()(*certain).tolist() == [0.5]
+    assert SquaredConsistency()(certain[0], certain[0]).tolist() == [0.0]
+
+
+def test_only_the_student_gets_gradients() -> None:
+    student, teacher = STUDENT.clone().requires_grad_(), TEACHER.clone().requires_grad_()
+    SquaredConsistency()(student, teacher).mean().backward()
+    assert student.grad is not None
+    assert student.grad.abs().sum() > 0
+    assert teacher.grad is None
+
+
+def test_the_difference_of_heads_reaches_both() -> None:
+    first, second = STUDENT.clone().requires_grad_(), TEACHER.clone().requires_grad_()
+    loss = HeadDifference()(first, second)
+    loss.backward()
+    assert loss.item() == pytest.approx((1 + 0 + 1 + 0 + 1 + 0) / 6)
+    assert first.grad is not None
+    assert second.grad is not None
+    assert torch.allclose(first.grad, -second.grad)
+
+
+@pytest.mark.parametrize("loss", [SquaredConsistency(), HeadDifference()])
+def test_shapes_must_agree(loss: torch.nn.Module) -> None:
+    with pytest.raises(ValueError, match="must both be"):
+        loss(STUDENT, TEACHER[:1])

@@ -1,0 +1,229 @@
+"""Assembly terms against the worked numbers of the SAN specification (section 8) and plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from labelkit.methods.metric.assembly_loss import (
+    assembly_coherence,
+    assembly_correlation,
+    assembly_entropy,
+    neighbor_pairs,
+    normalized_terms,
+)
+from labelkit.methods.metric.assembly_network import normalize_doubly
+from torch import Tensor
+
+SYMMETRIC = [[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]]
+COLUMNS_ONLY = [[0.7, 0.6, 0.1], [0.2, 0.1, 0.3], [0.1, 0.3, 0.6]]
+
+
+def table(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def even(n: int) -> Tensor:
+    return torch.full((n, n), 1 / n, dtype=torch.float64)
+
+
+def diagonal(share: float, n: int = 2) -> Tensor:
+    rest = (1 - share) / (n - 1)
+    return torch.full((n, n), rest, dtype=torch.float64).fill_diagonal_(share)
+
+
+def permutation(places: list[int]) -> Tensor:
+    """Return w with w(P(v), v) = 1."""
+    w = torch.zeros(len(places), len(places), dtype=torch.float64)
+    w[torch.tensor(places), torch.arange(len(places))] = 1
+    return w
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (torch.eye(4, dtype=torch.float64), 0.0),
+        (permutation([2, 0, 3, 1]), 0.0),
+        (even(4), 16.0),
+        (even(9), 57.058650),
+        (even(49), 550.241565),
+        (diagonal(0.9), 1.875982),
+        (diagonal(0.75), 3.245112),
+        (table(SYMMETRIC), 7.875434),
+        (table(COLUMNS_ONLY), 7.798149),
+    ],
+)
+def test_entropy_in_bits(weights: Tensor, expected: float) -> None:
+    assert float(assembly_entropy(weights.log())) == pytest.approx(expected, abs=5e-7)
+
+
+def test_gradient_of_the_entropy() -> None:
+    """Through the scaling of rows and columns, which are as they should be already."""
+    weights = diagonal(0.9).requires_grad_()
+    assembly_entropy(weights.log()).backward()
+    assert torch.allclose(weights.grad, diagonal(0) * (5.705865 + 0.633985) - 0.633985, atol=5e-7)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (even(4), 6.0),
+        (even(9), 16.0),
+        (even(49), 96.0),
+        (permutation([1, 0]), 0.0),
+        (diagonal(0.9), 0.72),
+        (diagonal(0.75), 1.5),
+        (table(SYMMETRIC), 3.24),
+        (table(COLUMNS_ONLY), 3.4),
+    ],
+)
+def test_correlation(weights: Tensor, expected: float) -> None:
+    assert float(assembly_correlation(weights)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_correlation_is_the_sum_over_pairs_of_rows_and_columns() -> None:
+    torch.manual_seed(0)
+    for weights in torch.rand(5, 4, 4, dtype=torch.float64):
+        rows = sum(float(weights[a] @ weights[b]) for a in range(4) for b in range(4) if a != b)
+        columns = sum(float(weights[:, a] @ weights[:, b]) for a in range(4) for b in range(4) if a != b)
+        assert float(assembly_correlation(weights)) == pytest.approx(rows + columns, abs=1e-10)
+
+
+def test_gradient_of_the_correlation() -> None:
+    weights = diagonal(0.9).requires_grad_()
+    assembly_correlation(weights).backward()
+    assert torch.allclose(weights.grad, diagonal(0) * 3.2 + 0.4, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "entropy", "correlation"),
+    [(49, 0.9, 0.183000, 0.193746), (49, 0.95, 0.100743, 0.099478), (196, 0.9, 0.161494, 0.190923)],
+)
+def test_normalized_terms_of_the_start(n: int, share: float, entropy: float, correlation: float) -> None:
+    weights = diagonal(share, n)[None]
+    found = normalized_terms(weights, weights.log())
+    assert [float(term) for term in found] == pytest.approx([entropy, correlation], abs=5e-7)
+
+
+def test_normalized_terms_of_one_position_are_zero() -> None:
+    one = torch.ones(2, 1, 1)
+    assert [term.tolist() for term in normalized_terms(one, one.log())] == [[0, 0], [0, 0]]
+    assert assembly_coherence(one, torch.ones(2, 3, 1, 1)).tolist() == [0, 0]
+
+
+FLAT = torch.ones(1, 2, 3, 3, dtype=torch.float64)
+ROTATED = permutation([6, 3, 0, 7, 4, 1, 8, 5, 2])
+ROLLED = permutation([2, 0, 1, 5, 3, 4, 8, 6, 7])
+SWAPPED = permutation([8, 1, 2, 3, 4, 5, 6, 7, 0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "border", "expected"),
+    [
+        (torch.eye(9, dtype=torch.float64), "zero", 0.0),
+        (even(9), "zero", 0.214850),
+        (ROTATED, "zero", 1.248527),
+        (ROLLED, "zero", 0.350000),
+        (SWAPPED, "zero", 0.362132),
+        (even(9), "mask", 0.0),
+        (ROLLED, "mask", 0.0),
+        (ROTATED, "mask", 1.082842),
+        (SWAPPED, "mask", 0.300000),
+        (even(9), "roll", 0.0),
+        (SWAPPED, "roll", 0.424264),
+    ],
+)
+def test_coherence_of_like_features(weights: Tensor, border: str, expected: float) -> None:
+    found = assembly_coherence(weights[None], FLAT, border=border)  # type: ignore[arg-type] # one of the three
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_coherence_weighs_neighbors_by_their_likeness() -> None:
+    weights = diagonal(0.7, 4)[None]
+    maps = torch.tensor([[[1, 1], [0, 1]], [[0, 0], [1, 1]]], dtype=torch.float64)[None]
+    assert float(assembly_coherence(weights, maps)) == pytest.approx(0.077315, abs=1e-6)
+    assert float(assembly_coherence(weights, torch.ones_like(maps))) == pytest.approx(0.152015, abs=1e-6)
+
+
+@pytest.mark.parametrize(("height", "width"), [(3, 4), (1, 3), (2, 2)])
+@pytest.mark.parametrize("view", ["source", "target"])
+@pytest.mark.parametrize("chosen", [None, (2,), (0, 1)])
+def test_coherence_is_the_sum_of_five_loops(height: int, width: int, view: str, chosen: tuple[int, ...] | None) -> None:
+    torch.manual_seed(height)
+    n = height * width
+    weights = torch.rand(2, n, n, dtype=torch.float64)
+    maps = torch.randn(2, 3, height, width, dtype=torch.float64)
+    positions = None if chosen is None else torch.tensor(chosen)
+    found = assembly_coherence(weights, maps, view=view, positions=positions)  # type: ignore[arg-type] # one of two
+    expected, pairs = [0.0, 0.0], 0
+    for b in range(2):
+        w = weights[b] if view == "source" else weights[b].T
+        for i, j in itertools.product(range(height), range(width)):
+            for di, dj in itertools.product((-1, 0, 1), repeat=2):
+                if (di, dj) == (0, 0) or not (0 <= i + di < height and 0 <= j + dj < width):
+                    continue
+                if chosen is not None and i * width + j not in chosen:
+                    continue
+                pairs += b
+                p, q = maps[b, :, i, j], maps[b, :, i + di, j + dj]
+                alpha = max(0.0, float(p @ q / (p.norm() * q.norm())))
+                squares = 0.0
+                for y, x in itertools.product(range(height), range(width)):
+                    inside = 0 <= y + di < height and 0 <= x + dj < width
+                    other = float(w[(i + di) * width + j + dj, (y + di) * width + x + dj]) if inside else 0.0
+                    squares += (float(w[i * width + j, y * width + x]) - other) ** 2
+                expected[b] += alpha * (math.sqrt(squares + 1e-12) - 1e-6)
+    assert found.tolist() == pytest.approx([value / pairs for value in expected], abs=1e-9)
+    assert chosen is not None or pairs == neighbor_pairs(height, width)
+
+
+@pytest.mark.parametrize("border", ["zero", "mask", "roll"])
+def test_coherence_of_all_positions_by_name_is_that_of_all(border: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(2, 12, 12, generator=generator, dtype=torch.float64)
+    maps = torch.randn(2, 3, 3, 4, generator=generator, dtype=torch.float64)
+    every, order = (assembly_coherence(weights, maps, border=border, positions=p) for p in (None, torch.randperm(12)))  # type: ignore[arg-type] # one of three
+    torch.testing.assert_close(every, order)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "pairs"), [(7, 7, 312), (8, 8, 420), (14, 14, 1404), (3, 3, 40), (2, 2, 12)]
+)
+def test_numbers_of_pairs(height: int, width: int, pairs: int) -> None:
+    assert neighbor_pairs(height, width) == pairs
+
+
+def test_moving_nothing_is_the_only_permutation_without_loss() -> None:
+    losses = {
+        places: float(assembly_coherence(permutation(list(places))[None], FLAT[:, :, :2, :2]))
+        for places in itertools.permutations(range(4))
+    }
+    values = sorted(losses.values())
+    assert losses[0, 1, 2, 3] == pytest.approx(0, abs=1e-12)
+    assert values[1] == pytest.approx(0.666666, abs=1e-6)
+
+
+def test_moving_nothing_is_the_least_of_all_terms() -> None:
+    torch.manual_seed(1)
+    logits = normalize_doubly(torch.randn(100, 9, 9, dtype=torch.float64), 50)
+    maps = FLAT.expand(100, -1, -1, -1)
+    entropy, correlation = normalized_terms(logits.exp(), logits)
+    total = 0.01 * (entropy + correlation + assembly_coherence(logits.exp(), maps))
+    assert float(total.min()) > 1e-4
+    still = torch.eye(9, dtype=torch.float64)[None]
+    parts = [*normalized_terms(still, still.log()), assembly_coherence(still, FLAT)]
+    assert [float(part) for part in parts] == pytest.approx([0, 0, 0], abs=1e-12)
+
+
+def test_features_get_no_gradient_from_coherence() -> None:
+    maps = torch.rand(1, 2, 3, 3, requires_grad=True)
+    weights = torch.rand(1, 9, 9, requires_grad=True)
+    assembly_coherence(weights, maps).sum().backward()
+    assert maps.grad is None
+    assert weights.grad is not None
+
+
+def test_positions_without_features_are_like_no_neighbor() -> None:
+    assert float(assembly_coherence(even(9)[None], torch.zeros_like(FLAT))) == 0

@@ -1,0 +1,134 @@
+"""Attention that moves with the image: the worked numbers of the method's description."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from labelkit.algorithms.attention_maps import keypoint_masks
+from labelkit.algorithms.homographies import (
+    crop_homographies,
+    mirrored,
+    move_points,
+    rotation_homographies,
+    zoom_homographies,
+)
+from labelkit.methods.metric.tac_ccl_losses import FeatureSimilarityLoss, TransformedAttentionLoss
+
+NINE = torch.arange(1, 10, dtype=torch.float64).view(1, 3, 3) / 10
+SIXTEEN = torch.arange(16, dtype=torch.float64).view(1, 4, 4) / 16
+QUARTER = torch.from_numpy(rotation_homographies([math.pi / 2]))
+QUADRANT = torch.from_numpy(crop_homographies([[-1, -1, 0, 0]]))
+SAME = torch.eye(3, dtype=torch.float64)[None]
+SUM = TransformedAttentionLoss("sum")
+MEAN = TransformedAttentionLoss()
+
+
+def test_a_map_turned_with_its_image_costs_nothing() -> None:
+    assert float(MEAN(NINE, torch.rot90(NINE, 1, (1, 2)), QUARTER)) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_map_that_stays_while_its_image_turns() -> None:
+    assert float(SUM(NINE, NINE, QUARTER)) == pytest.approx(1.2)
+    assert float(MEAN(NINE, NINE, QUARTER)) == pytest.approx(1.2 / 9)
+
+
+def test_a_quadrant_enlarged_by_the_nearest_value_costs_nothing() -> None:
+    enlarged = SIXTEEN[:, :2, :2].repeat_interleave(2, 1).repeat_interleave(2, 2)
+    assert float(MEAN(SIXTEEN, enlarged, QUADRANT)) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_quadrant_enlarged_bilinearly_costs_what_interpolation_loses() -> None:
+    enlarged = torch.nn.functional.interpolate(
+        SIXTEEN[:, None, :2, :2], size=(4, 4), mode="bilinear", align_corners=False
+    )[:, 0]
+    assert float(SUM(SIXTEEN, enlarged, QUADRANT)) == pytest.approx(0.004150, abs=1e-6)
+    assert float(MEAN(SIXTEEN, enlarged, QUADRANT)) == pytest.approx(0.001038, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("maps", "homographies", "expected"),
+    [
+        (SIXTEEN, crop_homographies([[-0.5, -0.5, 0.5, 0.5]]), 0.066406),
+        (SIXTEEN, zoom_homographies([0.5]), 0.332031),
+        (NINE, rotation_homographies([math.pi / 4]), 0.317157),
+        (NINE, np.array([[[1.0, 0, 0], [0, 1, 0], [0.25, 0, 1]]]), 0.004286),
+    ],
+    ids=["center crop", "zoom", "45 degrees", "perspective"],
+)
+def test_maps_that_stay_under_a_transform(maps: torch.Tensor, homographies: np.ndarray, expected: float) -> None:
+    assert float(SUM(maps, maps, torch.from_numpy(homographies))) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_mirrored_map_of_a_mirrored_image_costs_nothing() -> None:
+    flipped = torch.from_numpy(mirrored(np.eye(3)[None]))
+    assert float(MEAN(NINE, NINE.flip(-1), flipped)) == pytest.approx(0, abs=1e-12)
+
+
+def test_without_a_transform_it_is_the_mean_square() -> None:
+    other = NINE.flip(1)
+    assert float(MEAN(NINE, other, SAME)) == pytest.approx(float((NINE - other).square().mean()))
+
+
+@pytest.mark.parametrize("homographies", [QUARTER, QUADRANT, torch.from_numpy(zoom_homographies([0.7]))])
+def test_a_constant_map_satisfies_every_transform(homographies: torch.Tensor) -> None:
+    flat = torch.full((1, 5, 5), 0.3, dtype=torch.float64)
+    assert float(MEAN(flat, flat, homographies)) == pytest.approx(0, abs=1e-12)
+
+
+def test_pairs_without_a_common_place_do_not_count() -> None:
+    away = torch.eye(3, dtype=torch.float64)[None].clone()
+    away[0, 0, 2] = 10
+    maps = NINE.repeat(2, 1, 1).requires_grad_()
+    loss = MEAN(maps, maps.flip(1), torch.cat((SAME, away)))
+    assert float(loss.detach()) == pytest.approx(float(MEAN(NINE, NINE.flip(1), SAME)))
+
+    alone = MEAN(maps[:1], maps[:1], away)
+    alone.backward()
+    assert float(alone.detach()) == 0
+
+
+def test_both_directions_are_averaged() -> None:
+    other = SIXTEEN.flip(2)
+    back = torch.linalg.inv(QUADRANT)
+    expected = 0.5 * (float(MEAN(SIXTEEN, other, QUADRANT)) + float(MEAN(other, SIXTEEN, back)))
+    assert float(TransformedAttentionLoss(both=True)(SIXTEEN, other, QUADRANT)) == pytest.approx(expected)
+
+
+def test_both_maps_get_gradients() -> None:
+    first, second = NINE.clone().requires_grad_(), NINE.clone().requires_grad_()
+    MEAN(first, second, QUARTER).backward()
+    assert first.grad is not None
+    assert second.grad is not None
+    assert float(first.grad.abs().sum()) > 0
+    assert float(second.grad.abs().sum()) > 0
+
+
+@pytest.mark.parametrize(("clip", "literal"), [(False, 0.333790), (True, 0.644501)])
+def test_masked_maps_of_matched_images(clip: bool, literal: float) -> None:
+    present = torch.ones(1, 3, dtype=torch.bool)
+    spots = torch.tensor([[[-2 / 3, -2 / 3], [0, -2 / 3], [0.1, 0.2]]], dtype=torch.float64)
+    turned, _ = move_points(spots, QUARTER)
+    first = NINE * keypoint_masks(spots, present, (3, 3), clip=clip)
+    second = torch.rot90(NINE, 1, (1, 2)) * keypoint_masks(turned, present, (3, 3), clip=clip)
+
+    assert float(SUM(first, second, QUARTER)) == pytest.approx(0, abs=1e-12)
+    assert float(SUM(first, second, SAME)) == pytest.approx(literal, abs=1e-6)
+
+
+def test_an_unknown_reduction_is_refused() -> None:
+    with pytest.raises(ValueError, match="median"):
+        TransformedAttentionLoss("median")  # type: ignore[arg-type]
+
+
+def test_distance_of_embeddings_and_its_gradient_at_zero() -> None:
+    first = torch.tensor([[1.0, 0], [1, 0]], dtype=torch.float64, requires_grad=True)
+    second = torch.tensor([[0.8, 0.6], [1, 0]], dtype=torch.float64)
+    loss = FeatureSimilarityLoss()(first, second)
+    loss.backward()
+
+    assert float(loss.detach()) == pytest.approx((math.sqrt(0.4) + 1e-6) / 2)
+    assert first.grad is not None
+    assert torch.isfinite(first.grad).all()

@@ -1,0 +1,216 @@
+"""Spatial assembly: orientation, permutations, normalization, where it starts, what it must not be put before."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from labelkit.methods.metric.assembly_network import (
+    SpatialAssembly,
+    assemble,
+    identity_logit,
+    nearest_permutation,
+    normalize_doubly,
+)
+from torch import Tensor, nn
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_an_output_position_gets_its_column_of_the_weights() -> None:
+    """SAN §8.1: the other orientation would give 1.7, 2.3, 2.9, 3.1."""
+    maps = torch.tensor([[1, 2, 3, 4], [10, 20, 30, 40]], dtype=torch.float64).reshape(1, 2, 2, 2)
+    weights = torch.tensor(
+        [[0.6, 0.2, 0.1, 0.1], [0.1, 0.6, 0.2, 0.1], [0.1, 0.1, 0.6, 0.2], [0.2, 0.1, 0.1, 0.6]], dtype=torch.float64
+    )
+    moved = assemble(maps, weights[None])
+    assert moved[0, 0].flatten().tolist() == pytest.approx([1.9, 2.1, 2.7, 3.3])
+    assert moved[0, 1].flatten().tolist() == pytest.approx([19, 21, 27, 33])
+    assert torch.allclose(moved.mean((2, 3)), maps.mean((2, 3)))
+
+
+def test_a_permutation_moves_and_its_transpose_moves_back() -> None:
+    maps = torch.randn(1, 3, 2, 3)
+    places = torch.tensor([3, 1, 5, 0, 2, 4])
+    weights = torch.zeros(1, 6, 6)
+    weights[0, places, torch.arange(6)] = 1
+    moved = assemble(maps, weights)
+    assert torch.equal(moved.flatten(2), maps.flatten(2)[:, :, places])
+    assert torch.equal(assemble(moved, weights.transpose(1, 2)), maps)
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "logit"), [(49, 0.5, 3.871201), (49, 0.9, 6.068426), (196, 0.5, 5.273000), (196, 0.9, 7.470224)]
+)
+def test_logit_of_the_start(n: int, share: float, logit: float) -> None:
+    assert identity_logit(share, n) == pytest.approx(logit, abs=5e-7)
+
+
+@pytest.mark.parametrize("predictor", ["conv", "attention", "fc"])
+@pytest.mark.parametrize("kind", ["sinkhorn", "softmax"])
+def test_at_first_the_share_asked_for_stays_whatever_the_image(predictor: str, kind: str) -> None:
+    module = SpatialAssembly(8, (3, 4), predictor=predictor, kind=kind, diagonal=0.7, width=5)
+    _, seen = module(torch.randn(3, 8, 3, 4))
+    expected = torch.full((12, 12), 0.3 / 11).fill_diagonal_(0.7)
+    assert torch.allclose(seen.weights, expected.expand(3, -1, -1), atol=1e-6)
+
+
+def test_worked_example_of_the_normalization() -> None:
+    """SAN §8.6."""
+    logits = torch.tensor([[0, 1, 2], [1, 0, 0], [2, 1, 0]], dtype=torch.float64)
+    once = normalize_doubly(logits, 1).exp()
+    expected = [[0.067622, 0.348915, 0.687792], [0.432719, 0.302170, 0.219126], [0.499660, 0.348915, 0.093082]]
+    assert torch.allclose(once, torch.tensor(expected, dtype=torch.float64), atol=6e-7)
+    assert once.sum(1).tolist() == pytest.approx([1.104328, 0.954015, 0.941657], abs=1e-6)
+    assert once.sum(0).tolist() == pytest.approx([1, 1, 1], abs=1e-12)
+    many = normalize_doubly(logits, 20).exp()
+    expected = [[0.055429, 0.302456, 0.642114], [0.431922, 0.318964, 0.249113], [0.512649, 0.378579, 0.108772]]
+    assert torch.allclose(many, torch.tensor(expected, dtype=torch.float64), atol=6e-7)
+
+
+def test_a_constant_in_a_row_or_column_changes_nothing_in_the_limit() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(5, 5, dtype=torch.float64)
+    other = logits.clone()
+    other[2] += 3
+    other[:, 1] -= 2
+    assert torch.allclose(normalize_doubly(logits, 200), normalize_doubly(other, 200), atol=1e-12)
+
+
+def test_gradients_of_the_normalization() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda table: normalize_doubly(table, 5).exp(), (logits,))
+
+
+def test_gradients_of_the_assembly_are_weights_and_features() -> None:
+    """Eq. 5.10, 5.11."""
+    torch.manual_seed(0)
+    maps = torch.randn(1, 3, 2, 2, dtype=torch.float64, requires_grad=True)
+    weights = torch.rand(1, 4, 4, dtype=torch.float64, requires_grad=True)
+    assemble(maps, weights)[0, 1].flatten()[2].backward()  # channel 1, output 2
+    assert torch.allclose(maps.grad[0, 1].flatten(), weights[0, :, 2].detach())
+    assert maps.grad[0, [0, 2]].abs().sum() == 0
+    assert torch.allclose(weights.grad[0, :, 2], maps[0, 1].flatten().detach())
+    assert weights.grad[0][:, [0, 1, 3]].abs().sum() == 0
+
+
+def test_an_average_right_after_the_assembly_cancels_it() -> None:
+    """SAN §8.11."""
+    torch.manual_seed(0)
+    weights = normalize_doubly(torch.randn(4, 49, 49, dtype=torch.float64), 50).exp()
+    maps = torch.randn(4, 16, 7, 7, dtype=torch.float64)
+    assert torch.allclose(assemble(maps, weights).mean((2, 3)), maps.mean((2, 3)), atol=1e-12)
+
+
+@pytest.mark.parametrize(("channels", "side", "parameters"), [(832, 7, 98_865), (832, 14, 108_420), (256, 14, 71_556)])
+def test_numbers_of_parameters_of_the_predictor(channels: int, side: int, parameters: int) -> None:
+    assert count(SpatialAssembly(channels, (side, side))) == parameters
+
+
+def test_number_of_parameters_of_a_fully_connected_layer() -> None:
+    dense = SpatialAssembly(832, (7, 7), predictor="fc")
+    assert dense.votes is not None
+    assert count(dense.votes) == 7_531_937
+
+
+def varied(module: SpatialAssembly) -> SpatialAssembly:
+    """Give the last layer weights, so that images are assembled differently."""
+    torch.manual_seed(2)
+    assert module.votes is not None
+    for parameter in module.votes.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return module
+
+
+@pytest.mark.parametrize("predictor", ["conv", "attention", "fc"])
+def test_columns_sum_to_one_and_every_image_has_its_own_weights(predictor: str) -> None:
+    module = varied(SpatialAssembly(8, (4, 4), predictor=predictor, diagonal=0.5, width=6))
+    moved, seen = module(torch.randn(3, 8, 4, 4))
+    assert torch.allclose(seen.weights.sum(1), torch.ones(3, 16), atol=1e-5)
+    assert (seen.weights.sum(2) - 1).abs().max() < 0.1
+    assert seen.weights.var(0).sum() > 1e-4
+    assert torch.allclose(moved, assemble(seen.maps, seen.weights))
+    assert seen.grid == (4, 4)
+
+
+def test_half_precision_keeps_the_weights_in_single() -> None:
+    module = varied(SpatialAssembly(8, (4, 4), diagonal=0.5))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        moved, seen = module(torch.randn(2, 8, 4, 4).bfloat16())
+    assert seen.weights.dtype == torch.float32
+    assert moved.dtype == torch.bfloat16
+    assert (seen.weights.sum(1) - 1).abs().max() < 1e-5
+
+
+def test_votes_go_from_the_position_that_has_the_features() -> None:
+    """A bias for output position 2 raises column 2 of every row."""
+    module = SpatialAssembly(4, (2, 2), kind="softmax", diagonal=0.4)
+    assert module.votes is not None
+    with torch.no_grad():
+        module.votes.layer.weight[1, :, 0, 0] = 1.0  # features of a position pull it to position 1
+    module.eval()
+    maps = torch.zeros(1, 4, 2, 2)
+    _, seen = module(maps)
+    votes = module._votes(maps)
+    assert votes[0, :, [0, 2, 3]].abs().sum() == 0
+    assert votes[0, :, 1].abs().sum() > 0
+    assert torch.allclose(seen.weights.sum(1), torch.ones(1, 4))
+
+
+def test_a_hard_assembly_is_a_permutation_in_evaluation_only() -> None:
+    module = varied(SpatialAssembly(8, (3, 3), kind="hard", diagonal=0.3))
+    maps = torch.randn(2, 8, 3, 3)
+    assert ((module(maps)[1].weights > 0) & (module(maps)[1].weights < 1)).any()
+    weights = module.eval()(maps)[1].weights
+    assert set(weights.flatten().tolist()) == {0.0, 1.0}
+    assert (weights.sum(1) == 1).all()
+    assert (weights.sum(2) == 1).all()
+
+
+def test_the_nearest_permutation_is_the_best_of_all() -> None:
+    import itertools
+
+    torch.manual_seed(0)
+    table = torch.rand(1, 4, 4)
+    best = max(
+        itertools.permutations(range(4)), key=lambda places: sum(float(table[0, u, v]) for u, v in enumerate(places))
+    )
+    assert nearest_permutation(table)[0].argmax(1).tolist() == list(best)
+
+
+@pytest.mark.parametrize("module", [SpatialAssembly(4, (3, 3), kind="identity"), SpatialAssembly(4, (1, 1))])
+def test_an_identity_has_no_parameters_and_changes_no_bit(module: SpatialAssembly) -> None:
+    maps = torch.randn(2, 4, *module.grid)
+    moved, seen = module(maps)
+    assert moved is maps
+    assert count(module) == 0
+    assert torch.equal(seen.weights[0], torch.eye(module.grid[0] * module.grid[1]))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"diagonal": 1.0}, "diagonal"),
+        ({"diagonal": 0.0}, "diagonal"),
+        ({"sweeps": 0}, "sweeps"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"grid": (8, 8), "predictor": "fc"}, "at most 49"),
+        ({"grid": (21, 21)}, "attention takes more"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        SpatialAssembly(4, **{"grid": (2, 2), **options})  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_maps_of_another_size_are_refused_with_both_sizes() -> None:
+    with pytest.raises(ValueError, match=r"4 x 7 x 7, got 4 x 8 x 8"):
+        SpatialAssembly(4, (7, 7))(torch.zeros(1, 4, 8, 8))
+
+
+def test_a_large_grid_is_for_attention() -> None:
+    module = SpatialAssembly(4, (21, 21), predictor="attention", width=3)
+    weights: Tensor = module(torch.zeros(1, 4, 21, 21))[1].weights
+    assert weights.shape == (1, 441, 441)

@@ -1,0 +1,99 @@
+"""Losses of two views: closed forms, and loops over numbers and images in float64."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from labelkit.methods.siamese.losses import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
+
+
+@pytest.fixture
+def rows() -> torch.Tensor:
+    return torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_redundancy_is_that_of_a_loop_over_numbers(rows: torch.Tensor) -> None:
+    first, second = rows[0], rows[1]
+    expected = 0.0
+    for i in range(4):
+        for j in range(4):
+            a, b = first[:, i].tolist(), second[:, j].tolist()
+            mean_a, mean_b = sum(a) / 5, sum(b) / 5
+            spread_a = math.sqrt(sum((x - mean_a) ** 2 for x in a) / 5 + 1e-5)
+            spread_b = math.sqrt(sum((x - mean_b) ** 2 for x in b) / 5 + 1e-5)
+            c = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True)) / 5 / spread_a / spread_b
+            expected += (1 - c) ** 2 if i == j else 0.3 * c**2
+    assert BarlowTwinsLoss(0.3)(first, second).item() == pytest.approx(expected, abs=1e-12)
+    assert BarlowTwinsLoss(0.3, 0.024)(first, second).item() == pytest.approx(0.024 * expected, abs=1e-12)
+
+
+def test_equal_views_of_uncorrelated_numbers_have_no_redundancy() -> None:
+    square = torch.tensor([[1.0, 1], [1, -1], [-1, 1], [-1, -1]])
+    assert BarlowTwinsLoss(1.0)(square * 3 + 7, square).item() == pytest.approx(0, abs=1e-8)
+    # of swapped numbers the diagonal is 0 and the rest 1
+    assert BarlowTwinsLoss(0.25)(square, square.flip(1)).item() == pytest.approx(2 + 0.25 * 2, abs=1e-3)
+
+
+def test_numbers_that_do_not_change_correlate_with_nothing() -> None:
+    assert BarlowTwinsLoss(1.0)(torch.ones(6, 3), torch.ones(6, 3)).item() == 3.0
+
+
+def test_prediction_is_the_mean_cosine_to_the_other_view(rows: torch.Tensor) -> None:
+    predictions, projections = (rows[0], rows[1]), (rows[2], rows[0] + 1)
+    total = 0.0
+    for one, other in ((rows[0], rows[0] + 1), (rows[1], rows[2])):
+        for a, b in zip(one.tolist(), other.tolist(), strict=True):
+            total += sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+    assert PredictedViewLoss()(predictions, projections).item() == pytest.approx(-total / 10, abs=1e-12)
+    assert PredictedViewLoss()((rows[0], rows[1]), (rows[1] * 2, rows[0] * 3)).item() == pytest.approx(-1)
+
+
+def test_prediction_sends_no_gradient_to_what_is_predicted(rows: torch.Tensor) -> None:
+    predictions = tuple(view.clone().requires_grad_() for view in rows[:2])
+    projections = tuple(view.clone().requires_grad_() for view in rows[1:])
+    PredictedViewLoss()(predictions, projections).backward()
+    assert all(view.grad is not None and view.grad.any() for view in predictions)
+    assert all(view.grad is None for view in projections)
+
+
+def test_queue_contrast_is_that_of_a_loop_over_images(rows: torch.Tensor) -> None:
+    queries, keys, queue = rows[0], rows[1], rows[2][:3]
+    total = 0.0
+    for query, key in zip(queries, keys, strict=True):
+        scores = [float(query @ other / query.norm() / other.norm()) / 0.2 for other in (key, *queue)]
+        total -= math.log(math.exp(scores[0]) / sum(map(math.exp, scores)))
+    assert QueueContrastLoss(0.2)(queries, keys, queue).item() == pytest.approx(total / 5, abs=1e-12)
+    same = torch.ones(2, 3)
+    assert QueueContrastLoss(0.1)(same, same, torch.ones(7, 3)).item() == pytest.approx(math.log(8))
+
+
+def test_queue_contrast_moves_queries_alone(rows: torch.Tensor) -> None:
+    queries, keys, queue = (view.clone().requires_grad_() for view in rows)
+    QueueContrastLoss(0.2)(queries, keys, queue).backward()
+    assert (queries.grad is not None, keys.grad, queue.grad) == (True, None, None)
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    half = torch.randn(4, 3).half()
+    for value in (
+        BarlowTwinsLoss(1.0)(half, half),
+        PredictedViewLoss()((half, half), (half, half)),
+        QueueContrastLoss(0.1)(half, half, half),
+    ):
+        assert (value.dtype, bool(value.isfinite())) == (torch.float32, True)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    two, three = torch.ones(2, 3), torch.ones(3, 3)
+    for build in (lambda: BarlowTwinsLoss(-1.0), lambda: QueueContrastLoss(0.0)):
+        with pytest.raises(ValueError, match="must be >"):
+            build()
+    for call in (
+        lambda: BarlowTwinsLoss(1.0)(two, three),
+        lambda: PredictedViewLoss()((two, two), (three, three)),
+        lambda: QueueContrastLoss(1.0)(two, three, two),
+    ):
+        with pytest.raises(ValueError, match="alike"):
+            call()

@@ -1,0 +1,220 @@
+"""How config fields read texts and print themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from labelkit.options.base import StageConfig, bounds, choices, flag, metavar, nearest, option, preset_keys, value_text
+from labelkit.options.yaml_file import read_yaml
+from pydantic import Field, ValidationError
+
+
+class Pond(StageConfig):
+    depth: float = Field(1.5, gt=0, lt=100, description="Meters of water.")
+    fish: int = Field(3, ge=0)
+    kind: Literal["fresh", "salt"] = "fresh"
+    level: Literal[1, 2] = 1
+    blocks: tuple[int, ...] = (8, 9)
+    corners: tuple[float, float] = (0.0, 1.0)
+    names: tuple[str, ...] = ()
+    limit: float | None = None
+    beta: float | Literal["auto"] = 1.0
+    mode: Literal["none", "all"] | None = None
+    folder: Path = Path("data")
+    weights: Path | None = None
+    title: str | None = None
+    deep: bool = False
+    out: Path | None = Field(None, json_schema_extra=option("Run", preset=False))
+
+
+@pytest.mark.parametrize(("given_value", "blocks"), [(7, (7,)), ("7", (7,)), ([7], (7,)), ((7, 8), (7, 8))])
+def test_one_number_is_a_list_of_one(given_value: object, blocks: tuple[int, ...]) -> None:
+    assert Pond.model_validate({"blocks": given_value}).blocks == blocks
+
+
+@pytest.mark.parametrize("given_value", [True, 1.5, (1.5,)])
+def test_what_is_no_whole_number_is_no_list_of_whole_numbers(given_value: object) -> None:
+    with pytest.raises(ValidationError):
+        Pond.model_validate({"blocks": given_value})
+
+
+def test_one_number_is_no_pair() -> None:
+    with pytest.raises(ValidationError):
+        Pond.model_validate({"corners": 1.0})
+
+
+def problem_of(**values: object) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Pond.model_validate(values)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("depth", "1e-3", 0.001),
+        ("fish", "7", 7),
+        ("kind", "salt", "salt"),
+        ("level", "2", 2),
+        ("blocks", "1,2, 3", (1, 2, 3)),
+        ("blocks", "4", (4,)),
+        ("blocks", "", ()),
+        ("blocks", ["5", 6], (5, 6)),
+        ("corners", "0.25,0.5", (0.25, 0.5)),
+        ("names", "a,b", ("a", "b")),
+        ("limit", "none", None),
+        ("limit", "Null", None),
+        ("limit", "2", 2.0),
+        ("beta", "auto", "auto"),
+        ("beta", "0.5", 0.5),
+        ("mode", "none", "none"),
+        ("folder", "a/b", Path("a/b")),
+        ("weights", "none", None),
+        ("title", "12", "12"),
+        ("deep", "true", True),
+        ("deep", "no", False),
+    ],
+)
+def test_a_text_means_what_its_field_is_for(field: str, text: object, value: object) -> None:
+    parsed = getattr(Pond.model_validate({field: text}), field)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+def test_a_path_starts_at_home_after_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert Pond.model_validate({"folder": "~/x"}).folder == Path("/somewhere/x")
+    assert Pond(folder=Path("~/x")).folder == Path("/somewhere/x")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("depth", "deep"),
+        ("depth", "nan"),
+        ("depth", "inf"),
+        ("depth", float("nan")),
+        ("depth", "0"),
+        ("depth", ""),
+        ("depth", True),
+        ("fish", True),
+        ("fish", "1.5"),
+        ("fish", "none"),
+        ("fish", "9" * 5000),
+        ("kind", "brackish"),
+        ("level", "3"),
+        ("blocks", "1,x"),
+        ("blocks", "1,,2"),
+        ("corners", "1"),
+        ("corners", "1,2,3"),
+        ("folder", ""),
+        ("folder", "a\0b"),
+        ("folder", "a\ud800b"),
+        ("folder", "~no-such-user-here/x"),
+        ("folder", "none/../\0"),
+        ("deep", "perhaps"),
+        ("title", 12),
+    ],
+)
+def test_what_a_field_cannot_be_is_refused(field: str, value: object) -> None:
+    assert field in problem_of(**{field: value})
+
+
+def test_unknown_keys_are_refused() -> None:
+    assert "temprature" in problem_of(temprature=1)
+
+
+def test_a_config_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Pond().fish = 4
+
+
+def test_plain_form_keeps_field_order_and_holds_plain_values_only() -> None:
+    plain = Pond(blocks=(1, 2), weights=Path("w.pth"), out=Path("runs/x")).to_yaml_dict()
+    assert list(plain) == list(Pond.model_fields)
+    assert plain["blocks"] == [1, 2]
+    assert plain["weights"] == "w.pth"
+    assert plain["out"] == "runs/x"
+    assert "out" not in Pond().to_yaml_dict(operational=False)
+
+
+@given(
+    depth=st.floats(min_value=0, max_value=100, exclude_min=True, exclude_max=True),
+    fish=st.integers(min_value=0, max_value=2**62),
+    blocks=st.lists(st.integers(-(2**40), 2**40)),
+    title=st.none() | st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])),
+    limit=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_a_config_survives_a_yaml_file(
+    tmp_path_factory: pytest.TempPathFactory,
+    depth: float,
+    fish: int,
+    blocks: list[int],
+    title: str | None,
+    limit: float | None,
+) -> None:
+    config = Pond(depth=depth, fish=fish, blocks=tuple(blocks), title=title, limit=limit)
+    path = tmp_path_factory.getbasetemp() / "round_trip.yaml"
+    path.write_text(yaml.safe_dump(config.to_yaml_dict()), encoding="utf-8")
+    assert Pond.model_validate(read_yaml(path)) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("depth", "FLOAT"),
+        ("fish", "INT"),
+        ("kind", "[fresh|salt]"),
+        ("blocks", "INT,..."),
+        ("corners", "FLOAT,FLOAT"),
+        ("limit", "FLOAT"),
+        ("beta", "FLOAT|[auto]"),
+        ("weights", "PATH"),
+        ("title", "TEXT"),
+    ],
+)
+def test_help_names_the_type(name: str, word: str) -> None:
+    assert metavar(Pond.model_fields[name].annotation) == word
+
+
+def test_bounds_are_read_from_the_field() -> None:
+    assert bounds(Pond.model_fields["depth"]) == "> 0, < 100"
+    assert bounds(Pond.model_fields["fish"]) == ">= 0"
+    assert bounds(Pond.model_fields["title"]) == ""
+
+
+def test_choices_are_found_beside_none_and_numbers() -> None:
+    assert choices(Pond.model_fields["mode"].annotation) == ("none", "all")
+    assert choices(Pond.model_fields["level"].annotation) == ("1", "2")
+    assert choices(Pond.model_fields["fish"].annotation) == ()
+
+
+def test_operational_fields_are_no_preset_keys() -> None:
+    assert "out" not in preset_keys(Pond)
+    assert "depth" in preset_keys(Pond)
+
+
+def test_the_nearest_name_is_found_or_none_is_named() -> None:
+    assert nearest("temprature", ["temperature", "lr"]) == "temperature"
+    assert nearest("xyz", ["temperature", "lr"]) is None
+
+
+def test_a_flag_is_the_field_with_dashes() -> None:
+    assert flag("num_clusters") == "--num-clusters"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "none"), (True, "true"), ((1, 2), "1,2"), ("a b", "a b"), (" a", "' a'"), ("", "''"), ("a\nb", r"'a\nb'")],
+)
+def test_a_value_is_shown_as_it_would_be_typed(value: object, text: str) -> None:
+    assert value_text(value) == text
+
+
+def test_a_long_value_is_shortened() -> None:
+    assert len(value_text("x" * 1000)) == 60

@@ -1,0 +1,97 @@
+"""An option is declared once: classes that share it name a mixin, or give a field of a parent another default."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from importlib import import_module
+from inspect import get_annotations
+from pkgutil import walk_packages
+from typing import ClassVar
+
+import labelkit.options
+import pytest
+from labelkit.options.base import StageConfig, field_extra, with_default
+from pydantic import Field
+from pydantic.fields import FieldInfo
+
+
+class _Last(StageConfig):
+    comes_last: ClassVar[bool] = True
+
+    overwrite: bool = Field(False, description="Replace files.")
+
+
+class _Parent(StageConfig):
+    lr: float = Field(0.1, gt=0, le=1, description="Learning rate.", json_schema_extra={"panel": "Optimization"})
+
+
+def test_no_option_is_declared_twice_with_one_meaning() -> None:
+    declared: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for config_class in _config_classes():
+        for name in get_annotations(config_class):
+            field = config_class.model_fields.get(name)
+            if field is not None and not _is_inherited(config_class, name, field):
+                meaning = (field.annotation, field.default, field.description, field_extra(field, "panel"))
+                declared[name, *map(str, meaning)].append(config_class.__name__)
+
+    repeated = {name: places for (name, *_), places in declared.items() if len(places) > 1}
+
+    assert sum(map(len, declared.values())) > 400
+    assert repeated == {}
+
+
+def _config_classes() -> list[type[StageConfig]]:
+    for module in walk_packages(labelkit.__path__, "labelkit."):
+        if module.name.endswith("options") or module.name.startswith("labelkit.options."):
+            import_module(module.name)
+    found = {StageConfig}
+    waiting = [StageConfig]
+    while waiting:
+        new = [one for one in waiting.pop().__subclasses__() if one.__module__.startswith("labelkit.")]
+        waiting += [one for one in new if one not in found]
+        found.update(new)
+    return sorted(found, key=lambda one: one.__name__)
+
+
+def _is_inherited(config_class: type[StageConfig], name: str, field: FieldInfo) -> bool:
+    """Return whether a parent has the field with the same text, so that only the default is another."""
+    parents = [one for one in config_class.__mro__[1:] if issubclass(one, StageConfig)]
+    return any(one.model_fields[name].description == field.description for one in parents if name in one.model_fields)
+
+
+def test_options_of_a_mixin_that_comes_last_stand_behind_those_of_the_class() -> None:
+    class Command(_Last, _Parent):
+        out: str = Field("", description="File.")
+
+    assert list(Command.model_fields) == ["lr", "out", "overwrite"]
+    assert list(Command().to_yaml_dict()) == ["lr", "out", "overwrite"]
+
+
+def test_a_class_that_keeps_its_order_lists_options_in_the_order_of_its_bases() -> None:
+    class Run(_Last, _Parent):
+        keeps_order: ClassVar[bool] = True
+
+        out: str = Field("", description="File.")
+
+    assert list(Run.model_fields) == ["lr", "overwrite", "out"]
+
+
+def test_another_default_keeps_text_bounds_and_panel() -> None:
+    class Method(_Parent):
+        lr: float = with_default(_Parent, "lr", 0.5)
+
+    field = Method.model_fields["lr"]
+
+    assert (Method().lr, _Parent().lr) == (0.5, 0.1)
+    assert field.description == "Learning rate."
+    assert field.json_schema_extra == {"panel": "Optimization"}
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        Method(lr=2.0)
+
+
+def test_another_default_of_a_field_with_a_pattern_is_refused() -> None:
+    class Named(StageConfig):
+        name: str = Field("a", pattern="^[a-z]$")
+
+    with pytest.raises(ValueError, match="name of Named"):
+        with_default(Named, "name", "b")

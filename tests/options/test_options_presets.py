@@ -1,0 +1,378 @@
+"""Which source wins, where each value came from, and what is said about faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from labelkit.errors import ConfigError
+from labelkit.options.base import StageConfig, option
+from labelkit.options.presets import (
+    available_presets,
+    collect,
+    parsed_values,
+    preset_command,
+    preset_folder_name,
+    resolve,
+    shipped_presets,
+)
+from labelkit.options.yaml_file import read_yaml
+from pydantic import Field, model_validator
+
+
+class TidepoolConfig(StageConfig):
+    command: ClassVar[tuple[str, ...]] = ("train", "tidepool")
+
+    dataset: str = "digits"
+    temperature: float = Field(0.1, gt=0)
+    lr: float = Field(0.1, gt=0)
+    epochs: int = Field(10, ge=1)
+    warmup_epochs: int = Field(0, ge=0)
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    limit: float | None = None
+    out: Path | None = Field(None, json_schema_extra=option(preset=False))
+
+    @model_validator(mode="after")
+    def _warmup_is_shorter(self) -> TidepoolConfig:
+        if self.warmup_epochs > self.epochs:
+            raise ValueError(f"warmup_epochs ({self.warmup_epochs}) exceeds epochs ({self.epochs})")
+        return self
+
+
+class SievesConfig(StageConfig):
+    command: ClassVar[tuple[str, ...]] = ("sieve", "sand")
+
+    index: Path = Field(...)
+    num_clusters: int = Field(..., ge=1)
+    seed: int = 0
+
+
+@pytest.fixture
+def presets(tmp_path: Path) -> Path:
+    folder = tmp_path / "presets"
+    (folder / "tidepool").mkdir(parents=True)
+    return folder
+
+
+def write_preset(presets: Path, name: str, text: str) -> Path:
+    path = presets / "tidepool" / f"{name}.yaml"
+    path.write_text(f"# labelkit train tidepool --dataset {name}\n{text}")
+    return path
+
+
+def error_lines(config_class: type[StageConfig], **sources: object) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        resolve(config_class, **sources)
+    return str(caught.value).splitlines()
+
+
+def test_each_source_beats_the_one_before_and_is_named(presets: Path, tmp_path: Path) -> None:
+    write_preset(presets, "digits", "temperature: 0.2\nlr: 0.2\nepochs: 20\n")
+    config_file = tmp_path / "mine.yaml"
+    config_file.write_text("lr: 0.3\nepochs: 30\n")
+    resolved = resolve(
+        TidepoolConfig,
+        config_file=config_file,
+        overrides={"epochs": "40"},
+        presets_folder=presets,
+    )
+    assert resolved.config == TidepoolConfig(temperature=0.2, lr=0.3, epochs=40)
+    assert resolved.origins["optimizer"] == "default"
+    assert resolved.origins["temperature"] == "presets/tidepool/digits.yaml"
+    assert resolved.origins["lr"] == str(config_file)
+    assert resolved.origins["epochs"] == "--epochs"
+    assert resolved.preset_path == presets / "tidepool" / "digits.yaml"
+
+
+def test_the_data_set_of_a_flag_chooses_the_preset(presets: Path) -> None:
+    write_preset(presets, "digits", "epochs: 20\n")
+    write_preset(presets, "cub", "epochs: 30\n")
+    assert resolve(TidepoolConfig, overrides={"dataset": "cub"}, presets_folder=presets).config.epochs == 30
+    assert resolve(TidepoolConfig, presets_folder=presets).config.epochs == 20
+    assert resolve(TidepoolConfig, dataset="cub", presets_folder=presets).config.epochs == 30
+
+
+def test_the_data_set_of_a_config_file_chooses_the_preset(presets: Path, tmp_path: Path) -> None:
+    write_preset(presets, "cub", "epochs: 30\n")
+    config_file = tmp_path / "mine.yaml"
+    config_file.write_text("dataset: cub\n")
+    assert resolve(TidepoolConfig, config_file=config_file, presets_folder=presets).config.epochs == 30
+
+
+@pytest.mark.parametrize(
+    ("overrides", "epochs"),
+    [({}, 50), ({"pretrained": "true"}, 5), ({"pretrained": False}, 50), ({"weights": "net.pth"}, 5)],
+)
+def test_a_network_with_weights_takes_a_preset_of_its_own(
+    presets: Path, overrides: dict[str, object], epochs: int
+) -> None:
+    class Pretrained(TidepoolConfig):
+        pretrained: bool = False
+        weights: Path | None = None
+
+    write_preset(presets, "folder", "epochs: 50\n")
+    assert (
+        resolve(Pretrained, overrides={"dataset": "photos/", **overrides}, presets_folder=presets).config.epochs == 50
+    )
+    write_preset(presets, "folder_pretrained", "epochs: 5\n")
+    found = resolve(Pretrained, overrides={"dataset": "photos/", **overrides}, presets_folder=presets)
+    assert found.config.epochs == epochs
+    named = resolve(Pretrained, preset="folder", overrides={"dataset": "photos/", **overrides}, presets_folder=presets)
+    assert named.config.epochs == 50
+
+
+@pytest.mark.parametrize("dataset", ["my/images", "photos/", "/abs/images", "images.csv", "."])
+def test_a_path_takes_the_folder_preset(presets: Path, dataset: str) -> None:
+    write_preset(presets, "folder", "epochs: 50\n")
+    assert resolve(TidepoolConfig, overrides={"dataset": dataset}, presets_folder=presets).config.epochs == 50
+
+
+def test_a_data_set_without_preset_runs_with_the_defaults(presets: Path) -> None:
+    write_preset(presets, "folder", "epochs: 50\n")
+    resolved = resolve(TidepoolConfig, overrides={"dataset": "unheard-of"}, presets_folder=presets)
+    assert resolved.config.epochs == 10
+    assert resolved.preset_path is None
+
+
+@pytest.mark.parametrize("name", ["~no-such-user-here", "~no-such-user-here/x", "a\0b", "x" * 5000, "", "\udcff"])
+def test_odd_names_of_data_sets_and_files_are_no_bug(name: str, presets: Path) -> None:
+    assert resolve(TidepoolConfig, dataset=name, presets_folder=presets).config == TidepoolConfig()
+    assert error_lines(TidepoolConfig, preset=f"{name}.yaml", presets_folder=presets)
+    assert error_lines(TidepoolConfig, config_file=Path(f"{name}.yaml"), presets_folder=presets)
+
+
+def test_a_preset_is_chosen_by_name_by_file_or_not_at_all(presets: Path, tmp_path: Path) -> None:
+    write_preset(presets, "digits", "epochs: 20\n")
+    write_preset(presets, "cub", "epochs: 30\n")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("epochs: 60\n")
+    assert resolve(TidepoolConfig, preset="cub", presets_folder=presets).config.epochs == 30
+    assert resolve(TidepoolConfig, preset=str(mine), presets_folder=presets).config.epochs == 60
+    assert resolve(TidepoolConfig, preset="none", presets_folder=presets).config.epochs == 10
+
+
+def test_an_unknown_preset_is_met_with_the_names_that_exist(presets: Path) -> None:
+    write_preset(presets, "cifar10", "")
+    write_preset(presets, "digits", "")
+    assert error_lines(TidepoolConfig, preset="cifar-10", presets_folder=presets) == [
+        "--preset: unknown preset (value cifar-10). Did you mean `cifar10`? Available: cifar10, digits."
+    ]
+
+
+def test_an_unknown_key_is_named_with_file_value_and_nearest_name(presets: Path) -> None:
+    write_preset(presets, "digits", "temprature: 0.1\n")
+    assert error_lines(TidepoolConfig, presets_folder=presets) == [
+        "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?"
+    ]
+
+
+def test_the_error_of_a_single_fault_has_its_three_parts(presets: Path) -> None:
+    write_preset(presets, "digits", "temprature: 0.1\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve(TidepoolConfig, presets_folder=presets)
+    assert caught.value.where == "presets/tidepool/digits.yaml"
+    assert caught.value.problem == "temprature: unknown key (value 0.1)"
+    assert caught.value.remedy == "Did you mean `temperature`?"
+
+
+def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -> None:
+    write_preset(presets, "digits", "temprature: 0.1\nlr: fast\nout: runs/x\n")
+    config_file = tmp_path / "mine.yaml"
+    config_file.write_text("epochs: 0\noptimizer: adam\n")
+    lines = error_lines(
+        TidepoolConfig,
+        config_file=config_file,
+        overrides={"temperature": "-1", "lr": "0.1", "bogus": "1"},
+        origins={"bogus": "--set bogus"},
+        presets_folder=presets,
+    )
+    assert lines == [
+        "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?",
+        "presets/tidepool/digits.yaml: out: only an option, not part of a preset (value runs/x). Give it as --out.",
+        "presets/tidepool/digits.yaml: lr: not a number (value fast)",
+        f"{config_file}: epochs: must be >= 1 (value 0)",
+        f"{config_file}: optimizer: must be one of sgd, adamw (value adam). Did you mean `adamw`?",
+        "--set bogus: unknown key (value 1). Keys: see `labelkit config`.",
+        "--temperature: must be > 0 (value -1)",
+    ]
+
+
+def test_missing_options_are_reported_together_with_other_faults() -> None:
+    assert error_lines(SievesConfig, overrides={"seed": "x"}) == [
+        "--seed: not a whole number (value x)",
+        "--index: missing. Give --index a value.",
+        "--num-clusters: missing. Give --num-clusters a value.",
+    ]
+
+
+def test_a_fault_between_fields_says_where_both_came_from(presets: Path) -> None:
+    write_preset(presets, "digits", "warmup_epochs: 8\n")
+    (line,) = error_lines(TidepoolConfig, overrides={"epochs": "5"}, presets_folder=presets)
+    assert line == (
+        "labelkit train tidepool: warmup_epochs (8) exceeds epochs (5). "
+        "epochs = 5 comes from --epochs; warmup_epochs = 8 comes from presets/tidepool/digits.yaml"
+    )
+
+
+def test_a_fault_between_fields_of_one_source_alone_is_none() -> None:
+    # The preset's warm-up is longer than the default's epochs, but not than the option's.
+    assert (
+        resolve(TidepoolConfig, preset="none", overrides={"warmup_epochs": 15, "epochs": 20}).config.warmup_epochs == 15
+    )
+
+
+def test_typed_values_of_python_callers_pass() -> None:
+    resolved = resolve(SievesConfig, overrides={"index": Path("a.h5"), "num_clusters": 3})
+    assert resolved.config == SievesConfig(index=Path("a.h5"), num_clusters=3)
+
+
+def test_collecting_reports_what_is_missing_and_keeps_the_rest() -> None:
+    collected = collect(SievesConfig, overrides={"num_clusters": "3"})
+    assert collected.missing == ("index",)
+    assert parsed_values(collected) == {"index": None, "num_clusters": 3, "seed": 0}
+
+
+def test_scalars_of_a_file_mean_what_they_mean_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("lr: 1e-3\nlimit: null\noptimizer: adamw\nepochs: 010\ndataset: no\n")
+    config = resolve(TidepoolConfig, config_file=path, preset="none").config
+    assert config == TidepoolConfig(lr=0.001, optimizer="adamw", epochs=10, dataset="no")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("lr: 1\nlr: 2\n", ":2", "lr: given twice, first in line 1"),
+        ("- 1\n- 2\n", "", "not a mapping"),
+        ("just a text\n", "", "not a mapping"),
+        ("lr: [1\nepochs: 2\n", ":2", "not YAML"),
+        ("lr: 'open\n", ":2", "not YAML"),
+        ("a: b: c\n", ":1", "not YAML"),
+        ("\tlr: 1\n", ":1", "not YAML"),
+        ("--- {a: 1}\n--- {b: 2}\n", ":2", "not YAML"),
+        ("lr: *nowhere\n", ":1", "not YAML"),
+        ("lr: {a: 1}\n", ":1", "lr: a value or a list of values is expected"),
+        ("lr: [[1]]\n", ":1", "lr: a list may hold plain values only"),
+        ("[1, 2]: 3\n", ":1", "a key is not a plain word"),
+        ("lr: !!python/object/apply:os.system ['true']\n", ":1", "the YAML tag"),
+        ("lr: !!python/name:os.system x\n", ":1", "the YAML tag"),
+        ("lr: !!binary aGk=\n", ":1", "the YAML tag"),
+        ("[" * 5000, "", "nested too deeply"),
+        ('lr: "\\UFFFFFFFF"\n', "", "not YAML"),
+        ("lr: \x01\n", "", "not YAML"),
+    ],
+)
+def test_a_file_that_is_no_flat_mapping_is_refused_with_its_line(
+    tmp_path: Path, text: str, place: str, words: str
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(path)
+    assert str(caught.value).startswith(f"{path}{place}: ")
+    assert words in str(caught.value)
+
+
+def test_an_alias_is_read_like_its_anchor(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("lr: &x 0.5\ntemperature: *x\n")
+    assert read_yaml(path) == {"lr": "0.5", "temperature": "0.5"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"lr: \xff\xfe\n", "not UTF-8"),
+        (b"# " + b"x" * 70000, "larger than 65,536 bytes"),
+    ],
+)
+def test_bytes_that_are_no_config_file_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=words):
+        read_yaml(path)
+
+
+def test_places_that_are_no_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read_yaml(tmp_path / "nowhere.yaml")
+    with pytest.raises(ConfigError, match="a folder"):
+        read_yaml(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_yaml(tmp_path / ("x" * 5000))
+
+
+def test_a_file_without_keys_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("# nothing\n")
+    assert read_yaml(path) == {}
+
+
+KEYS = st.sampled_from([*TidepoolConfig.model_fields, "temprature", "x y", ""]) | st.text(max_size=8)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(
+    content=st.binary(max_size=200)
+    | st.text(st.sampled_from("ab:[]{}-?*&!|>'\"#%@, \n\t1.~"), max_size=60).map(str.encode)
+)
+def test_any_file_is_read_or_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "fuzz.yaml"
+    path.write_bytes(content)
+    try:
+        values, where = read_yaml(path), str(path)
+    except ConfigError as error:
+        values, where = {}, error.where
+    assert where.startswith(str(path))
+    assert all(isinstance(key, str) for key in values)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(document=st.dictionaries(KEYS, VALUES, max_size=5))
+def test_any_mapping_makes_a_config_or_a_config_error(tmp_path: Path, document: dict[str, object]) -> None:
+    path = tmp_path / "fuzz.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    try:
+        resolved, told = resolve(TidepoolConfig, config_file=path, preset="none"), ""
+    except ConfigError as error:
+        resolved, told = None, str(error)
+    # Some values are refused, but an unknown key always is.
+    assert (resolved is None) == bool(told)
+    assert told or set(document) <= set(TidepoolConfig.model_fields)
+    assert resolved is None or all(resolved.origins[key] == str(path) for key in document)
+
+
+def test_a_preset_tells_the_command_that_runs_it(presets: Path) -> None:
+    path = write_preset(presets, "cub", "epochs: 1\n")
+    assert preset_command(path) == "labelkit train tidepool --dataset cub"
+    path.write_text("epochs: 1\n")
+    with pytest.raises(ConfigError, match="first line"):
+        preset_command(path)
+
+
+def test_presets_of_a_command_are_listed_by_name(presets: Path) -> None:
+    write_preset(presets, "cub", "")
+    write_preset(presets, "cars", "")
+    assert list(available_presets(TidepoolConfig, presets)) == ["cars", "cub"]
+    assert available_presets(SievesConfig, presets) == {}
+
+
+def test_preset_folders_are_named_by_method_or_command() -> None:
+    assert preset_folder_name(("train", "tidepool")) == "tidepool"
+    assert preset_folder_name(("embed",)) == "embed"
+    assert preset_folder_name(("sieve", "sand")) == "sieve-sand"
+
+
+def test_the_presets_that_came_with_labelkit_are_found() -> None:
+    folder = shipped_presets()
+    assert folder is not None
+    assert folder.name == "presets"

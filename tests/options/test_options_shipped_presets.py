@@ -1,0 +1,75 @@
+"""Every preset that came with labelkit: valid, reachable, and naming the command that runs it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from labelkit.cli.config_classes import CONFIG_CLASSES
+from labelkit.cli.main import main
+from labelkit.methods.metric.san_options import SANConfig
+from labelkit.options.base import StageConfig
+from labelkit.options.presets import (
+    available_presets,
+    collect,
+    preset_command,
+    preset_comment,
+    preset_folder_name,
+    preset_lines,
+    shipped_presets,
+)
+from labelkit.options.yaml_file import read_yaml
+from labelkit.pipelines.reproduce.tables import FOLDER as TABLES
+
+PRESETS = [(config_class, path) for config_class in CONFIG_CLASSES for path in available_presets(config_class).values()]
+
+
+def faults_of(config_class: type[StageConfig], path: Path) -> list[str]:
+    found = collect(config_class, preset=path.stem)
+    values = read_yaml(path)
+    lines = preset_lines(path)
+    words = shlex.split(preset_command(path))[1:]
+    rules = {
+        "has faults": found.faults == (),
+        "changes nothing": bool(values),
+        "sets what it does not say": {key for key, origin in found.origins.items() if "presets/" in origin}
+        == set(values),
+        "has lines that are not its options and values": {line.option: yaml.safe_load(line.value) for line in lines}
+        == yaml.safe_load(path.read_text())
+        and "#" not in "".join(line.value for line in lines),
+        "names another command in its first line": tuple(words[: len(config_class.command)]) == config_class.command,
+    }
+    return [f"{path.parent.name}/{path.name} {fault}" for fault, kept in rules.items() if not kept]
+
+
+def test_a_preset_is_valid_changes_something_and_is_told_line_by_line() -> None:
+    assert [fault for preset in PRESETS for fault in faults_of(*preset)] == []
+
+
+@pytest.mark.slow
+def test_the_command_in_the_first_line_uses_the_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    unused = []
+    for _, path in PRESETS:
+        code, shown = main(["config", *shlex.split(preset_command(path))[1:]]), capsys.readouterr().out
+        if code != 0 or f"presets/{path.parent.name}/{path.name}" not in shown:
+            unused.append(path)
+    assert unused == []
+
+
+def test_a_line_says_where_its_value_comes_from_and_the_comment_what_its_marks_mean() -> None:
+    path = available_presets(SANConfig)["cub"]
+    lines = {line.option: line for line in preset_lines(path)}
+    assert (lines["embed_dim"].value, lines["embed_dim"].place) == ("512", "[D] 5.4.2")
+    assert (lines["pretrained"].value, lines["pretrained"].place) == ("true", "")
+    assert lines["recall_ks"].value == "[1, 2, 4, 8]"
+    assert preset_comment(path).startswith("CUB-200-2011 with labels, Tables 5.1 and 5.4.")
+    assert preset_comment(path).endswith("[O] ours, none says.")
+
+
+def test_every_folder_of_presets_belongs_to_a_command() -> None:
+    folder = shipped_presets()
+    assert folder is not None
+    known = {preset_folder_name(config_class.command) for config_class in CONFIG_CLASSES}
+    assert {path.name for path in folder.iterdir() if path.is_dir()} <= {*known, TABLES}

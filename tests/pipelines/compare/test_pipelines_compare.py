@@ -1,0 +1,315 @@
+"""``labelkit compare``: lengths that fit a budget, labels of each kind, rows for what failed, going on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.commands.common.training_data import prepare_data
+from labelkit.methods.registry import METHODS
+from labelkit.options.training import StepRunConfig, TrainConfig
+from labelkit.pipelines.compare import runs
+from labelkit.pipelines.compare.compare import Row, length_text
+from labelkit.pipelines.compare.options import CompareConfig
+from labelkit.pipelines.compare.runs import (
+    DataFacts,
+    MethodRuns,
+    RunFailed,
+    Stopped,
+    TooSlow,
+    Workplace,
+    method_config,
+    run_process,
+    steps_logged,
+)
+
+DIGITS = DataFacts(num_classes=10, test_split="test", holdout=0.25)
+KINDS = {
+    "cotap": ("none", "nothing"),
+    "dl2pa": ("all", "names"),
+    "flipclass": ("some", "groups"),
+    "freematch": ("few", "names"),
+    "gcd": ("some", "nothing"),
+    "lmcs": ("few", "names"),
+    "mean-teacher": ("few", "names"),
+    "mixmatch": ("few", "names"),
+    "san": ("all", "nothing"),
+    "sela": ("none", "nothing"),
+    "siamese": ("none", "nothing"),
+    "simgcd": ("some", "groups"),
+    "snowball": ("few", "names"),
+    "softmax": ("all", "names"),
+    "supervised": ("few", "names"),
+    "tac-ccl": ("none", "nothing"),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_method_gets_the_labels_of_its_kind(name: str) -> None:
+    config = method_config(name, CompareConfig(labels_per_class=3), DIGITS, seed=2)
+
+    assert (config.label_kind, config.own_output) == KINDS[name]
+    assert (config.holdout, config.seed, config.threads) == (0.25, 2, 1)
+    # three of each of ten classes
+    assert config.num_labels == (30 if KINDS[name][0] == "few" else None)
+    assert config.label_seed == (2 if KINDS[name][0] == "few" else None)
+
+
+@pytest.mark.parametrize("name", [name for name, (kind, _) in KINDS.items() if kind == "some"])
+def test_discovery_methods_get_the_labels_of_the_old_classes_that_are_named(name: str, photos: Path) -> None:
+    options = CompareConfig(dataset=str(photos), old_classes=("dog", "b*"), method_preset="digits")
+
+    split = prepare_data(method_config(name, options, DataFacts(4, "test", 0.25), seed=0)).split
+
+    # bee and dog are 1 and 3 of ant, bee, cat, dog; 9 of the 12 images of each are trained on, half with a label
+    assert (split.kind, split.old_classes, int(split.labeled.sum())) == ("gcd", (1, 3), 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--old-classes", "1,whale"), "--old-classes: no class 'whale' among 10"),
+        (("--old-classes", "gone.txt"), "--old-classes: gone.txt cannot be read"),
+        (("--old-classes", "1", "--num-old-classes", "1"), "exclude each other"),
+    ],
+)
+def test_old_classes_that_cannot_be_are_refused_before_the_work(
+    labelkit: Callable[..., Any], tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    answer = labelkit("compare", "--methods", "gcd", *words, "--keep", tmp_path / "kept")
+
+    assert answer.code == 2
+    assert problem in " ".join(answer.err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.5, 0.01])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_shortened_run_is_one_that_the_method_accepts(name: str, fraction: float) -> None:
+    whole = method_config(name, CompareConfig(), DIGITS, seed=0)
+
+    short = method_config(name, CompareConfig(), DIGITS, seed=0, fraction=fraction)
+
+    for key, value in whole.length().items():
+        assert short.length()[key] <= max(1, value * fraction) or name == "lmcs"
+        assert short.length()[key] >= 1
+
+
+def test_drops_and_warm_ups_keep_their_place_in_a_shorter_run() -> None:
+    whole = METHODS["sela"].config(
+        epochs=80, lr_schedule="step", lr_drop_epochs=(48, 64), lr_warmup_epochs=8, num_optimizations=40
+    )
+    assert isinstance(whole, TrainConfig)
+
+    # by hand: a quarter of everything; judged once, at the end
+    assert whole.shortened(0.25) == {
+        "epochs": 20,
+        "num_optimizations": 10,
+        "lr_warmup_epochs": 2,
+        "lr_drop_epochs": (12, 16),
+        "eval_every_epochs": 20,
+    }
+
+
+def test_a_run_in_steps_keeps_its_number_of_evaluations() -> None:
+    whole = METHODS["lmcs"].config(steps=400, eval_every_steps=20, num_labels=20)
+    assert isinstance(whole, StepRunConfig)
+
+    short = whole.shortened(0.33)
+
+    # twenty blocks of six steps: a third of twenty, rounded down
+    assert (short["eval_every_steps"], short["steps"]) == (6, 120)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400)])
+def test_a_budget_is_a_number_with_a_unit(text: str, seconds: float) -> None:
+    assert CompareConfig(budget=text).budget_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "words", [("--budget", "10"), ("--budget", "0s"), ("--budget", "-1m"), ("--methods", "simgdc")]
+)
+def test_options_that_cannot_be_used_exit_with_2(labelkit: Callable[..., Any], words: tuple[str, ...]) -> None:
+    assert labelkit("compare", *words).code == 2
+
+
+def test_a_folder_with_something_else_in_it_is_not_worked_in(labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+
+    answer = labelkit("compare", "--methods", "gcd", "--keep", tmp_path)
+
+    assert answer.code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_output_that_exists_is_refused_before_the_work(labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "out.json").write_text("{}")
+
+    assert labelkit("compare", "--methods", "gcd", "--out", tmp_path / "out.json").code == 2
+    assert labelkit("compare", "--methods", "gcd", "--out", tmp_path / "absent" / "out.json").code == 2
+
+
+def test_images_without_a_label_cannot_judge(labelkit: Callable[..., Any], photos: Path, tmp_path: Path) -> None:
+    table = tmp_path / "some.csv"
+    names = [path.relative_to(photos.parent) for path in sorted(photos.rglob("*.png"))]
+    table.write_text(
+        "path,label\n" + "".join(f"{photos.parent / name},{'a' if i % 2 else ''}\n" for i, name in enumerate(names))
+    )
+
+    answer = labelkit("compare", "--methods", "gcd", "--dataset", table)
+
+    assert answer.code == 3
+    assert "no label" in answer.err
+
+
+def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
+    program = "import sys, time; x = bytearray(100 << 20); time.sleep(1); sys.stderr.write('error: bad'); sys.exit(4)"
+    # a process begins as a copy of the one that starts it, whose memory is not its own
+    ballast = bytearray(b"1" * (400 << 20))
+
+    cost, code = run_process(
+        [sys.executable, "-c", program],
+        tmp_path / "said",
+        limit=60,
+        stop=threading.Event(),
+        environment=dict(os.environ),
+    )
+
+    assert code == 4
+    assert (tmp_path / "said").read_text() == "error: bad"
+    assert 100 < cost["peak_memory_mib"] < (len(ballast) >> 20 if sys.platform == "linux" else 1e9)
+    assert 0 < cost["cpu_seconds"] < 30
+
+
+def test_a_process_ends_when_its_time_is_over_or_the_comparison_is_whatever_it_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runs, "_END_SECONDS", 1)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    forever = [sys.executable, "-c", deaf]
+    stop = threading.Event()
+    started = time.monotonic()
+
+    with pytest.raises(TooSlow, match="not done after 1 s"):
+        run_process(forever, tmp_path / "said", limit=1, stop=stop, environment=dict(os.environ))
+    threading.Timer(1, stop.set).start()
+    with pytest.raises(Stopped):
+        run_process(forever, tmp_path / "said", limit=600, stop=stop, environment=dict(os.environ))
+
+    assert time.monotonic() - started < 60
+
+
+@pytest.mark.parametrize(
+    ("text", "step"), [('{"step": 10}\n{"step": 20, "loss": 1}\n{"st', 20), ('{"epoch": 1}\n', 0), ("", 0)]
+)
+def test_the_last_step_of_a_stopped_run_is_read_from_its_log(tmp_path: Path, text: str, step: int) -> None:
+    (tmp_path / "metrics.jsonl").write_text(text)
+
+    assert steps_logged(tmp_path) == step
+    assert steps_logged(tmp_path / "absent") == 0
+
+
+class Clockwork(MethodRuns):
+    """Runs whose seconds are made up: each step of the preset's 400 takes one."""
+
+    lengths: list[float]
+
+    def _train(self, config: Any, run: Path) -> dict[str, float]:
+        run.mkdir(exist_ok=True)
+        self.lengths.append(config.steps)
+        if config.steps > self.time_limit:
+            (run / "metrics.jsonl").write_text(json.dumps({"step": int(self.time_limit)}))
+            raise TooSlow("not done")
+        (run / "summary.json").write_text(json.dumps({"seconds": float(config.steps)}))
+        raise Stopped if config.steps <= 1.25 * self.config.budget_seconds else RunFailed("never shortened")
+
+
+def test_a_run_that_takes_too_long_is_shortened_by_what_it_got_done(tmp_path: Path) -> None:
+    runs = Clockwork("supervised", CompareConfig(budget="80s"), DIGITS, Workplace(tmp_path))
+    runs.lengths = []
+    runs.time_limit = 160
+    # a probe that was wrong: it saw no time at all
+    runs.length_file.write_text(
+        json.dumps({"seconds_per_step": 0, "steps": 400, "fraction": 1.0, "shortened_again": False})
+    )
+
+    with pytest.raises(Stopped):
+        runs.run(0)
+
+    # 160 of 400 steps in 160 s: 80 fit
+    assert runs.lengths == [400, 80]
+    assert json.loads(runs.length_file.read_text())["fraction"] == pytest.approx(0.2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_comparison_keeps_what_is_finished_and_shows_what_failed(
+    labelkit: Callable[..., Any], tmp_path: Path
+) -> None:
+    # twelve images of each digit in each split: too few for a batch of softmax
+    words = ("compare", "--methods", "supervised,softmax", "--max-per-class", "12", "--budget", "3s")
+    keep = ("--keep", tmp_path / "kept")
+
+    first = labelkit(*words, *keep, "--seeds", "1", "--out", tmp_path / "out.json", "--json")
+
+    assert first.code == 0, first.err
+    rows = {row["method"]: row for row in first.json["rows"]}
+    assert list(rows) == [
+        "pixels", "wrn10_1, before training", "convnet_demo, before training", "supervised", "softmax",
+    ]  # fmt: skip
+    assert first.json["images"] == {"train": 1347, "test": 450}
+    assert "--batch-size" in rows["softmax"]["failures"]["0"]
+    assert not rows["softmax"]["runs"]
+    (run,) = rows["supervised"]["runs"]
+    assert run["labels"] == 40
+    assert run["length"]["steps"] <= 400
+    assert all(0 <= run["scores"][name] <= 1 for name in ("knn_accuracy", "recall_at_1", "own_accuracy"))
+    # pixels of digits name most digits
+    assert rows["pixels"]["scores"]["knn_accuracy"]["mean"] > 0.8
+
+    started = time.monotonic()
+    again = labelkit(*words, *keep, "--seeds", "1")
+    assert again.code == 0
+    assert f"{run['length']['steps']} steps" in again.out
+    assert time.monotonic() - started < 60
+    other = labelkit(*words, *keep, "--seeds", "1", "--set", "neighbors=5")
+    assert other.code == 2
+    assert "--neighbors 10 (now 5)" in other.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_comparison_goes_on_with_the_old_classes_it_began_with(labelkit: Callable[..., Any], tmp_path: Path) -> None:
+    names = tmp_path / "old.txt"
+    names.write_text("3\n5-7\n")
+    words = ("compare", "--methods", "simgcd", "--max-per-class", "12", "--budget", "2s")
+    rest = ("--seeds", "1", "--old-classes", names, "--keep", tmp_path / "kept", "--json")
+
+    first = labelkit(*words, *rest)
+
+    assert first.code == 0, first.err
+    assert first.json["options"]["old_classes"] == ["3", "5", "6", "7"]
+    # half of 12 images of each
+    (run,) = next(row for row in first.json["rows"] if row["method"] == "simgcd")["runs"]
+    assert (run["labels"], run["labeled_classes"]) == (24, 4)
+    saved = json.loads((tmp_path / "kept" / "simgcd-s0" / "split.json").read_text())
+    assert [saved["class_names"][label] for label in saved["split"]["old_classes"]] == ["3", "5", "6", "7"]
+    assert labelkit(*words, *rest).code == 0
+    names.write_text("0\n")
+    other = labelkit(*words, *rest)
+    assert other.code == 2
+    assert "--old-classes 3,5,6,7 (now 0)" in other.err
+
+
+def test_steps_are_named_before_later_steps_also_after_a_stop() -> None:
+    read_again = json.loads(json.dumps({"steps": 200, "later_steps": 1}, sort_keys=True))
+    run = {"length": read_again, "share_of_preset": 0.5, "over_budget": True}
+
+    assert length_text(Row("snowball", runs=[run])) == "200 steps, 1 later step (50.0 %), over budget"

@@ -1,0 +1,486 @@
+"""``labelkit reproduce``: tables are read, rows run once, numbers stand beside what was published."""
+
+from __future__ import annotations
+
+import csv
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from labelkit.cli.main import main
+from labelkit.data.registry import load_dataset
+from labelkit.errors import ConfigError, DatasetError
+from labelkit.methods.registry import METHODS
+from labelkit.options.presets import available_presets
+from labelkit.options.yaml_file import read_yaml
+from labelkit.pipelines.reproduce import running
+from labelkit.pipelines.reproduce.filling import complete_command
+from labelkit.pipelines.reproduce.options import ReproduceConfig
+from labelkit.pipelines.reproduce.running import reproduce
+from labelkit.pipelines.reproduce.tables import PublishedTable, available_tables, left_out, read_table
+from tests.miniature_sets import MINIATURES, make_miniature
+from tests.short_tables import run_row, short_command
+
+TABLE = """
+source: softmax
+place: Table 1
+title: digits
+values: {top 1: metrics.accuracy, top 5: metrics.top5_accuracy}
+commands:
+  - train {method} --dataset {dataset} --epochs 1 {options}
+rows:
+  - {name: "first", published: 50.0, method: softmax, dataset: digits, options: ""}
+  - {name: "second row", published: {top 1: 60.0, top 5: 90.0}, method: dl2pa, dataset: cifar10, options: "--lr 1"}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TABLE)
+    return path
+
+
+class Commands:
+    """Stands in for processes: notes the commands and says what they would have printed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.run: list[list[str]] = []
+        self.code = 0
+        monkeypatch.setattr(running.Commands, "run", self._run)
+
+    def _run(self, words: list[str]) -> tuple[int, bytes]:
+        self.run.append(words)
+        accuracy = 0.4 + 0.1 * int(words[words.index("--seed") + 1])
+        return self.code, json.dumps({"metrics": {"accuracy": accuracy, "top5_accuracy": 0.9}}).encode()
+
+
+def of_source(source: str) -> list[str]:
+    return [name for name in available_tables() if read_table(name).source == source]
+
+
+def first_rows(table: PublishedTable) -> list[str]:
+    """A row of each method."""
+    return list({next(filter(None, row.commands))[1]: row.name for row in table.rows}.values())
+
+
+@pytest.mark.parametrize("name", available_tables())
+def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, here = read_table(name), tmp_path / "here"
+    for row in table.rows:
+        if row.name not in first_rows(table):
+            continue
+        for words in filter(None, row.commands):
+            named = {name: name for name in row.datasets}
+            whole = complete_command(ReproduceConfig(table=name), words, named, tmp_path, here, 0)
+            for command in (whole, short_command(table, words, named, tmp_path, here)):
+                assert main(["config", *command]) == 0, capsys.readouterr().err
+
+
+def test_short_rows_make_no_more_clusters_than_there_are_images(tmp_path: Path) -> None:
+    images: dict[str, int] = {}
+    for table in map(read_table, [*of_source("san"), *of_source("tac-ccl")]):
+        for row in table.rows:
+            named = {name: name for name in row.datasets}
+            words = short_command(table, row.commands[0], named, tmp_path, tmp_path / "here")
+            given = dict(pairwise(words))
+            preset = read_yaml(available_presets(METHODS[words[1]].config)[given["--preset"]])
+            for name in set(row.datasets) - images.keys():
+                images[name] = len(load_dataset(make_miniature(name, tmp_path), data_root=tmp_path))
+            clusters = int(given.get("--num-clusters", preset.get("num_clusters", 0)))
+            assert clusters <= images[given["--dataset"]], row.name
+
+
+def test_tables_that_are_left_out_are_no_tables() -> None:
+    places = {(read_table(name).source, read_table(name).place) for name in available_tables()}
+    assert all(entry["reason"] and (entry["source"], entry["place"]) not in places for entry in left_out())
+
+
+@pytest.mark.parametrize("name", [*MINIATURES, "imagenet_1k"])
+def test_miniatures_are_read_as_the_data_sets(name: str, tmp_path: Path) -> None:
+    dataset = load_dataset(make_miniature(name, tmp_path), data_root=tmp_path)
+    assert len(dataset) >= (20 if dataset.class_names else 3)
+    assert make_miniature(name, tmp_path) == make_miniature(name, tmp_path)
+
+
+def test_rows_run_once_and_stand_beside_what_was_published(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=3, out=tmp_path / "out")
+
+    done = reproduce(config).to_json()
+
+    assert [words[0] for words in commands.run] == ["train"] * 3
+    assert commands.run[1][-9:] == [
+        "--data-root", "data", "--device", "auto", "--seed", "1",
+        "--out", str(tmp_path / "out/mine/first/seed-1/run"), "--json",
+    ]  # fmt: skip
+    assert done["rows"] == {"done": 1}
+    row = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]
+    (value,) = row["values"]
+    assert (value["name"], value["published"]) == ("top 1", 50.0)
+    assert value["mean"] == pytest.approx(50)
+    assert value["deviation"] == pytest.approx(10)
+    assert value["difference"] == pytest.approx(0)
+    reproduce(config)
+    assert len(commands.run) == 3
+
+
+def test_a_table_is_also_written_as_people_put_it_into_a_text(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(
+        TABLE.replace('name: "first"', 'name: "first_50%"').replace("commands:", "units: {top 5: number}\ncommands:")
+    )
+
+    reproduce(ReproduceConfig(table=str(table), seeds=3, out=tmp_path / "out"))
+
+    record = json.loads((tmp_path / "out/mine/table.json").read_text())
+    folder = tmp_path / "out/mine"
+    lines = (folder / "table.md").read_text().splitlines()
+    assert lines[0].startswith(f"{record['source']}, {record['place']}: {record['title']}")
+    assert "3 seeds" in lines[0]
+    assert lines[2] == "|  | top 1, published | top 1 | top 5, published | top 5 |"
+    cells = [cell.strip() for cell in lines[4].strip("|").split("|")]
+    assert cells[:3] == ["first_50%", "50.0", "50.0 ± 10.0"]
+    assert lines[-1] == f"`{record['command']}`"
+    tex = (folder / "table.tex").read_text()
+    assert r"first\_50\% & 50.0 & 50.0 $\pm$ 10.0 & " in tex
+    assert tex.count(r"\\") == 1 + len(record["rows"])
+    assert r"\begin{tabular}{lrrrr}" in tex
+    with (folder / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(len(row["values"]) for row in record["rows"])
+    values = record["rows"][0]["values"][0]
+    assert (rows[0]["row"], rows[0]["value"], rows[0]["state"]) == ("first_50%", "top 1", "done")
+    assert [float(rows[0][key]) for key in ("published", "mean", "deviation")] == pytest.approx(
+        [values["published"], values["mean"], values["deviation"]]
+    )
+    assert [float(one) for one in rows[0]["seeds"].split()] == values["seeds"]
+
+
+def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = TABLE.replace(
+        "top 5: metrics.top5_accuracy", "again: '#1.metrics.accuracy', top 5: '#2.metrics.top5_accuracy'"
+    )
+    text = text.replace("commands:", "units: {top 5: error %}\ncommands:")
+    text = text.replace("  - train", "  - config again --seed {seed}0\n  - train").replace(
+        "published: 50.0", "published: {top 1: null, again: 45.0, top 5: 91.0}"
+    )
+    table.write_text(text)
+    commands = Commands(monkeypatch)
+    row = reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out")).to_json()
+    found = {value["name"]: value for value in row["tables"][0]["rows"][0]["values"]}
+    assert [words[0] for words in commands.run] == ["config", "train"] * 2
+    # the stand-in says 40 % and 10 % more for each seed: 0 and 10, then 0 and 1
+    assert found["again"]["mean"] == pytest.approx((40 + 140) / 2)
+    assert found["again"]["difference"] == pytest.approx(45)
+    assert found["top 1"]["mean"] == pytest.approx(45)
+    assert (found["top 1"]["published"], found["top 1"]["difference"]) == (None, None)
+    assert found["top 5"]["mean"] == pytest.approx(10)
+
+
+def test_a_row_of_which_nothing_was_published_shows_what_was_measured(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(TABLE.replace("published: 50.0, ", ""))
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out"))
+
+    values = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]["values"]
+    assert [value["name"] for value in values] == ["top 1", "top 5"]
+    assert [value["mean"] for value in values] == pytest.approx([45, 90])
+    assert [(value["published"], value["difference"]) for value in values] == [(None, None)] * 2
+
+
+BARS = """
+source: cotap
+place: Fig. 0
+title: change
+values: {top 1: "#2.metrics.accuracy"}
+commands:
+  - "{train}"
+  - embed {model} --seed {seed}
+rows:
+  - {name: "before", train: "", model: "--backbone large --weights {data_root}/w.pth"}
+  - {name: "other", train: "train softmax --dataset digits", model: "--checkpoint {here}/run"}
+  - {name: "after", against: "before", train: "train dl2pa --dataset digits", model: "--checkpoint {here}/run"}
+"""
+
+
+@pytest.fixture
+def bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "w.pth").touch()
+    path = tmp_path / "bars.yaml"
+    path.write_text(BARS)
+
+    def answer(self: object, words: list[str]) -> tuple[int, bytes]:
+        # the start has 0.5, 0.5, 0.5; what was trained 0.6, 0.7, 0.8
+        trained = "--checkpoint" in words
+        seed = int(words[words.index("--seed") + 1])
+        return 0, json.dumps({"metrics": {"accuracy": 0.5 + trained * (0.1 + 0.1 * seed)}}).encode()
+
+    monkeypatch.setattr(running.Commands, "run", answer)
+    return path
+
+
+def test_a_row_is_compared_with_another_seed_by_seed(bars: Path, tmp_path: Path) -> None:
+    result = reproduce(ReproduceConfig(table=str(bars), data_root=tmp_path, out=tmp_path / "out"))
+
+    rows = {row["name"]: row["values"][0] for row in result.to_json()["tables"][0]["rows"]}
+    assert rows["before"].keys() & {"against", "change"} == set()
+    assert rows["other"].keys() & {"against", "change"} == set()
+    assert (rows["after"]["against"], rows["after"]["published"]) == ("before", None)
+    assert rows["after"]["mean"] == pytest.approx(70)
+    assert rows["after"]["change"] == pytest.approx(20)
+    assert rows["after"]["change_deviation"] == pytest.approx(10)
+    (shown,) = result.tables()
+    assert shown.columns == ["row", "value", "measured", "deviation", "change", "its deviation", "state"]
+    assert shown.rows[0] == ["before", "top 1", pytest.approx(50), 0, None, None, "done"]
+    assert shown.rows[2][4:6] == [pytest.approx(20), pytest.approx(10)]
+
+
+def test_a_command_that_a_row_leaves_out_is_not_run(bars: Path, tmp_path: Path) -> None:
+    reproduce(ReproduceConfig(table=str(bars), row=("before",), data_root=tmp_path, out=tmp_path / "out", seeds=1))
+    assert [path.name for path in (tmp_path / "out/bars/before/seed-0").iterdir()] == ["step-2.json"]
+
+
+def test_a_row_takes_the_one_along_that_it_is_compared_with(bars: Path, tmp_path: Path) -> None:
+    result = reproduce(ReproduceConfig(table=str(bars), row=("after",), data_root=tmp_path, out=tmp_path / "out"))
+    assert [row["name"] for row in result.to_json()["tables"][0]["rows"]] == ["before", "after"]
+
+
+def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
+    for other in ("nobody", "after"):
+        bars.write_text(BARS.replace('against: "before"', f'against: "{other}"'))
+        with pytest.raises(ConfigError, match=f"'after' is compared with '{other}', which is no other row"):
+            read_table(str(bars))
+
+
+def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands(monkeypatch)
+    (tmp_path / "out/mine/first/seed-0/run").mkdir(parents=True)
+    (tmp_path / "out/mine/first/seed-0/run/config.yaml").write_text("")
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
+
+    assert commands.run[0][-2:] == ["--resume", "--json"]
+
+
+def test_rows_without_data_are_named_and_the_others_run(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+
+    result = reproduce(ReproduceConfig(table=str(table), seeds=1, data_root=tmp_path, out=tmp_path / "out"))
+
+    assert result.to_json()["rows"] == {"done": 1, "no data": 1}
+    reason = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][1]["reason"]
+    assert "cifar10 (50,000 train, 10,000 test images): cifar10: not found" in reason
+
+
+def test_a_row_that_trains_twice_has_two_folders_and_goes_on_in_each(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    first = "  - train {method} --dataset {dataset} --epochs 1 {options} --out {here}/first\n"
+    table.write_text(TABLE.replace("commands:\n", "commands:\n" + first))
+    here = tmp_path / "out/mine/first/seed-0"
+    (here / "first").mkdir(parents=True)
+    (here / "first/config.yaml").write_text("")
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
+
+    assert [words[words.index("--out") + 1] for words in commands.run] == [str(here / "first"), str(here / "run")]
+    assert ["--resume" in words for words in commands.run] == [True, False]
+
+
+def test_values_come_from_the_command_that_they_name(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    second = "  - evaluate knn --index {here}/rows.h5 --seed 5\n"
+    text = TABLE.replace("rows:\n", second + "rows:\n").replace(
+        "top 1: metrics.accuracy", "top 1: '#1.metrics.accuracy'"
+    )
+    table.write_text(text.replace("published: 50.0, ", ""))
+
+    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
+
+    values = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]["values"]
+    # 0.4 of the training with seed 0; the other command says 0.9 of both, and accuracy 0.4 + 0.5
+    assert [value["mean"] for value in values] == pytest.approx([40, 90])
+    assert commands.run[1][:4] == ["evaluate", "knn", "--index", str(tmp_path / "out/mine/first/seed-0/rows.h5")]
+
+
+def test_a_row_whose_file_is_not_beside_the_data_has_no_data(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    table.write_text(TABLE.replace('digits, options: ""', 'digits, options: "--labels {data_root}/some/list.csv"'))
+    config = ReproduceConfig(table=str(table), row=("first",), seeds=1, data_root=tmp_path, out=tmp_path / "out")
+
+    with pytest.raises(DatasetError, match=r"some/list.csv: there is no such file"):
+        reproduce(config)
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/list.csv").write_text("")
+    assert reproduce(config).to_json()["rows"] == {"done": 1}
+    assert str(tmp_path / "some/list.csv") in commands.run[0]
+
+
+def test_a_row_reads_a_folder_beside_the_data(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = Commands(monkeypatch)
+    table.write_text(TABLE.replace("dataset: digits", 'dataset: "{data_root}/mine"'))
+    words = {"table": str(table), "row": ("first",), "seeds": 1, "data_root": tmp_path, "out": tmp_path / "out"}
+
+    with pytest.raises(DatasetError, match="mine: there is no such file or folder"):
+        reproduce(ReproduceConfig(**words))
+    (tmp_path / "mine").mkdir()
+    reproduce(ReproduceConfig(**words))
+
+    assert commands.run[0][2:4] == ["--dataset", str(tmp_path / "mine")]
+
+
+def test_a_record_says_how_it_was_made_and_what_differs(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(TABLE.replace("values:", "note: Half of the images.\nvalues:"))
+    place = str(tmp_path / "out")
+
+    assert (
+        main(["reproduce", str(table), "--row", "second", "--seeds", "2", "--data-root", "some", "--out", place]) == 3
+    )
+    assert main(["reproduce", str(table), "--row", "first", "--seeds", "2", "--data-root", "some", "--out", place]) == 0
+
+    assert "digits (%). Half of the images.\n" in capsys.readouterr().out
+    record = json.loads((tmp_path / "out/mine/table.json").read_text())
+    assert record["note"] == "Half of the images."
+    assert record["command"] == f"labelkit reproduce {table} --row first --seeds 2 --data-root some"
+    assert record["versions"].keys() == {"labelkit", "torch"}
+    assert record["machine"]["cores"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("second, with a comma", ["second, with a comma"]),
+        ("second,with a comma", ["second, with a comma"]),
+        ("first,second, with", ["first", "second, with a comma"]),
+        ("second,first", ["second, with a comma", "first"]),
+    ],
+)
+def test_a_comma_in_the_name_of_a_row_is_part_of_it(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], typed: str, names: list[str]
+) -> None:
+    table.write_text(TABLE.replace("second row", "second, with a comma"))
+    assert main(["reproduce", str(table), "--row", typed, "--dry-run", "--json", "--data-root", str(tmp_path)]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]] == names
+
+
+def test_processes_that_decode_are_no_part_of_the_record_of_a_row(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(monkeypatch)
+    words = ["reproduce", str(table), "--row", "first", "--seeds", "1", "--out", str(tmp_path / "out")]
+    assert main([*words, "--set", "num_workers=8"]) == 0
+    (run,) = commands.run
+    assert run[run.index("--num-workers") + 1] == "8"
+    assert main(words) == 0
+    assert len(commands.run) == 1
+    capsys.readouterr()
+
+
+def test_dry_run_lists_commands_and_missing_data(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["reproduce", str(table), "--seeds", "1", "--data-root", str(tmp_path), "--out", str(tmp_path / "out")]
+
+    assert main([*words, "--dry-run", "--json"]) == 0
+
+    captured = capsys.readouterr()
+    assert [row["state"] for row in json.loads(captured.out)["tables"][0]["rows"]] == ["planned", "no data"]
+    assert captured.err.count("labelkit train") == 2
+    assert captured.err.count("rows left out: cifar10") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_that_fails_does_not_stop_the_others(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    commands.code = 4
+    table.write_text(TABLE.replace("cifar10", "digits"))
+
+    result = reproduce(ReproduceConfig(table=str(table), seeds=1, out=tmp_path / "out"))
+
+    assert result.to_json()["rows"] == {"failed": 2}
+    assert len(commands.run) == 2
+    assert "2 of 2 rows failed" in str(result.fault)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 2, "name a table, or pass --all"),
+        (["dl2pa-6", "--all"], 2, "name a table, or pass --all"),
+        (["dl2pa-99"], 2, "there is no table 'dl2pa-99'"),
+        (["missing.yaml"], 2, "No such file"),
+        (["dl2pa-6", "--row", "dl2pa"], 2, "fits 9 rows"),
+        (["dl2pa-6", "--data-root", "nowhere"], 3, "the data of no row are there"),
+    ],
+)
+def test_bad_input_is_one_error(
+    words: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *words]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("published: 50.0, ", "published: high, ", "published"),
+        ('options: ""', "factor: 1", "the commands want"),
+        ("second row", "first", "rows of the same name"),
+        ("top 5: 90.0", "top 9: 90.0", "values does not name"),
+        ("rows:", "lines:", "rows"),
+        ("commands:", "units: {top 9: number}\ncommands:", "units of ['top 9']"),
+        ("metrics.top5_accuracy", "'#2.metrics.top5_accuracy'", "values of command 2, there are 1"),
+        ("source: softmax", "source: [", ""),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(table: Path, old: str, new: str, said: str) -> None:
+    table.write_text(TABLE.replace(old, new))
+    with pytest.raises(ConfigError, match="is not a table") as caught:
+        read_table(str(table))
+    assert said in str(caught.value)
+
+
+SOURCES = sorted({read_table(name).source for name in available_tables()})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_row_of_every_table_runs_for_a_few_steps(source: str, tmp_path: Path) -> None:
+    failed = []
+    for table in map(read_table, of_source(source)):
+        for row in table.rows:
+            try:
+                assert run_row(table, row, tmp_path).keys() == table.values.keys()
+            except AssertionError as error:
+                failed.append(f"{table.name}, {row.name}: {error}")
+    assert failed == []

@@ -1,0 +1,50 @@
+"""Commands of rows run in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from labelkit import __version__
+from labelkit.pipelines.reproduce.running import Commands
+
+
+def test_a_command_gives_its_output_and_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # a path is looked for in the folder of whoever asks
+    assert Commands().run(["reproduce", "mine.yaml"]) == (2, b"")
+    assert "mine.yaml: No such file" in capfd.readouterr().err
+    code, out = Commands().run(["version", "--json"])
+    assert (code, json.loads(out)["labelkit"]) == (0, __version__)
+
+
+def test_a_command_ends_with_the_one_that_waits_for_it(tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 0.7)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Commands().run(
+                ["train", "dl2pa", "--dataset", "digits", "--epochs", "100000", "--out", str(tmp_path / "run")]
+            )
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert _ended(str(tmp_path))
+
+
+def _ended(name: str) -> bool:
+    """Whether, within some seconds, no process has a name in its command line."""
+    for _ in range(100):
+        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+        if name not in listed:
+            return True
+        time.sleep(0.1)
+    return False

@@ -1,0 +1,983 @@
+"""``labelkit start``: from a folder to a table, again with more photos or labels, after a kill, and with bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from labelkit.cli.main import main
+from labelkit.commands.common.results import SimpleResult, StageResult
+from labelkit.errors import ConfigError, DatasetError, StoreError
+from labelkit.files import sha256_file
+from labelkit.options.base import StageConfig
+from labelkit.pipelines.start import given as given_module
+from labelkit.pipelines.start import record as records
+from labelkit.pipelines.start import run as run_module
+from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.run import start
+from labelkit.progress import SilentProgress, use_progress
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result
+from labelkit.store.run_folder import locked
+from PIL import Image
+
+COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+
+
+def add_photos(folder: Path, numbers: range, seed: int) -> None:
+    """Noisy squares of one color, named without it; photo i has color i mod 3."""
+    rng = np.random.default_rng(seed)
+    for i in numbers:
+        pixels = np.array(list(COLORS.values())[i % 3]) + rng.normal(0, 12, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i:03d}.png")
+
+
+def color(path: str) -> str:
+    return list(COLORS)[int(path[:3]) % 3]
+
+
+def write_labels(path: Path, numbers: list[int]) -> Path:
+    path.write_text("path,label\n" + "".join(f"{i:03d}.png,{color(f'{i:03d}.png')}\n" for i in numbers))
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    add_photos(folder, range(30), seed=0)
+    return folder
+
+
+def run(photos: Path, **options: object) -> dict[str, object]:
+    return start(StartConfig(photos=photos, backbone="pixels", **options)).to_json()  # type: ignore[arg-type]
+
+
+def table(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "labels.csv").open() as file:
+        return {row["path"]: row for row in csv.DictReader(file)}
+
+
+def labels_in(path: Path) -> dict[str, str]:
+    with path.open() as file:
+        return {row["path"]: row["label"] for row in csv.DictReader(file)}
+
+
+def rename(photos: Path, names: dict[str, str]) -> None:
+    """Rename all at once, so that names may be exchanged."""
+    for old in names:
+        (photos / old).rename(photos / f"{old}.moving")
+    for old, new in names.items():
+        (photos / f"{old}.moving").rename(photos / new)
+
+
+def test_photos_and_a_few_labels_become_a_table(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+
+    assert main(["start", str(photos), "--labels", str(known), "--backbone", "pixels"]) == 0
+
+    folder = tmp_path / "photos-labeled"
+    rows = table(folder)
+    assert len(rows) == 30
+    assert {rows[f"{i:03d}.png"]["kind"] for i in (0, 1, 3, 4, 6, 7)} == {"given"}
+    assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"red"}
+    assert {row["label"] for path, row in rows.items() if color(path) == "green"} == {"green"}
+    assert len({row["label"] for path, row in rows.items() if color(path) == "blue"} & {"red", "green"}) == 0
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "are answered at confidence 0.8 or more" in page
+    # digests come after what people look for
+    assert page.index('id="copies"') < page.index('id="details"') < page.index("digest</th>")
+    assert (folder / "next.csv").read_text().startswith("path,label")
+    told = capsys.readouterr()
+    assert "30 photos in 3 classes" in told.out
+    assert "labelkit discover categories --index" in told.err
+
+
+def test_labels_may_stand_in_a_column_of_another_name(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = tmp_path / "known.csv"
+    known.write_text("file;product\n" + "".join(f"{i:03d}.png;{color(f'{i:03d}.png')}\n" for i in (0, 1, 3, 4)))
+
+    assert main(["start", str(photos), "--labels", str(known), "--backbone", "pixels", "--dry-run"]) == 3
+    assert "--label-column" in capsys.readouterr().err
+    words = ["start", str(photos), "--labels", str(known), "--label-column", "product", "--backbone", "pixels"]
+    assert main([*words, "--num-classes", "3"]) == 0
+
+    rows = table(tmp_path / "photos-labeled")
+    assert [rows[f"{i:03d}.png"]["label"] for i in (0, 1, 3, 4)] == ["red", "green", "red", "green"]
+    arrays = read_result(open_store(tmp_path / "photos-labeled" / "photos.h5"), "answer").arrays
+    unsure = arrays["decisions"] == arrays["decision_names"].index("unsure")
+    right = round(float(arrays["expected"][unsure].sum()))
+    assert unsure.any()
+    assert f"likely about {right} of the guesses for them are right" in " ".join(capsys.readouterr().out.split())
+
+
+def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None:
+    run(photos)
+
+    rows = table(tmp_path / "photos-labeled")
+    groups = {(color(path), row["label"]) for path, row in rows.items()}
+    assert len(groups) == 3
+    assert {row["kind"] for row in rows.values()} == {"new"}
+    assert {row["confidence"] for row in rows.values()} == {""}
+
+
+def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos-labeled"
+    folder.mkdir()
+    (folder / "labels.csv").write_text("path,label\n000.png,mine\n")
+
+    run(photos, num_classes=3)
+
+    (kept,) = folder.glob("labels-edited-*.csv")
+    assert kept.read_text() == "path,label\n000.png,mine\n"
+    assert len(table(folder)) == 30
+
+
+@pytest.mark.parametrize(
+    ("said", "classes", "told"), [("", None, ""), ("none", 2, ""), ("1", 3, ""), ("maybe", None, "neither none")]
+)
+def test_a_person_is_asked_whether_all_classes_have_labels(
+    photos: Path, tmp_path: Path, said: str, classes: int | None, told: str
+) -> None:
+    class Person(SilentProgress):
+        asked: list[str]
+        heard = ""
+
+        def ask(self, question: str) -> str:
+            self.asked.append(question)
+            return said
+
+        def message(self, text: str) -> None:
+            self.heard += text
+
+    person = Person()
+    person.asked = []
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    with use_progress(person):
+        values = run(photos, labels=(known,))
+        assert len(person.asked) == 1
+        run(photos, labels=(known,), new_classes="none", dry_run=True)
+    assert len(person.asked) == 1
+    assert classes is None or values["classes"] == classes
+    assert told in person.heard
+
+
+def test_new_classes_and_the_number_of_all_are_not_told_both(photos: Path) -> None:
+    with pytest.raises(ValueError, match="leave one out"):
+        StartConfig(photos=photos, num_classes=3, new_classes="none")
+
+
+def test_second_call_finds_everything_done(photos: Path, tmp_path: Path) -> None:
+    run(photos, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+    run(photos, num_classes=3)
+
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert after == {path: data for path, (_, data) in before.items()}
+    store = folder / "photos.h5"
+    assert store.stat().st_mtime_ns == before[store][0]
+
+
+def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: Path) -> None:
+    run(photos, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    with (folder / "next.csv").open() as file:
+        suggested = [row["path"] for row in csv.DictReader(file)]
+    (folder / "next.csv").write_text("path,label\n" + "".join(f"{path},{color(path)}\n" for path in suggested))
+
+    run(photos, num_classes=3)
+
+    rows = table(folder)
+    assert all(rows[path]["kind"] == "given" for path in suggested)
+    assert all(row["label"] == color(path) for path, row in rows.items())
+
+
+def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str:
+    """Fill in or correct labels as a spreadsheet does; return the first path of the table."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["path"] for row in rows} >= set(labels), path
+    with path.open("w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=sign)
+        writer.writeheader()
+        writer.writerows(row | {"label": labels.get(row["path"], row["label"])} for row in rows)
+    return str(rows[0]["path"])
+
+
+def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_saved_it(
+    photos: Path, tmp_path: Path
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [*range(15)])
+    known.write_text(known.read_text().replace("004.png,green", "004.png,blue").replace("008.png,blue", "008.png,red"))
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    first = save_as(folder / "next.csv", {}, ",", "utf-8")
+    second = next(path for path in labels_in(folder / "novel.csv") if path != first)
+    save_as(folder / "next.csv", {first: "new"}, "\t", "utf-16")
+    save_as(folder / "novel.csv", {second: "other"}, ";", "utf-8-sig")
+    save_as(folder / "check.csv", {"004.png": "green"}, ";", "utf-16")
+    given = labels_in(folder / "given.csv")
+    # a table that has the wrong label still, and another one
+    more = tmp_path / "more.csv"
+    more.write_text("path,label\n000.png,crimson\n")
+    expected = given | {first: "new", second: "other", "004.png": "green", "000.png": "crimson"}
+
+    for labels in ((known, more), (known, more), (known,)):
+        run(photos, labels=labels, num_classes=7)
+        assert labels_in(folder / "given.csv") == expected | ({"000.png": "red"} if labels == (known,) else {})
+    # what nobody corrected is no label of its own
+    assert labels_in(folder / "check.csv")["008.png"] == "red"
+    (folder / "given.csv").write_text((folder / "given.csv").read_text().replace("008.png,red", "008.png,blue"))
+    run(photos, num_classes=7)
+    assert labels_in(folder / "given.csv")["008.png"] == "blue"
+
+
+def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [*range(15)])
+    known.write_text(known.read_text().replace("004.png,green", "004.png,blue"))
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    first = save_as(folder / "next.csv", {}, ",", "utf-8")
+    second = next(path for path in labels_in(folder / "novel.csv") if path not in (first, "029.png"))
+    filled = {"next.csv": {first: "new"}, "novel.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
+    step = run_module._run
+
+    def fill_in(config: StageConfig) -> StageResult:
+        result = step(config)
+        name = Path(getattr(config, "out", "")).name.removeprefix(".")
+        if name in filled:
+            save_as(folder / name, filled[name], ",", "utf-8")
+        return result
+
+    known.write_text(known.read_text() + "029.png,blue\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_run", fill_in)
+        run(photos, labels=known, num_classes=5)
+
+    given = labels_in(folder / "given.csv")
+    for name, labels in filled.items():
+        assert labels_in(folder / name).items() >= labels.items()
+    assert not list(folder.glob(".*"))
+    run(photos, labels=known, num_classes=5)
+    assert labels_in(folder / "given.csv") == given | {first: "new", second: "other", "004.png": "green"}
+
+
+def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(photos, num_classes=3)
+    labels = tmp_path / "photos-labeled" / "labels.csv"
+    labels.write_text(labels.read_text().replace("000.png,", "000.png,mine "))
+    edited = labels.read_bytes()
+    add_photos(photos, range(30, 33), seed=1)
+
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
+
+    (kept,) = labels.parent.glob("*-edited-*")
+    assert kept.read_bytes() == edited
+    assert f"is kept as {kept}" in " ".join(capsys.readouterr().err.split())
+    assert len(table(labels.parent)) == 33
+
+
+def test_more_photos_go_on_and_groups_keep_their_names(photos: Path, tmp_path: Path) -> None:
+    run(photos, num_classes=3)
+    before = table(tmp_path / "photos-labeled")
+    add_photos(photos, range(30, 42), seed=1)
+
+    told = run(photos, num_classes=3)
+
+    after = table(tmp_path / "photos-labeled")
+    assert told["described_now"] == 12
+    assert len(after) == 42
+    assert {path: after[path]["label"] for path in before} == {path: row["label"] for path, row in before.items()}
+
+
+@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 2, 4, 5, 6, 7))])
+def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    out = tmp_path / "out"
+    run(photos, labels=known, out=out, num_classes=3)
+    whole = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    shutil.rmtree(out)
+    noted = records.Record.note
+    calls = []
+
+    def stop(self: records.Record, *given: object) -> None:
+        calls.append(given[0])
+        if len(calls) == step:
+            raise KeyboardInterrupt
+        noted(self, *given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.Record, "note", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, labels=known, out=out, num_classes=3)
+    run(photos, labels=known, out=out, num_classes=3)
+
+    again = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert again.keys() == whole.keys()
+    for name, data in whole.items():
+        if name.name != "start.json":  # seconds of the steps
+            assert again[name] == data, name
+
+
+def test_photos_that_cannot_be_read_are_left_out_with_their_labels(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    (photos / "006.png").write_bytes(b"no image")
+
+    told = run(photos, labels=known, num_classes=3)
+
+    assert [bad["path"] for bad in told["skipped"]] == ["006.png"]  # type: ignore[attr-defined]
+    assert len(table(tmp_path / "photos-labeled")) == 29
+    assert told["counts"]["given"] == 5  # type: ignore[index]
+
+
+def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (photos / "shelf").mkdir()
+    for i in (0, 9, 4, 6):
+        (photos / f"{i:03d}.png").rename(photos / "shelf" / f"{30 + i:03d}.png")
+    (photos / "001.png").rename(tmp_path / "001.png")
+    (photos / "shelf" / "036.png").rename(tmp_path / "036.png")
+
+    told = run(photos, num_classes=3)
+
+    rows = table(folder)
+    given = {path: row["label"] for path, row in rows.items() if row["kind"] == "given"}
+    assert given == {"003.png": "red", "007.png": "green", "shelf/030.png": "red", "shelf/034.png": "green"}
+    assert told["described_now"] == 0
+    assert labels_in(folder / "away.csv") == {"001.png": "green", "006.png": "red"}
+
+    (tmp_path / "001.png").rename(photos / "001.png")
+    (tmp_path / "036.png").rename(photos / "other.png")
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
+
+    assert "1 label of photos that were moved or renamed, taken along" in capsys.readouterr().err
+    rows = table(folder)
+    assert (rows["001.png"]["kind"], rows["001.png"]["label"]) == ("given", "green")
+    assert (rows["other.png"]["kind"], rows["other.png"]["label"]) == ("given", "red")
+    assert not (folder / "away.csv").exists()
+
+
+def test_labels_follow_photos_whose_names_are_exchanged(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    # 0 and 1 are labeled; 2, of another class, and 5 are not
+    rename(photos, {"000.png": "001.png", "001.png": "000.png", "003.png": "002.png", "002.png": "003.png"})
+    rename(photos, {"007.png": "005.png", "005.png": "007.png"})
+    expected = {"001.png": "red", "000.png": "green", "002.png": "red", "004.png": "green", "006.png": "red"}
+    expected["005.png"] = "green"
+
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
+
+    assert labels_in(folder / "given.csv") == expected
+    said = " ".join(capsys.readouterr().err.split())
+    assert "4 labels of photos that were moved or renamed, taken along" in said
+    # the user's table still has the old names: of 0 and 1, of 3 and 7
+    assert "4 labels of photos that were corrected or deleted, or have other names by now, left out" in said
+    for more in ([], ["--labels", str(known)]):
+        assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
+        assert labels_in(folder / "given.csv") == expected
+        said = capsys.readouterr().err
+        assert "taken along" not in said
+        assert "another label" not in said
+    known.write_text("path,label\n003.png,green\n")  # another label for the photo that is there now
+    assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]) == 0
+    assert labels_in(folder / "given.csv") == expected | {"003.png": "green"}
+    assert "other names by now" not in capsys.readouterr().err
+
+
+def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 29]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (photos / "001.png").unlink()
+    rename(photos, {f"{i:03d}.png": f"{i - 1:03d}.png" for i in range(2, 30)})
+    expected = {"000.png": "red", "002.png": "red", "003.png": "green", "005.png": "red", "028.png": "blue"}
+
+    for _ in range(2):
+        run(photos, num_classes=3)
+        assert labels_in(folder / "given.csv") == expected
+        assert labels_in(folder / "away.csv") == {"001.png": "green"}
+    add_photos(photos, range(40, 41), seed=3)
+    run(photos, num_classes=3)
+    assert labels_in(folder / "given.csv") == expected
+
+
+def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_and_came_back(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
+    words = ["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--labels", str(known)]
+    assert main(words) == 0
+    (photos / "000.png").rename(photos / "apple.png")
+    (photos / "001.png").rename(tmp_path / "001.png")
+    expected = {"apple.png": "red", "003.png": "red", "004.png": "green", "006.png": "red", "007.png": "green"}
+
+    for _ in range(2):
+        assert main(words) == 0
+        assert labels_in(folder / "given.csv") == expected
+        assert labels_in(folder / "away.csv") == {"001.png": "green"}
+    known.write_text(known.read_text().replace("000.png,red", "000.png,blue"))  # corrected, by the old name
+    assert main(words) == 0
+    assert labels_in(folder / "given.csv") == expected | {"apple.png": "blue"}
+    # what was taken along may be corrected where it is: the line with the old name is an old one
+    (folder / "given.csv").write_text((folder / "given.csv").read_text().replace("apple.png,blue", "apple.png,green"))
+    (tmp_path / "001.png").rename(photos / "pear.png")
+    for _ in range(2):
+        assert main(words) == 0
+        assert labels_in(folder / "given.csv") == expected | {"apple.png": "green", "pear.png": "green"}
+        assert not (folder / "away.csv").exists()
+    assert main(words[:-2]) == 0
+    known.write_text(known.read_text() + "nowhere.png,red\n")
+    capsys.readouterr()
+    assert main(words) == 3
+    assert "1 of 5 images are not among those" in capsys.readouterr().err
+
+
+def test_a_label_waits_although_another_photo_with_its_name_gets_one(photos: Path, tmp_path: Path) -> None:
+    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
+    run(photos, labels=known, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "001.png")
+    (photos / "029.png").rename(photos / "001.png")
+    run(photos, num_classes=3)
+    other = tmp_path / "other.csv"
+    other.write_text("path,label\n001.png,blue\n")
+
+    for options in ({"labels": other}, {"labels": other}, {}):
+        run(photos, num_classes=3, **options)
+        assert labels_in(folder / "given.csv")["001.png"] == "blue"
+        assert labels_in(folder / "away.csv") == {"001.png": "green"}
+    (photos / "001.png").rename(photos / "029.png")  # a second label that waits for no name of its own
+    (tmp_path / "001.png").rename(photos / "001.png")
+    run(photos, num_classes=3)
+    given = labels_in(folder / "given.csv")
+    assert (given["001.png"], given["029.png"]) == ("green", "blue")
+
+
+def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (photos / "029.png").rename(tmp_path / "029.png")  # without a label
+    run(photos, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "001.png")
+    (tmp_path / "029.png").rename(photos / "001.png")
+
+    run(photos, num_classes=3)
+
+    assert "001.png" not in labels_in(folder / "given.csv")
+    assert labels_in(folder / "away.csv") == {"001.png": "green"}
+
+
+def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path) -> None:
+    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
+    run(photos, labels=known, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "first.png")
+    (photos / "006.png").rename(photos / "001.png")
+    run(photos, num_classes=3)
+    (photos / "001.png").rename(tmp_path / "second.png")
+    (photos / "029.png").rename(photos / "001.png")
+    for _ in range(2):
+        run(photos, num_classes=3)
+        assert (folder / "away.csv").read_text().count("001.png") == 2
+    for name in ("first.png", "second.png"):
+        (tmp_path / name).rename(photos / name)
+    run(photos, num_classes=3)
+    given = labels_in(folder / "given.csv")
+    assert (given["first.png"], given["second.png"]) == ("green", "red")
+    assert "001.png" not in given
+
+
+def test_labels_in_tables_of_start_are_of_the_photos_that_they_listed(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    with (folder / "novel.csv").open() as file:
+        first = next(csv.DictReader(file))["path"]
+    novel = folder / "novel.csv"
+    novel.write_text(f"path,label\n{first},new\n003.png,blue\n")
+    rename(photos, {first: "007.png", "007.png": first, "003.png": "elsewhere.png"})
+
+    told = run(photos, labels=novel, num_classes=4)
+
+    given = labels_in(folder / "given.csv")
+    assert given == {"000.png": "red", "001.png": "green", "elsewhere.png": "blue", "004.png": "green"} | {
+        "006.png": "red",
+        "007.png": "new",
+        first: "green",
+    }
+    assert told["counts"]["given"] == 7  # type: ignore[index]
+
+
+def test_photos_that_are_as_they_were_are_not_read_for_their_labels(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+
+    def of_tables_alone(path: Path) -> str:
+        return sha256_file(path) if path.suffix == ".csv" else pytest.fail(f"{path} is read")
+
+    monkeypatch.setattr(given_module, "sha256_file", of_tables_alone)
+
+    assert run(photos, labels=known, num_classes=3)["described_now"] == 0
+
+
+def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
+    capsys.readouterr()
+
+    for told in ("1 label of photos that are other files than they were (000.png)", ""):
+        assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
+        assert labels_in(tmp_path / "photos-labeled" / "given.csv")["000.png"] == "red"
+        said = " ".join(capsys.readouterr().err.split())
+        assert told in said
+        assert told or "other files" not in said
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "the record",
+        "the tables",
+        "embed",
+        *(pytest.param(step, marks=pytest.mark.slow) for step in ("groups", "suggest")),
+    ],
+)
+def test_labels_follow_once_however_often_a_call_is_ended(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    # one more label, in the table of suggestions
+    with (folder / "next.csv").open() as file:
+        asked = next(csv.DictReader(file))["path"]
+    (folder / "next.csv").write_text(f"path,label\n{asked},{color(asked)}\n")
+    other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
+    rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
+    noted, do = records.Record.note, run_module._do
+
+    def stop_before(*given: object) -> dict[str, object]:
+        if step == "the tables":
+            raise KeyboardInterrupt
+        return do(*given)  # type: ignore[arg-type]
+
+    def stop_writing(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def stop_after(self: records.Record, *given: object) -> None:
+        noted(self, *given)  # type: ignore[arg-type]
+        if step in given[:2]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "_do", stop_before)
+        if step == "the record":
+            patch.setattr(run_module, "_write_labels", stop_writing)
+        patch.setattr(records.Record, "note", stop_after)
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, num_classes=3)
+        with contextlib.suppress(KeyboardInterrupt):  # what is done is not done again
+            run(photos, num_classes=3)
+    run(photos, num_classes=3)
+
+    expected = {"000.png": "green", "001.png": "red", "003.png": "red", "004.png": "green", other: color(asked)}
+    assert labels_in(folder / "given.csv") == expected
+
+
+def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [*range(15)])
+    known.write_text(known.read_text().replace("004.png,green", "004.png,blue"))
+
+    told = run(photos, labels=known, num_classes=3)
+
+    with (tmp_path / "photos-labeled" / "check.csv").open() as file:
+        first, *_ = csv.DictReader(file)
+    assert (first["path"], first["label"], first["suggested"]) == ("004.png", "blue", "green")
+    assert any("of 15 labels seem to be of another class" in said for said in told["sentences"])  # type: ignore[attr-defined]
+
+
+def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+
+    told = run(photos, labels=known, num_classes=3, num_suggestions=4)
+
+    folder = tmp_path / "photos-labeled"
+    with (folder / "novel.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    labeled = {color(row["path"]) for row in table(folder).values() if row["kind"] == "given"}
+    missing = {"red", "green", "blue"} - labeled
+    assert {color(row["path"]) for row in rows[:10]} == missing
+    assert (folder / "novel.png").is_file()
+    assert any("10 photos are guessed to be of a group without a label" in said for said in told["sentences"])  # type: ignore[attr-defined]
+    with (folder / "next.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == 4
+
+
+def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    for i in range(12):
+        shade = np.random.default_rng(i).integers(200, 255, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(shade).save(photos / f"white{i:02}.png")
+    add_photos(photos, range(30, 33), seed=1)
+    (photos / "010.png").rename(photos / "moved.png")
+
+    told = run(photos, num_classes=4)
+
+    with (tmp_path / "photos-labeled" / "novel.csv").open() as file:
+        paths = [row["path"] for row in csv.DictReader(file)]
+    assert sorted(paths[:12]) == [f"white{i:02}.png" for i in range(12)]
+    assert len(paths) == 15
+    assert any("Of the 15 photos that came later, those that are most likely" in said for said in told["sentences"])  # type: ignore[attr-defined]
+
+
+def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    for i in reversed(range(30)):
+        (photos / f"{i:03}.png").rename(photos / f"{i + 12:03}.png")
+
+    told = run(photos, labels=write_labels(tmp_path / "known.csv", [12, 13, 15, 16, 18, 19]), num_classes=3)
+
+    assert not any("came later" in said for said in told["sentences"])  # type: ignore[attr-defined]
+    assert (tmp_path / "photos-labeled" / "novel.csv").is_file()
+
+
+def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    add_photos(photos, range(30, 45), seed=1)
+    run(photos, num_classes=3)
+    (photos / "029.png").unlink()
+
+    told = run(photos, num_classes=3)
+
+    assert any("Of the 15 photos that came later" in said for said in told["sentences"])  # type: ignore[attr-defined]
+    every = tmp_path / "every.csv"
+    every.write_text("path,label\n" + "".join(f"{path.name},{color(path.name)}\n" for path in photos.glob("*.png")))
+    run(photos, labels=every)
+    assert not (tmp_path / "photos-labeled" / "novel.csv").exists()
+
+
+def test_guesses_are_not_taken_for_labels(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    given = (tmp_path / "photos-labeled" / "given.csv").read_bytes()
+
+    code = main(["start", str(photos), "--labels", str(tmp_path / "photos-labeled" / "labels.csv")])
+
+    assert code == 3
+    assert "24 of 30 rows hold guesses of labelkit" in capsys.readouterr().err
+    assert (tmp_path / "photos-labeled" / "given.csv").read_bytes() == given
+
+
+def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7, 10])
+    known.write_text(known.read_text().replace("010.png,green", "010.png,gren"))
+
+    assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"the class 'gren' (1 label) looks like 'green': if they are the same, replace it in {known}" in said
+    known.write_text(known.read_text().replace("gren\n", "green\n"))
+    assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
+    assert "looks like" not in capsys.readouterr().err
+
+
+def test_time_is_told_for_photos_that_are_not_described_yet(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(photos, num_classes=3)
+    add_photos(photos, range(30, 40), seed=1)
+
+    def timed(_: object) -> tuple[SimpleResult, None]:
+        return SimpleResult({"estimated_minutes": 8.0}, (), ()), None
+
+    monkeypatch.setattr(run_module, "all_commands", lambda: {("embed",): SimpleNamespace(run=timed)})
+    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["embed_minutes"] == pytest.approx(2.0)
+
+
+def test_a_call_that_does_nothing_describes_no_photo(photos: Path, tmp_path: Path) -> None:
+    first = run(photos, num_classes=3)
+    add_photos(photos, range(30, 33), seed=1)
+    second, third = run(photos, num_classes=3), run(photos, num_classes=3)
+    assert [told["described_now"] for told in (first, second, third)] == [30, 3, 0]
+
+
+def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    run(photos, labels=known, num_classes=3)
+    given = tmp_path / "photos-labeled" / "given.csv"
+    lines = [line for line in given.read_text().splitlines() if not line.startswith("007.png")]
+    given.write_text("\n".join(lines).replace("red", "rosso") + "\n")
+
+    told = run(photos, num_classes=3)
+
+    rows = table(tmp_path / "photos-labeled")
+    assert told["counts"]["given"] == 5  # type: ignore[index]
+    assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"rosso"}
+
+
+@pytest.mark.parametrize("name", ["given.csv", "away.csv", "next.csv"])
+def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is_lost(
+    photos: Path, tmp_path: Path, name: str
+) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    folder = tmp_path / "photos-labeled"
+    (folder / name).write_text(f"path,label,sha256\n{200_000 * 'x'},red,\n")  # longer than a field may be
+    before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
+
+    with pytest.raises(DatasetError, match=f"{name}: 1 fault\n  line 2: unreadable: field larger"):
+        run(photos, num_classes=3)
+
+    assert {path.name: path.read_bytes() for path in folder.glob("*.csv")} == before
+
+
+@pytest.mark.parametrize("left", [5, {"000.png": 5}, {"000.png": [5]}])
+def test_a_record_with_something_else_in_the_place_of_labels_is_refused(
+    photos: Path, tmp_path: Path, left: object
+) -> None:
+    run(photos, num_classes=3)
+    record = tmp_path / "photos-labeled" / "start.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "left": left}))
+
+    with pytest.raises(StoreError, match=r"start.json: was not written by this version"):
+        run(photos, num_classes=3)
+
+
+def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    given = tmp_path / "photos-labeled" / "given.csv"
+    given.write_text(given.read_text().splitlines()[0] + "\n")
+
+    assert run(photos, num_classes=3)["counts"]["given"] == 0  # type: ignore[index]
+    assert run(photos, num_classes=3)["counts"]["given"] == 0  # type: ignore[index]
+
+
+def test_two_labels_of_the_same_bytes_do_not_follow_them(photos: Path, tmp_path: Path) -> None:
+    shutil.copy(photos / "000.png", photos / "copy.png")
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    known.write_text(known.read_text() + "copy.png,blue\n")
+    run(photos, labels=known, num_classes=3)
+    for name in ("000.png", "copy.png"):
+        (photos / name).rename(photos / f"moved-{name}")
+
+    run(photos, num_classes=3)
+
+    folder = tmp_path / "photos-labeled"
+    assert labels_in(folder / "away.csv") == {"000.png": "red", "copy.png": "blue"}
+    assert not any(row["kind"] == "given" for path, row in table(folder).items() if path.startswith("moved"))
+
+
+@pytest.mark.parametrize("which", ["most photos are gone", "another folder"])
+def test_a_folder_of_other_photos_is_refused_before_anything_is_lost(photos: Path, tmp_path: Path, which: str) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    out = tmp_path / "out"
+    run(photos, labels=known, out=out, num_classes=3)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    there = photos
+    if which == "another folder":
+        there = tmp_path / "week2"
+        there.mkdir()
+        add_photos(there, range(20), seed=5)  # other pictures of the same names
+        for path in sorted(there.iterdir()):
+            path.rename(there / f"1{path.name}")
+    else:
+        for i in range(4, 30):
+            (photos / f"{i:03d}.png").unlink()
+
+    with pytest.raises(ConfigError, match=r"was made of 30 photos, of which .* holds [04].*--other-photos"):
+        run(there, out=out, num_classes=3)
+
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    run(there, out=out, num_classes=2, other_photos=True)
+    assert len(table(out)) == (4 if there == photos else 20)
+    away = (out / "away.csv").read_text().splitlines()[1:]
+    assert len(away) == (3 if there == photos else 6)
+
+
+def test_photos_that_come_after_an_interruption_are_taken_in(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    out = tmp_path / "out"
+    run(photos, labels=known, out=out, num_classes=3)
+    noted = records.Record.note
+
+    def stop(self: records.Record, *given: object) -> None:
+        noted(self, *given)  # type: ignore[arg-type]
+        if given[1] == "embed":
+            raise KeyboardInterrupt
+
+    add_photos(photos, range(30, 36), seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(records.Record, "note", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(photos, out=out, num_classes=3)
+    assert main(["predict", str(photos / "035.png"), "--from", str(out), "-q"]) == 0
+    add_photos(photos, range(36, 42), seed=2)
+
+    told = run(photos, out=out, num_classes=3)
+
+    assert told["described_now"] == 6
+    assert [Path(str(path)).name for path in told["old_stores"]] == ["photos-2.h5", "photos.h5"]  # type: ignore[attr-defined]
+    assert Path(str(told["store"])).name == "photos-3.h5"
+    assert len(table(out)) == 42
+    assert told["counts"]["given"] == 6  # type: ignore[index]
+
+
+def test_a_copy_of_a_labeled_photo_has_its_label(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    shutil.copy(photos / "000.png", photos / "031.png")  # whatever it shows: its color would be another
+    for copy in ("032.png", "033.png"):
+        shutil.copy(photos / "003.png", photos / copy)
+    known.write_text(known.read_text() + "032.png,blue\n")
+
+    run(photos, labels=known, num_classes=3, min_confidence=1.0)
+
+    rows = table(tmp_path / "photos-labeled")
+    assert rows["031.png"] == {"path": "031.png", "label": "red", "kind": "known", "confidence": "1.0000"}
+    assert rows["032.png"]["kind"] == rows["003.png"]["kind"] == "given"
+    assert float(rows["033.png"]["confidence"]) < 1  # two labels for one file say nothing
+
+
+def test_a_folder_in_the_place_of_a_store_is_told_the_newest(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    run(photos, out=out, num_classes=3)
+    add_photos(photos, range(30, 33), seed=1)
+    run(photos, out=out, num_classes=3)
+
+    assert main(["status", "--index", str(out)]) != 0
+    assert main(["evaluate", "clustering", "--index", str(out), "--result", "groups"]) != 0
+
+    assert f"a folder. Give a file in it: the newest is `{out / 'photos-2.h5'}`." in capsys.readouterr().err
+
+
+def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", str(photos), "--backbone", "pixels", "--dry-run", "--json"]) == 0
+
+    plan = json.loads(capsys.readouterr().out)
+    assert [step["name"] for step in plan["steps"]] == ["embed", "groups", "suggest", "duplicates", "odd", "report"]
+    assert not (tmp_path / "photos-labeled").exists()
+
+
+def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", list(range(30)))
+    run(photos)
+    assert (tmp_path / "photos-labeled" / "next.csv").is_file()
+
+    told = run(photos, labels=known, num_classes=4)  # which there cannot be
+
+    assert not (tmp_path / "photos-labeled" / "next.csv").exists()
+    said = " ".join(told["sentences"])  # type: ignore[arg-type]
+    assert "30 photos in 3 classes, as you labeled them. Every photo has a label already: nothing is left" in said
+    assert {row["kind"] for row in table(tmp_path / "photos-labeled").values()} == {"given"}
+
+
+def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1])
+
+    told = run(photos, labels=known, num_classes=3)
+
+    said = " ".join(told["sentences"])  # type: ignore[arg-type]
+    assert "No class has two labels yet" in said
+    assert "others look more like them than like any labeled photo. Fill in" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["missing"], 3, "no such folder"),
+        (["empty"], 3, "no images"),
+        (["single"], 3, "holds one photo only"),
+        (["three"], 3, "3 photos are too few to tell classes apart, which takes "),
+        (["three", "--num-classes", "2"], 3, "3 photos are too few to tell classes apart, which takes "),
+        (["photos", "--labels", "none.csv"], 3, "No such file"),
+        (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not among those of the folder"),
+        (["photos", "--out", "photos/inside"], 2, "lies among the photos"),
+        (["photos", "--out", "known.csv"], 2, "is a file"),
+        (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "fewer than the 3 classes"),
+        (["photos", "--labels", "same.csv"], 3, "all 30 photos have the label 'thing'"),
+    ],
+)
+def test_bad_input_is_one_error_before_any_work(
+    photos: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "single").mkdir()
+    (tmp_path / "three").mkdir()
+    add_photos(tmp_path / "single", range(1), seed=0)
+    add_photos(tmp_path / "three", range(3), seed=0)
+    write_labels(tmp_path / "known.csv", [0])
+    write_labels(tmp_path / "three.csv", [0, 1, 2])
+    same = [f"{path.name},thing\n" for path in sorted(photos.iterdir())]
+    (tmp_path / "same.csv").write_text("path,label\n" + "".join(same))
+    (tmp_path / "strangers.csv").write_text("path,label\nx.png,red\ny.png,red\n")
+
+    assert main(["start", *words, "--backbone", "pixels"]) == code
+
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.glob("*-labeled"))
+
+
+def test_a_second_call_on_the_same_output_ends_with_6_and_changes_nothing(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, known = tmp_path / "out", write_labels(tmp_path / "known.csv", [0, 1, 3, 4])
+    monkeypatch.setattr("labelkit.store.run_folder.LOCK_SECONDS", 0.0)
+    out.mkdir()
+    words = ["start", str(photos), "--backbone", "pixels", "--labels", str(known), "--out", str(out)]
+
+    with locked(out):
+        assert main(words) == 6
+        assert main([*words, "--dry-run"]) == 0
+
+    assert f"{out}: another process is working on this output" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize("backbone", ["auto", "resnet18"])
+def test_without_weights_it_names_its_own_options_alone(
+    photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone: str
+) -> None:
+    monkeypatch.setattr("labelkit.commands.common.networks.best_at_hand", lambda: None)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+    assert main(["start", str(photos), "--backbone", backbone]) == (2 if backbone == "auto" else 3)
+
+    said = capsys.readouterr().err.partition("error: ")[2]
+    assert "--backbone pixels" in said
+    assert set(re.findall(r"--[a-z][a-z-]+", said)) <= {"--backbone"}

@@ -1,0 +1,203 @@
+"""What a call of ``start`` says of the one before: other labels, other kinds, and guesses that were right."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.cli.main import main
+from labelkit.errors import DatasetError
+from labelkit.pipelines.start.options import StartConfig
+from labelkit.pipelines.start.run import start
+from labelkit.pipelines.start.since import compare_answers
+from PIL import Image
+
+COLORS = ((200, 40, 40), (40, 200, 40), (40, 40, 200))
+NAMES = ("red", "green", "blue")
+
+
+def store(**files: str) -> Any:
+    """Photos by name, and what is in their files."""
+    digests = np.array([list(content.ljust(32).encode()) for content in files.values()], dtype=np.uint8)
+    return SimpleNamespace(sample_ids=list(files), sha256=digests)
+
+
+def test_answers_are_compared_photo_by_photo() -> None:
+    then = store(a="1", b="2", c="3", d="4", e="5")
+    now = store(e="5", moved="3", a="1", b="other", d="4", new="6")
+    answers_then = [
+        ("pear", "unsure", "0.5"),
+        ("pear", "known", "0.9"),
+        ("pear", "given", "1"),
+        ("new-1", "new", "0.8"),
+        ("fig", "known", "0.9"),
+    ]
+    answers_now = [
+        ("fig", "unsure", "0.7"),
+        ("pear", "given", "1"),
+        ("pear", "given", "1"),
+        ("fig", "known", "0.9"),
+        ("plum", "given", "1"),
+        ("fig", "known", "0.9"),
+    ]
+
+    found = compare_answers(now, answers_now, then, answers_then)
+
+    # b is another file, c has another name, one is new
+    assert found.photos == 4
+    assert found.changed == [
+        ("e", "fig", "known", "fig", "unsure", "0.7"),
+        ("a", "pear", "unsure", "pear", "given", "1"),
+        ("d", "new-1", "new", "plum", "given", "1"),
+    ]
+    # a was unsure and got a label, which is no answer
+    assert (found.other_label, found.now_answered, found.now_unsure) == (1, 0, 1)
+    # plum had no label then, so that nothing could have guessed it
+    assert (found.labeled, found.guessed_right) == (1, 1)
+
+
+def test_of_copies_each_is_compared_with_the_one_of_its_name() -> None:
+    then, now = store(a="same", b="same"), store(b="same", c="same", a="same")
+
+    fig, pear = ("fig", "known", "0.9"), ("pear", "known", "0.9")
+    found = compare_answers(now, [fig, pear, pear], then, [pear, fig])
+
+    assert found.photos == 3
+    assert found.changed == []
+
+
+def make_photos(folder: Path, seed: int) -> None:
+    """Noisy squares of one color; photo i has color i mod 3."""
+    rng = np.random.default_rng(seed)
+    for i in range(30):
+        pixels = np.array(COLORS[i % 3]) + rng.normal(0, 12, (16, 16, 3))
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(folder / f"{i:03d}.png")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    make_photos(folder, seed=0)
+    return folder
+
+
+def run(photos: Path, **options: object) -> dict[str, Any]:
+    return start(StartConfig(photos=photos, backbone="pixels", num_classes=3, **options)).to_json()  # type: ignore[arg-type]
+
+
+def write(path: Path, numbers: range, name: str | None = None) -> Path:
+    path.write_text("path,label\n" + "".join(f"{i:03d}.png,{name or NAMES[i % 3]}\n" for i in numbers))
+    return path
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos-labeled"
+    first = run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    assert first["since"] is None
+    assert not (folder / "changed.csv").exists()
+    before = {row["path"]: row for row in rows(folder / "labels.csv")}
+
+    second = run(photos, labels=write(tmp_path / "more.csv", range(6, 12)))
+
+    after = {row["path"]: row for row in rows(folder / "labels.csv")}
+    changed = rows(folder / "changed.csv")
+    assert {row["path"]: (row["label_before"], row["kind_before"], row["label"], row["kind"]) for row in changed} == {
+        path: (before[path]["label"], before[path]["kind"], row["label"], row["kind"])
+        for path, row in after.items()
+        if (before[path]["label"], before[path]["kind"]) != (row["label"], row["kind"])
+    }
+    right = sum(before[f"{i:03d}.png"]["label"] == NAMES[i % 3] for i in range(6, 12))
+    assert {row["path"] for row in changed} >= {f"{i:03d}.png" for i in range(6, 12)}
+    assert (second["since"]["photos"], second["since"]["labeled"], second["since"]["guessed_right"]) == (30, 6, right)
+    assert f"You labeled 6 photos of known classes: {right} had been guessed right." in " ".join(second["sentences"])
+
+    again = run(photos)
+
+    assert again["since"] == second["since"]
+    assert rows(folder / "changed.csv") == changed
+    # guesses are no labels
+    with pytest.raises(DatasetError, match=r"changed\.csv"):
+        run(photos, labels=folder / "changed.csv")
+
+
+def test_another_name_of_a_photo_is_no_change_and_labels_that_are_taken_back_leave_nothing_to_compare(
+    photos: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "photos-labeled"
+    run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    for path in sorted(photos.iterdir()):
+        path.rename(photos / f"x{path.name}")
+
+    told = run(photos)
+
+    assert told["since"]["photos"] == 30
+    assert rows(folder / "changed.csv") == []
+    (folder / "given.csv").write_text("path,label\n")
+
+    assert run(photos)["since"] is None
+    assert not (folder / "changed.csv").exists()
+
+
+def test_a_call_without_answers_in_between_is_passed_over(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos-labeled"
+    run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    (folder / "given.csv").write_text("path,label\n000.png,red\n001.png,green\n")  # one of each: no answers
+    assert run(photos)["since"] is None
+
+    told = run(photos, labels=write(tmp_path / "known.csv", range(6), "pear"))
+
+    # all that had a label have another
+    assert told["since"]["other_label"] >= 6
+    assert told["since"]["labeled"] == 0
+
+
+def test_answers_that_are_damaged_or_of_other_photos_are_not_compared(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "photos-labeled"
+    run(photos, labels=write(tmp_path / "known.csv", range(6)))
+    (answer,) = (path for path in (folder / "photos.h5.results").iterdir() if path.name.startswith("answer"))
+    run(photos, labels=write(tmp_path / "more.csv", range(6, 12)))
+    assert (folder / "changed.csv").exists()
+    answer.write_bytes(answer.read_bytes()[:-100])
+
+    words = ["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--json"]
+    assert main(words) == 0
+
+    told = capsys.readouterr()
+    assert json.loads(told.out)["since"] is None
+    assert "what changed since the last call is not told" in told.err
+    assert not (folder / "changed.csv").exists()
+    shutil.rmtree(photos)
+    photos.mkdir()
+    make_photos(photos, seed=1)
+
+    others = run(photos, labels=write(tmp_path / "known.csv", range(6)), other_photos=True)
+
+    assert others["since"] is None
+
+
+def test_the_first_call_shows_the_commands_and_later_ones_name_the_steps(
+    photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]
+
+    assert main(words) == 0
+    assert "1. embed: labelkit embed" in capsys.readouterr().err
+
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert "the steps again: embed, groups, suggest, duplicates, odd, report" in told
+    assert "labelkit embed" not in told

@@ -1,0 +1,280 @@
+"""Detectors: shapes and sizes known from their parts, and the loss of a stage of the cascade, computed again."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any
+
+import pytest
+import torch
+from labelkit.errors import ConfigError
+from labelkit.models.backbones.vit import keep_windows
+from labelkit.models.inference import BackboneNetwork, PixelNetwork
+from labelkit.protocols.detection.cascade_heads import (
+    BOX_WEIGHTS,
+    STAGE_WEIGHTS,
+    CascadeRoIHeads,
+    corrected,
+    stage_loss,
+)
+from labelkit.protocols.detection.detection_pyramid import (
+    DetectionBackbone,
+    SimplePyramid,
+    anchor_sizes,
+    keep_statistics,
+)
+from labelkit.protocols.detection.detector import DetectorSize, build_detector
+from labelkit.protocols.segmentation.pyramid_heads import level_maps
+from torch import Tensor
+from torchvision.ops import box_iou
+
+SIZE = DetectorSize(shorter_side=64, longer_side=96, proposals=12, samples=8)
+
+
+def _targets() -> list[dict[str, Tensor]]:
+    masks = torch.zeros(2, 48, 64, dtype=torch.uint8)
+    masks[0, 4:20, 4:30], masks[1, 20:44, 30:60] = 1, 1
+    boxes = torch.tensor([[4.0, 4, 30, 20], [30, 20, 60, 44]])
+    return [{"boxes": boxes, "labels": torch.tensor([1, 2]), "masks": masks}]
+
+
+def test_a_simple_pyramid_has_four_strides_and_the_parameters_of_its_parts() -> None:
+    width, out = 32, 16
+    pyramid = SimplePyramid(width, 16, out)
+
+    levels = pyramid(torch.zeros(2, width, 6, 4))
+
+    assert [tuple(level.shape) for level in levels] == [(2, 16, 24, 16), (2, 16, 12, 8), (2, 16, 6, 4), (2, 16, 3, 2)]
+    ends = [width // 4, width // 2, width, width]  # the width before the last two convolutions
+    after = sum(own * out + 2 * out + 9 * out * out + 2 * out for own in ends)
+    doubled = width * (width // 2) * 4 + width // 2  # a deconvolution to half the width
+    doubled_again = (width // 2) * (width // 4) * 4 + width // 4 + 2 * (width // 2)  # and its norm
+    assert sum(weights.numel() for weights in pyramid.parameters()) == after + 2 * doubled + doubled_again
+
+
+@pytest.mark.parametrize(
+    ("name", "strides", "divisible"),
+    [
+        ("vit_micro_p8_64", (4, 8, 16, 32), 32),
+        ("resnet18", (4, 8, 16, 32), 32),
+        ("swin_tiny_patch4_window7_224", (4, 8, 16, 32), 32),
+    ],
+)
+def test_maps_of_a_backbone_have_the_strides_that_it_says(name: str, strides: tuple[int, ...], divisible: int) -> None:
+    body = DetectionBackbone(BackboneNetwork(name, seed=0).backbone.eval(), 64)
+    levels = body(torch.zeros(1, 3, 64, 128))
+    assert (body.strides, body.divisible) == (strides, divisible)
+    assert [tuple(level.shape) for level in levels.values()] == [
+        (1, 256, 64 // stride, 128 // stride) for stride in (*strides, 2 * strides[-1])
+    ]
+    assert list(levels) == [*body.names, "pool"]
+    assert anchor_sizes(strides) == tuple((8 * stride,) for stride in (*strides, 2 * strides[-1]))
+
+
+def test_a_swin_keeps_its_windows_at_every_size() -> None:
+    net: Any = BackboneNetwork("swin_tiny_patch4_window7_224", seed=0).backbone.net.eval()
+    images = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    before = level_maps(net, images, "swin")
+    keep_windows(net)
+    after = level_maps(net, images, "swin")
+    # maps of 7 x 7 are one window, which was not shifted; those before it are what they were
+    assert all(one.equal(other) for one, other in zip(before[:3], after[:3], strict=True))
+    assert not before[3].equal(after[3])
+    # a part of an image far from the rest gives the same as the rest changes: windows are local in the first stage
+    larger = torch.cat([images, images.flip(-1)], dim=-1)
+    changed = larger.clone()
+    changed[..., 300:] = 0
+    one, other = (level_maps(net, given, "swin")[0] for given in (larger, changed))
+    assert one[..., :60].equal(other[..., :60])
+    assert not one[..., 75:].equal(other[..., 75:])
+
+
+def test_patches_of_another_size_than_a_power_of_two_are_brought_to_one() -> None:
+    from timm.models import VisionTransformer
+
+    backbone = BackboneNetwork("vit_micro_p8_64", seed=0).backbone.eval()
+    backbone.net = VisionTransformer(
+        img_size=42, patch_size=14, embed_dim=64, depth=1, num_heads=2, num_classes=0
+    ).eval()
+    body = DetectionBackbone(backbone, 64)
+    assert (body.stride, body.divisible) == (16, 224)
+    levels = body(torch.zeros(1, 3, 224, 224))
+    assert [level.shape[-1] for level in levels.values()] == [56, 28, 14, 7, 4]
+
+
+@pytest.mark.parametrize("kind", ["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"])
+def test_a_detector_learns_and_finds_boxes_within_its_images(kind: str) -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    detector = build_detector(network, kind, 2, size=SIZE, seed=0)  # type: ignore[arg-type]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        losses = detector.train()([torch.rand(3, 48, 64)], _targets())
+    sum(losses.values()).backward()
+    assert all(torch.isfinite(value) for value in losses.values())
+    # each weight but those that no class or level asked for has a gradient; those of the first block among them
+    assert detector.backbone.backbone.net.blocks[0].attn.qkv.weight.grad.abs().max() > 0
+    assert network.backbone.net.blocks[0].attn.qkv.weight.grad is None
+    parts = 3 if kind == "cascade-mask-rcnn" else 1
+    assert len(losses) == 2 + parts * (2 if kind == "faster-rcnn" else 3)
+
+    with torch.inference_mode():
+        (found,) = detector.eval()([torch.rand(3, 48, 64)])
+
+    count = len(found["boxes"])
+    assert found["boxes"].shape == (count, 4)
+    assert count
+    assert found["labels"].min() >= 1
+    assert found["labels"].max() <= 2
+    assert (found["boxes"][:, 2] <= 64 + 1e-3).all()
+    assert ("masks" in found) == (kind != "faster-rcnn")
+    if kind != "faster-rcnn":
+        assert found["masks"].shape == (count, 1, 48, 64)
+
+
+def test_a_cascade_has_the_parameters_of_three_heads() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    classes, width = 3, 256
+    heads = build_detector(network, "cascade-mask-rcnn", classes - 1, size=SIZE, seed=0).roi_heads
+    convolutions = 4 * (9 * width * width + 2 * width)  # and group norm in place of a bias
+    layer = 7 * 7 * width * 1024 + 1024
+    boxes = 1024 * classes + classes + 1024 * 4 + 4
+    masks = 4 * (9 * width * width + width) + (4 * width * width + width) + (width * classes + classes)
+    assert sum(weights.numel() for weights in heads.parameters()) == 3 * (convolutions + layer + boxes + masks)
+    assert [stage.proposal_matcher.high_threshold for stage in heads.stages] == [0.5, 0.6, 0.7]
+    assert [stage.box_coder.weights[0] for stage in heads.stages] == [10, 20, 30]
+
+
+def test_the_loss_of_a_stage_is_what_plain_loops_give() -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits, offsets = torch.randn(6, 4, generator=generator), torch.randn(6, 4, generator=generator) / 4
+    wanted = torch.randn(6, 4, generator=generator) / 4
+    labels = torch.tensor([0, 2, 1, 0, 3, 0])
+
+    classes, boxes = stage_loss(logits, offsets, labels, wanted)
+
+    crossed, distance = 0.0, 0.0
+    for row, label in enumerate(labels.tolist()):
+        numbers = [math.exp(value) for value in logits[row].tolist()]
+        crossed -= math.log(numbers[label] / sum(numbers)) / 6
+        for own, goal in zip(offsets[row].tolist(), wanted[row].tolist(), strict=True):
+            x = abs(own - goal)
+            if label:
+                distance += (9 * x * x / 2 if x < 1 / 9 else x - 1 / 18) / 6
+    assert classes.item() == pytest.approx(crossed, rel=1e-5)
+    assert boxes.item() == pytest.approx(distance, rel=1e-5)
+    assert stage_loss(logits, offsets, torch.zeros(6, dtype=torch.int64), wanted)[1] == 0
+
+
+def test_the_second_stage_learns_from_the_boxes_of_the_first_and_asks_for_an_iou_of_six_tenths() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    detector = build_detector(network, "cascade-mask-rcnn", 2, size=DetectorSize(64, 96, 12, 64), seed=0)
+    heads: CascadeRoIHeads = detector.roi_heads.train()
+    features = {
+        str(level): torch.rand(1, 256, 64 // 2**level, 96 // 2**level, generator=torch.Generator().manual_seed(level))
+        for level in range(4)
+    }
+    for level in list(features):  # of strides 4 to 32
+        features[level] = features[level][..., : 16 // 2 ** int(level) or 1, : 24 // 2 ** int(level) or 1]
+    truth = {"boxes": torch.tensor([[10.0, 10, 40, 40]]), "labels": torch.tensor([2])}
+    truth["masks"] = torch.zeros(1, 64, 96, dtype=torch.uint8)
+    # an IoU of 0.56 with the true box: an object for the first stage alone, if its box stays where it is
+    proposals = [torch.tensor([[10.0, 10, 40, 26.8], [60, 40, 90, 60]])]
+    assert box_iou(truth["boxes"], proposals[0])[0, 0].item() == pytest.approx(0.56)
+    for stage in heads.stages:
+        torch.nn.init.zeros_(stage.box_predictor.boxes.weight)
+        torch.nn.init.zeros_(stage.box_predictor.boxes.bias)
+
+    losses = heads(features, proposals, [(64, 96)], [truth])[1]
+
+    # all are sampled: two proposals and the true box, whose offsets are zero; in the first stage the first proposal
+    # is an object, too, which must grow by 13.2 / 16.8 of its height and move by half of that
+    grown = 30 / 16.8
+    wanted = [10 * (grown - 1) / 2, 5 * math.log(grown)]
+    distance = sum(x - 1 / 18 for x in wanted)
+    assert losses["stage1_boxes"].item() == pytest.approx(STAGE_WEIGHTS[0] * distance / 3, rel=1e-4)
+    assert losses["stage2_boxes"].item() == pytest.approx(0, abs=1e-6)
+
+
+def test_scores_and_masks_of_a_cascade_are_the_means_of_its_stages() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    heads: CascadeRoIHeads = build_detector(network, "cascade-mask-rcnn", 2, size=SIZE, seed=0).roi_heads.eval()
+    logits = [[0.0, 2.0, 1.0], [1.0, 3.0, 0.0], [0.0, 0.0, 0.5]]
+    masks = [[0.0, 1.0, -1.0], [0.0, 0.5, 2.0], [0.0, -2.0, 0.0]]
+    for stage, own, drawn in zip(heads.stages, logits, masks, strict=True):
+        for layer in (stage.box_predictor.classes, stage.box_predictor.boxes, stage.mask_predictor.mask_fcn_logits):
+            torch.nn.init.zeros_(layer.weight)
+            torch.nn.init.zeros_(layer.bias)
+        stage.box_predictor.classes.bias.data = torch.tensor(own)
+        stage.box_predictor.boxes.bias.data[0] = stage.box_coder.weights[0] / 10  # a tenth of the width to the right
+        stage.mask_predictor.mask_fcn_logits.bias.data = torch.tensor(drawn)
+    features = {str(level): torch.zeros(1, 256, 16 // 2**level, 24 // 2**level) for level in range(4)}
+
+    with torch.inference_mode():
+        (found,) = heads(features, [torch.tensor([[10.0, 10, 30, 30]])], [(64, 96)])[0]
+
+    assert found["boxes"].tolist() == [pytest.approx([16, 10, 36, 30], abs=1e-4)] * 2  # moved by each of the three
+    assert found["labels"].tolist() == [1, 2]
+    for score, mask, label in zip(found["scores"], found["masks"], (1, 2), strict=True):
+        shares = [math.exp(own[label]) / sum(map(math.exp, own)) for own in logits]
+        assert score.item() == pytest.approx(sum(shares) / 3, rel=1e-5)
+        drawn_shares = [1 / (1 + math.exp(-own[label])) for own in masks]
+        assert mask.unique().tolist() == pytest.approx([sum(drawn_shares) / 3], rel=1e-5)
+
+
+def test_boxes_are_moved_by_the_weights_of_their_stage_and_end_with_the_image() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    heads = build_detector(network, "cascade-mask-rcnn", 2, size=SIZE, seed=0).roi_heads
+    box = torch.tensor([[10.0, 20, 30, 60]])
+    for stage, (x, y, width, height) in zip(heads.stages, BOX_WEIGHTS, strict=True):
+        offsets = torch.tensor([[0.1 * x, 0.0 * y, math.log(2) * width, 0.0 * height]])
+        (moved,) = corrected(stage, offsets, [box], [(50, 100)])
+        # the center moves by a tenth of the width, the width doubles; the image ends at row 50
+        assert moved.tolist()[0] == pytest.approx([2, 20, 42, 50], abs=1e-4)
+
+
+def test_weights_depend_on_the_seed_and_on_nothing_else() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    first, again, other = (
+        build_detector(network, "mask-rcnn", 2, size=SIZE, seed=seed).state_dict() for seed in (1, 1, 2)
+    )
+    assert all(value.equal(again[name]) for name, value in first.items())
+    assert not first["rpn.head.cls_logits.weight"].equal(other["rpn.head.cls_logits.weight"])
+
+
+def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
+    network = BackboneNetwork("resnet18", seed=0)
+    detector = build_detector(network, "faster-rcnn", 2, size=SIZE, seed=0).train()
+    keep_statistics(detector.backbone.backbone)
+    before = {name: value.clone() for name, value in detector.named_buffers() if "running" in name}
+    detector([torch.rand(3, 48, 64)], _targets())
+    after = dict(detector.named_buffers())
+    assert before
+    assert all(value.equal(after[name]) for name, value in before.items())
+
+
+def test_boxes_keep_their_places_where_the_backbone_computes_in_half_precision() -> None:
+    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
+    detector = build_detector(network, "faster-rcnn", 2, size=DetectorSize(64, 2000, 12, 8), seed=0).eval()
+    detector.backbone.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+    seen: dict[str, Any] = {}
+    detector.rpn.head.register_forward_hook(lambda head, given, made: seen.update(offsets=made[1]))
+    levels = detector.backbone(torch.zeros(1, 3, 64, 64))
+    assert {level.dtype for level in levels.values()} == {torch.float32}
+    # it did compute in bf16: numbers differ from those of float32 by more than rounding
+    detector.backbone.autocast = contextlib.nullcontext
+    exact = detector.backbone(torch.zeros(1, 3, 64, 64))
+    assert not torch.allclose(levels["0"], exact["0"], atol=1e-5)
+    detector.backbone.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
+    with torch.inference_mode():
+        detector([torch.rand(3, 64, 1600)])
+    assert {offsets.dtype for offsets in seen["offsets"]} == {torch.float32}
+
+
+def test_what_has_no_backbone_or_no_maps_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no backbone to detect with"):
+        build_detector(PixelNetwork(8, 3), "mask-rcnn", 2, size=SIZE, seed=0)
+    with pytest.raises(ConfigError, match="gives no maps of several depths"):
+        build_detector(BackboneNetwork("resnet20_cifar", seed=0), "mask-rcnn", 2, size=SIZE, seed=0)
+    with pytest.raises(ConfigError, match="takes no images of any size"):
+        build_detector(BackboneNetwork("swinv2_cr_tiny_ns_224", seed=0), "mask-rcnn", 2, size=SIZE, seed=0)

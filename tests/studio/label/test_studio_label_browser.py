@@ -1,0 +1,423 @@
+"""Labeling in a real browser: the file alone and the server, by mouse, by keyboard alone, on a phone, in the dark."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labelkit.commands.cluster.cluster import cluster_store
+from labelkit.commands.cluster.options import KMeansConfig
+from labelkit.commands.embed.embed import embed_images
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result, results_folder
+from labelkit.studio.label.label import label_images
+from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.report.build import write_report
+from labelkit.studio.report.options import ReportConfig
+from tests.commands.browsing import NARROW, Opened, chromium
+from tests.copies import copy_store
+from tests.studio.label.serving import Serving
+
+pytestmark = pytest.mark.slow
+
+READY = "html[data-ready]"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium of this machine, without a window."""
+    yield from chromium()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """A store of small pictures in four clusters, without labels."""
+    index = tmp_path_factory.mktemp("label") / "photos.h5"
+    embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, label_split="none", out=index))
+    cluster_store(KMeansConfig(index=index, num_clusters=4))
+    return index
+
+
+@pytest.fixture(scope="module")
+def report(made: Path) -> Path:
+    """The page of the store."""
+    out = made.with_name("report.html")
+    write_report(ReportConfig(index=made, out=out, projection="pca"))
+    return out
+
+
+@pytest.fixture
+def index(made: Path, tmp_path: Path) -> Path:
+    """A copy of the store that a test may add results to."""
+    copy = copy_store(made, tmp_path / "photos.h5")
+    shutil.copytree(results_folder(made), results_folder(copy))
+    return copy
+
+
+@pytest.fixture
+def served(index: Path) -> Iterator[Serving]:
+    """A server of the store."""
+    started = Serving(index, "--by", "Ann")
+    yield started
+    if started.process.poll() is None:
+        assert started.stop() == 0
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Return a function that opens a page; afterwards no page has said anything."""
+    opened: list[Opened] = []
+
+    def open_one(url: str | Path, **options: Any) -> Any:
+        opened.append(Opened(browser, url, READY, **options))
+        return opened[-1].page
+
+    yield open_one
+    for one in opened:
+        one.context.close()
+        # a refused action is a line of the console of Chromium
+        assert [line for line in one.said if "409" not in line] == []
+
+
+@pytest.fixture(params=["file", "server"])
+def page(request: pytest.FixtureRequest, open_page: Callable[..., Any]) -> Iterator[Any]:
+    """The page, once as a file and once from a server."""
+    is_file = request.param == "file"
+    opened = open_page(request.getfixturevalue("report") if is_file else request.getfixturevalue("served").link)
+    yield opened
+    opened.context.close()  # before its server stops
+
+
+def said(page: Any, text: str) -> str:
+    """Wait for what screen readers hear, and return it."""
+    page.locator("#work-say", has_text=text).wait_for()
+    return str(page.locator("#work-say").inner_text())
+
+
+def progress(page: Any) -> str:
+    return str(page.locator("#work-progress").inner_text())
+
+
+def saved(page: Any) -> dict[str, str]:
+    with page.expect_download() as download:
+        page.locator("[data-work=s]").click()
+    text = Path(download.value.path()).read_text(encoding="utf-8")
+    return {row["path"]: row["label"] for row in csv.DictReader(io.StringIO(text))}
+
+
+def name_group(page: Any, name: str) -> None:
+    page.locator("#work-name").fill(name)
+    page.keyboard.press("Enter")
+    said(page, f"Group named {name}")
+
+
+def tiles(page: Any) -> Any:
+    return page.locator("#work-grid .work-tile")
+
+
+def size(page: Any) -> int:
+    """Images of the view, as its heading says."""
+    found = re.search(r"\((\d+)\)$", page.locator("#work-view").inner_text())
+    assert found is not None
+    return int(found[1])
+
+
+def test_a_group_is_named_and_the_next_one_without_a_name_comes(page: Any) -> None:
+    first = size(page)
+    name_group(page, "umbrella")
+
+    assert f"{first} of 48 images labeled" in progress(page)
+    assert "1 of 4 groups named" in progress(page)
+    assert "umbrella" not in page.locator("#work-view").inner_text()
+    assert page.locator("#work-classes .entry").all_inner_texts() == [f"umbrella\n{first}"]
+
+
+def test_a_wrong_image_is_taken_out_and_undo_brings_it_back(page: Any) -> None:
+    name_group(page, "umbrella")
+    page.locator("#work-classes .entry").first.click()
+    before = size(page)
+    tiles(page).nth(1).click()
+    page.locator("[data-work=x]").click()
+    said(page, "1 image taken out")
+    after = size(page)
+    page.keyboard.press("u")
+    said(page, "Taken back: not this")
+
+    assert after == before - 1
+    assert size(page) == before
+
+
+def test_a_range_is_chosen_with_shift_and_labeled(page: Any) -> None:
+    tiles(page).nth(1).click()
+    tiles(page).nth(3).click(modifiers=["Shift"])
+    assert page.locator("#work-chosen").inner_text() == "3 images chosen"
+    page.keyboard.press("l")
+    page.keyboard.type("dog")
+    page.keyboard.press("Enter")
+    said(page, "3 images labeled dog")
+
+    assert sorted(saved(page).values()) == ["dog"] * 3
+
+
+def test_the_keyboard_alone_names_corrects_confirms_and_saves(page: Any) -> None:
+    page.keyboard.press("n")
+    page.keyboard.type("umbrella")
+    page.keyboard.press("Enter")
+    said(page, "Group named umbrella")
+    page.keyboard.press("Escape")
+    page.locator("#work-grid").focus()
+    page.keyboard.press("k")  # back to the one with a name
+    said(page, "Group umbrella")
+    page.locator("#work-grid").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("r")
+    said(page, "2 images rejected")
+    page.keyboard.press("Control+a")
+    page.keyboard.press("c")
+    said(page, "confirmed")
+    page.keyboard.press("j")
+    page.keyboard.press("d")
+    said(page, "Group dissolved")
+    page.keyboard.press("Control+z")
+    said(page, "Taken back: dissolve")
+    active = page.locator("#work-grid").get_attribute("aria-activedescendant")
+
+    assert "umbrella" in set(saved(page).values())
+    assert page.locator(f"#{active}").get_attribute("aria-posinset") is not None
+
+
+def test_groups_are_merged_and_images_get_a_group_of_their_own(page: Any) -> None:
+    before = page.locator("#work-groups .entry").count()
+    total = size(page)
+    tiles(page).nth(0).click()
+    tiles(page).nth(1).click()
+    page.keyboard.press("p")
+    said(page, "2 images are a group of their own now")
+    assert size(page) == 2
+    page.keyboard.press("g")
+    page.locator("#work-pick-group").select_option(index=0)
+    page.locator("#work-pick button[value=ok]").click()
+    said(page, "2 images merged into")
+
+    assert size(page) >= 2
+    assert total > 2
+    assert page.locator("#work-groups .entry").count() == before
+
+
+def test_a_name_that_looks_like_another_is_asked_about(page: Any) -> None:
+    name_group(page, "umbrella")
+    page.locator("#work-name").fill("umbrela")
+    page.keyboard.press("Enter")
+    page.locator("#work-like[open]").wait_for()
+    assert "looks like “umbrella”" in page.locator("#work-like-text").inner_text()
+    page.locator("#work-like-old").click()
+    said(page, "Group named umbrella")
+
+    assert page.locator("#work-classes .entry").count() == 1
+
+
+def test_markup_in_a_name_stays_a_name_and_a_long_one_is_refused(page: Any) -> None:
+    name_group(page, "<img src=x onerror=alert(1)>")
+    assert page.locator("#work-classes bdi").first.inner_text() == "<img src=x onerror=alert(1)>"
+    page.locator("#work-name").fill("x" * 1000)
+    page.keyboard.press("Enter")
+
+    page.locator("#work-warning", has_text="at most 200 letters, this one has 1000").wait_for()
+    assert page.locator("#work-classes .entry").count() == 1
+
+
+def test_suggested_images_come_one_by_one_with_answers_on_the_number_keys(page: Any) -> None:
+    name_group(page, "umbrella")
+    name_group(page, "dog")
+    page.keyboard.press("Escape")
+    page.locator("#work-grid").focus()
+    page.keyboard.press("o")
+    page.locator("#work-one[open]").wait_for()
+    first = page.locator("#work-one-title").inner_text()
+    answers = page.locator("#work-one-answers bdi").all_inner_texts()
+    page.keyboard.press("1")
+    page.locator("#work-one-progress", has_text=re.compile("^1 of ")).wait_for()
+    page.keyboard.press("s")
+    page.keyboard.press("0")
+    said(page, "is none of these")
+    page.keyboard.press("u")
+    said(page, "Taken back: none of these")
+    page.keyboard.press("Escape")
+    page.locator("#work-one").wait_for(state="hidden")
+
+    assert sorted(answers[:2]) == ["dog", "umbrella"]
+    assert saved(page)[first] == answers[0]
+
+
+def test_all_like_an_image_are_shown_and_labeled_together(page: Any) -> None:
+    page.locator("#work-grid").focus()
+    page.keyboard.press("a")
+    said(page, "images like")
+    assert page.locator("#work-view").inner_text().startswith("Like ")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("l")
+    page.keyboard.type("cat")
+    page.keyboard.press("Enter")
+    said(page, "3 images labeled cat")
+
+    assert list(saved(page).values()) == ["cat"] * 3
+
+
+def test_a_line_drawn_on_the_map_chooses_the_images_inside(page: Any) -> None:
+    box = page.locator("#map-canvas")
+    box.scroll_into_view_if_needed()
+    page.locator("#map-lasso").click()
+    at = box.bounding_box()
+    left, top, right, bottom = at["x"] + 2, at["y"] + 2, at["x"] + at["width"] - 2, at["y"] + at["height"] - 2
+    page.mouse.move(left, top)
+    page.mouse.down()
+    for x, y in ((right, top), (right, bottom), (left, bottom), (left, top)):
+        page.mouse.move(x, y)
+    page.mouse.up()
+    said(page, "48 images inside the line are chosen")
+    page.keyboard.press("r")
+    said(page, "48 images rejected")
+
+    assert page.locator("#map-lasso").get_attribute("aria-pressed") == "false"
+
+
+def test_help_says_all_keys(page: Any) -> None:
+    page.keyboard.press("?")
+    page.locator("#work-help[open]").wait_for()
+    keys = " ".join(page.locator("#work-help kbd").all_inner_texts())
+    buttons = page.eval_on_selector_all("[data-work] kbd", "all => all.map(one => one.textContent)")
+
+    assert [key for key in buttons if key not in keys] == []
+    page.keyboard.press("Escape")
+
+
+def test_a_narrow_window_needs_no_sideways_scrolling(page: Any) -> None:
+    page.set_viewport_size(NARROW)
+    name_group(page, "umbrella")
+
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    tiles(page).first.click()
+    assert page.locator("[data-work=l]").is_visible()
+
+
+def test_everything_has_a_name_for_screen_readers(page: Any) -> None:
+    unnamed = page.eval_on_selector_all(
+        "#work button, #work input, dialog input, dialog select, dialog button",
+        """all => all.filter((one) => !(one.ariaLabel || one.textContent || one.labels?.length
+            || one.hasAttribute('aria-labelledby'))).length""",
+    )
+
+    assert unnamed == 0
+    assert tiles(page).first.get_attribute("aria-label").endswith("png, no label, group 0")
+    assert tiles(page).first.get_attribute("aria-setsize") == str(size(page))
+
+
+def test_the_file_keeps_work_until_it_is_opened_again_and_its_table_is_taken_in(
+    browser: Any, report: Path, index: Path, tmp_path: Path
+) -> None:
+    opened = Opened(browser, report, READY)
+    page = opened.page
+    name_group(page, "umbrella")
+    name_group(page, 'two, "words"')
+    page.reload()
+    said(page, "2 actions from before are here again")
+    table = tmp_path / "labels.csv"
+    with page.expect_download() as download:
+        page.keyboard.press("s")
+    download.value.save_as(table)
+    opened.context.close()
+    told = label_images(LabelConfig(index=index, from_=table)).values
+    rows = list(csv.DictReader(io.StringIO(table.read_text(encoding="utf-8"))))
+
+    assert opened.said == []
+    assert {url for url in opened.asked if not url.startswith(("data:", "blob:"))} == {report.as_uri()}
+    assert told["added"] == len(rows) > 2
+    assert {row["label"] for row in rows} == {"umbrella", 'two, "words"'}
+    assert {row["how"] for row in rows} == {"group"}
+
+
+def test_the_server_keeps_every_action_and_goes_on_after_a_kill(
+    served: Serving, index: Path, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(served.link)
+    name_group(page, "umbrella")
+    labels = read_result(open_store(index), "labels-1")
+    before = progress(page)
+    page.close()
+    assert served.stop(signal.SIGKILL) == -signal.SIGKILL
+    again = Serving(index)
+    page = open_page(again.link)
+
+    assert progress(page) == before
+    assert labels.params["actions"][0]["by"] == "Ann"
+    page.close()
+    assert again.stop() == 0
+
+
+def test_a_conflict_between_two_tabs_is_shown(served: Serving, open_page: Callable[..., Any]) -> None:
+    one, other = open_page(served.link), open_page(served.link)
+    for page in (one, other):
+        page.evaluate("setInterval = () => 0")
+    name_group(one, "umbrella")
+    other.locator("#work-name").fill("parasol")
+    other.locator("#work-name").press("Enter")
+    if other.locator("#work-conflict[open]").count() == 0:
+        other.locator("#work-conflict[open]").wait_for(timeout=4000)
+    assert "Ann changed group umbrella since you saw it" in other.locator("#work-conflict-text").inner_text()
+    other.locator("#work-conflict button[value=mine]").click()
+    said(other, "Group named parasol")
+
+    one.locator("#work-classes bdi", has_text="parasol").wait_for(timeout=6000)
+
+
+def test_asking_again_learns_from_the_labels_and_leaves_what_was_decided(
+    served: Serving, index: Path, open_page: Callable[..., Any]
+) -> None:
+    page = open_page(served.link)
+    name_group(page, "umbrella")
+    decided = page.locator("#work-classes .count").first.inner_text()
+    page.locator("#work-name").fill("dog")
+    page.keyboard.press("Enter")
+    said(page, "Group named dog")
+    page.keyboard.press("Escape")
+    page.locator("[data-work=f]").click()
+    page.locator("#work-asked[open]").wait_for(timeout=60_000)
+    page.keyboard.press("Escape")
+    kinds = [one["kind"] for one in read_result(open_store(index), "labels-1").params["actions"]]
+
+    assert page.locator("#work-classes .entry", has_text="umbrella").locator(".count").inner_text() == decided
+    assert kinds == ["name", "name", "ask again"]
+    arrays = read_result(open_store(index), "answer").arrays
+    low, high = (float(100 * arrays[f"expected_{end}"].mean()) for end in ("low", "high"))
+    assert 0 < low < high
+    assert f"expected right: {low:.0f} to {high:.0f} %" in progress(page)
+    page.keyboard.press("u")
+    said(page, "Taken back: ask again")
+
+
+def test_a_page_with_a_wrong_token_says_so(served: Serving, browser: Any) -> None:
+    opened = Opened(browser, served.link[:-3] + "xyz", "#problem:not([hidden])")
+
+    assert "link is not complete" in opened.page.locator("#problem").inner_text()
+    opened.context.close()
+
+
+def test_a_page_whose_server_is_gone_says_so_and_shows_nothing_as_done(served: Serving, browser: Any) -> None:
+    opened = Opened(browser, served.link, READY)
+    served.stop(signal.SIGKILL)
+    opened.page.locator("#work-name").fill("umbrella")
+    opened.page.keyboard.press("Enter")
+    opened.page.locator("#work-warning", has_text="The server does not answer").wait_for()
+
+    assert "0 of 48 images labeled" in progress(opened.page)
+    opened.context.close()

@@ -1,0 +1,333 @@
+"""The server of ``labelkit label --serve``, by an HTTP client: who may ask, what is refused, what is answered."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.cluster.cluster import cluster_store
+from labelkit.commands.cluster.options import KMeansConfig
+from labelkit.commands.embed.embed import embed_images
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import read_result
+from labelkit.studio.label.browser import open_browsed, open_session
+from labelkit.studio.label.options import LabelConfig
+from PIL import Image
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+server_module = pytest.importorskip("labelkit.studio.label.server", reason="the extra serve is not installed")
+
+TOKEN = "a-token-of-a-test"
+
+
+@dataclass
+class Client:
+    """Asks a server, as a page does unless told otherwise."""
+
+    port: int
+    store: EmbeddingStore
+
+    def ask(
+        self, method: str, path: str, body: object = None, *, raw: bytes | None = None, **headers: str | None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return (status, headers, body); a header of None is left out."""
+        sent = {"Host": f"127.0.0.1:{self.port}", "Authorization": f"Bearer {TOKEN}"}
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}  # type: ignore[dict-item]
+        content = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in sent.items():
+            if value is not None:
+                connection.putheader(name, value)
+        if content is not None:
+            connection.putheader("Content-Length", str(len(content)))
+        connection.endheaders(content)
+        answer = connection.getresponse()
+        found = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        connection.close()
+        return found
+
+    def act(self, *steps: dict[str, Any], client: str = "a", seen: int = 0) -> tuple[int, dict[str, Any]]:
+        status, _, body = self.ask(
+            "POST", "/api/act", {"kind": "test", "steps": list(steps), "client": client, "seen": seen}
+        )
+        return status, json.loads(body)
+
+
+def running(store: EmbeddingStore) -> Iterator[Client]:
+    config = LabelConfig(index=store.path, serve=True)
+    browsed = open_browsed(config, store)
+    made = server_module.LabelServer(open_session(config, store, browsed.grouping), browsed, by="tester")
+    listening = server_module.bound_socket("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    app = server_module.guarded(made, "127.0.0.1", port, TOKEN)
+    server = uvicorn.Server(uvicorn.Config(app, **server_module.SETTINGS))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield Client(port, store)
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory, photos: Path) -> Path:
+    """A store of small pictures with clusters."""
+    made = tmp_path_factory.mktemp("serve") / "photos.h5"
+    embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, label_split="none", out=made))
+    cluster_store(KMeansConfig(index=made, num_clusters=4))
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(index: Path) -> Iterator[Client]:
+    """Asks a running server that all tests of the file share."""
+    yield from running(open_store(index))
+
+
+def test_the_page_holds_nothing_and_allows_nothing_from_elsewhere(client: Client) -> None:
+    status, headers, body = client.ask("GET", "/", Authorization=None)
+    policy = headers["content-security-policy"]
+
+    assert status == 200
+    assert client.store.sample_ids[0] not in body.decode()
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "set-cookie" not in headers
+    assert "server" not in headers
+
+
+def test_the_session_tells_everything_the_page_shows(client: Client) -> None:
+    status, _, body = client.ask("GET", "/api/session")
+    told = json.loads(body)
+
+    assert status == 200
+    assert told["names"] == list(client.store.sample_ids)
+    assert told["work"]["mode"] == "server"
+    assert len(told["groups"]) == 4
+    suggested = json.loads(client.ask("GET", "/api/suggested")[2])["suggested"]
+    assert len({row for row, _ in suggested}) == 30
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/session", "/api/changes?since=0", "/api/thumbnails/0", "/api/images/0", "/api/like/0"]
+)
+@pytest.mark.parametrize("given", [None, "", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN])
+def test_without_the_token_nothing_is_told(client: Client, path: str, given: str | None) -> None:
+    status, _, body = client.ask("GET", path, Authorization=given)
+
+    assert status == 401
+    assert "link is not complete" in json.loads(body)["problem"]
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "", None, "localhost.evil.example"]
+)
+def test_another_host_is_refused(client: Client, host: str | None) -> None:
+    status, _, _ = client.ask("GET", "/", Host=host)
+
+    assert status in (400, 421)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "https://127.0.0.1"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/"), ("GET", "/api/session"), ("POST", "/api/act")])
+def test_another_origin_is_refused(client: Client, method: str, path: str, header: dict[str, str]) -> None:
+    status, _, _ = client.ask(method, path, {} if method == "POST" else None, **header)
+
+    assert status == 403
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET / HTTP/1.1\r\nHo", b"POST /api/act HTTP/1.1\r\nHost: HOST\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_a_request_that_does_not_become_whole_is_closed(
+    client: Client, begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PATIENCE_SECONDS", 1.0)
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+        connection.sendall(begun.replace(b"HOST", b"127.0.0.1:%d" % client.port))
+
+        while connection.recv(1 << 16):  # what it says; nothing at the end of the connection
+            pass
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/thumbnails/../../etc/passwd",
+        "/api/thumbnails/..%2f..%2fetc%2fpasswd",
+        "/api/thumbnails//etc/passwd",
+        "/api/images/0/../../../etc/passwd",
+        "/api/images/-1",
+        "/api/images/99999999999999999999999",
+        "/api/images/" + "9" * 5000,
+        "/api/parts/" + "9" * 5000,
+        "/api/images/0x0",
+        "/api/images/1e3",
+        "/api/thumbnails/48",
+        "/api/images/ant%2f00.png",
+        "/../../etc/passwd",
+        "/static/work.js",
+        "/docs",
+        "/openapi.json",
+    ],
+)
+def test_pictures_go_by_row_number_and_nothing_by_path(client: Client, path: str) -> None:
+    status, headers, body = client.ask("GET", path)
+
+    assert status == 404
+    assert b"root:" not in body
+    assert headers["content-type"] == "application/json"
+
+
+def test_a_row_is_its_image(client: Client) -> None:
+    status, headers, body = client.ask("GET", "/api/images/3")
+    small, _, _ = client.ask("GET", "/api/thumbnails/3")
+
+    assert (status, small) == (200, 200)
+    assert headers["content-type"] == "image/webp"
+    assert Image.open(io.BytesIO(body)).size == tuple(client.store.image_sizes[3][::-1])
+
+
+def test_what_is_like_an_image_is_told_nearest_first(client: Client) -> None:
+    _, _, body = client.ask("GET", "/api/like/0")
+    images = json.loads(body)["images"]
+
+    assert len(images) == client.store.n - 1
+    assert 0 not in [one["image"] for one in images]
+    assert [one["score"] for one in images] == sorted((one["score"] for one in images), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (b"", "Expecting value"),
+        (b"[]", "an object with"),
+        (b"{" * 100_000, ""),
+        (b'{"kind": "x", "steps": [], "client": "a", "seen": 0}', "a list of 1 to"),
+        (b'{"kind": "x", "steps": [{"do": "label", "rows": [0], "name": "x"}], "client": "a"}', "an object with"),
+        (b'{"kind": "x", "steps": [{"do": "label", "rows": [0], "name": "x"}], "client": "a", "seen": -1}', "seen"),
+        (b'{"kind": 5, "steps": [{"do": "label", "rows": [0], "name": "x"}], "client": "a", "seen": 0}', "kind"),
+        (
+            b'{"kind": "x", "steps": [{"do": "label", "rows": [0], "name": "\\ud800"}], "client": "a", "seen": 0}',
+            "name",
+        ),
+        (b"\xff\xfe", ""),
+    ],
+)
+def test_what_is_no_action_is_refused_and_changes_nothing(client: Client, raw: bytes, problem: str) -> None:
+    before = client.ask("GET", "/api/changes?since=0")[2]
+    status, _, body = client.ask("POST", "/api/act", raw=raw)
+
+    assert status == 400
+    assert problem in json.loads(body)["problem"]
+    assert client.ask("GET", "/api/changes?since=0")[2] == before
+
+
+def test_a_body_that_is_too_long_is_not_read(client: Client) -> None:
+    head = f"POST /api/act HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as made:
+        made.sendall(f"{head}Content-Length: {server_module.MOST_BYTES + 1}\r\n\r\n".encode())
+        assert made.recv(100).split()[1] == b"413"
+    # nor one that says nothing of its length
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as made:
+        made.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        for _ in range(server_module.MOST_BYTES // 0x10000 + 1):
+            made.sendall(chunk)
+        assert made.recv(100).split()[1] == b"413"
+
+
+def test_an_action_is_on_the_disk_when_it_is_answered_and_undone_by_its_number(index: Path) -> None:
+    for client in running(open_store(index)):
+        status, told = client.act({"do": "label", "rows": [1, 2], "name": "<b>cup</b>"})
+        first = told["actions"][-1]["round"]
+        result = read_result(client.store, "labels-1")
+        assert status == 200
+        assert [result.arrays["class_names"][result.arrays["labels"][row]] for row in (1, 2)] == ["<b>cup</b>"] * 2
+        assert told["actions"][-1]["by"] == "tester"
+
+        status, told = client.act({"do": "label", "rows": [2], "name": "dog"}, client="b")
+        assert (status, told["rows"], told["theirs"][0]["by"]) == (409, [2], "tester")
+        status, _, body = client.ask("POST", "/api/undo", {"round": first, "client": "a", "seen": first})
+        assert (status, json.loads(body)["actions"][0]["undoes"]) == (200, first)
+        assert not read_result(client.store, "labels-1").arrays["labeled"][2]
+
+
+def test_a_changed_image_is_not_shown_for_the_one_that_was_embedded(index: Path, tmp_path: Path, photos: Path) -> None:
+    store = open_store(index)
+    for client in running(store):
+        browsed = open_browsed(LabelConfig(index=index, serve=True), store)
+        other = browsed.pictures.sha256.copy()
+        other[5] = 0
+        object.__setattr__(browsed.pictures, "sha256", other)
+        assert client.ask("GET", "/api/thumbnails/5")[0] == 200
+        assert browsed.picture(5, 64) == "not the image that was embedded"
+
+
+def test_starlette_and_uvicorn_load_for_serving_only() -> None:
+    code = "import sys, labelkit.studio.label.label, labelkit.studio.report.build, labelkit.studio.label.serving; "
+    code += "print([name for name in ('starlette', 'uvicorn', 'anyio') if name in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == "[]"
+
+
+def test_the_command_line_says_what_goes_with_what(labelkit: Any, index: Path) -> None:
+    both = labelkit("label", "--index", index, "--serve", "--csv", "x.csv")
+    alone = labelkit("label", "--index", index, "--port", "8000", "--csv", "x.csv")
+    nothing = labelkit("label", "--index", index)
+
+    assert (both.code, alone.code, nothing.code) == (2, 2, 2)
+    assert "--serve goes without --csv" in both.err
+    assert "--port goes with --serve" in alone.err
+    assert re.search(r"or\s+--serve", nothing.err)
+
+
+def test_a_group_parts_where_the_tree_of_its_images_does(client: Client) -> None:
+    status, _, body = client.ask("GET", "/api/parts/0")
+    session = json.loads(client.ask("GET", "/api/session")[2])
+    groups = np.frombuffer(base64.b64decode(session["work"]["state"]["groups"]), dtype="<i4")
+    large, small = json.loads(body)["parts"]
+    rows = np.asarray(client.store.embeddings, dtype=np.float64)
+
+    def inertia(part: list[int]) -> float:
+        return float(((rows[part] - rows[part].mean(axis=0)) ** 2).sum())
+
+    assert status == 200
+    assert sorted(large + small) == np.flatnonzero(groups == 0).tolist()
+    assert len(large) >= len(small) >= 1
+    assert inertia(large) + inertia(small) < inertia(large + small)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/api/parts/99", 404), ("/api/parts/-1", 404), ("/api/parts/x", 404)])
+def test_a_group_that_is_not_there_has_no_parts(client: Client, path: str, status: int) -> None:
+    assert client.ask("GET", path)[0] == status
+    assert client.ask("GET", "/api/parts/0", Authorization=None)[0] == 401

@@ -1,0 +1,196 @@
+"""A session of labeling on the disk: every action a round, undo, two people, what a restart and a full disk leave."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from labelkit.commands.cluster.cluster import cluster_store
+from labelkit.commands.cluster.options import KMeansConfig
+from labelkit.errors import Mismatch, OutputExistsError, ResourceError, StoreError
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import read_result
+from labelkit.studio.label.actions import BadStep
+from labelkit.studio.label.browser import open_browsed, open_session
+from labelkit.studio.label.label import label_images
+from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.label.session import Conflict, Session
+
+PER_BLOB = 8
+
+
+@pytest.fixture
+def store(make_store: Any, rng: np.random.Generator) -> EmbeddingStore:
+    """Three blobs of eight rows in three clusters; the first row has a label."""
+    rows = np.repeat(np.eye(3), PER_BLOB, axis=0) + 0.05 * rng.normal(size=(3 * PER_BLOB, 3))
+    truth = np.repeat([0, 1, 2], PER_BLOB)
+    made: EmbeddingStore = make_store(rows, labels=truth.tolist(), labeled=[1] + [0] * (len(rows) - 1))
+    cluster_store(KMeansConfig(index=made.path, num_clusters=3))
+    return made
+
+
+def opened(store: EmbeddingStore, **options: Any) -> Session:
+    config = LabelConfig(index=store.path, serve=True, **options)
+    return open_session(config, store, open_browsed(config, store).grouping)
+
+
+def act(session: Session, *steps: dict[str, Any], client: str = "a", seen: int | None = None) -> Any:
+    return session.act("test", list(steps), by="me", client=client, seen=session.round if seen is None else seen)
+
+
+def stored(store: EmbeddingStore, name: str = "labels-1") -> dict[int, str]:
+    arrays = read_result(store, name).arrays
+    return {
+        row: arrays["class_names"][label]
+        for row, label in enumerate(arrays["labels"].tolist())
+        if arrays["labeled"][row]
+    }
+
+
+def test_every_action_is_a_round_on_the_disk(store: EmbeddingStore) -> None:
+    session = opened(store)
+    begun = stored_or_none(store)
+    act(session, {"do": "name", "group": 0, "name": "umbrella"})
+    members = np.flatnonzero(session.work.groups == 0)
+    act(session, {"do": "label", "rows": [int(members[1])], "name": "dog"})
+    result = read_result(store, "labels-1")
+
+    assert begun is None
+    assert stored(store)[int(members[1])] == "dog"
+    assert stored(store)[int(members[2])] == "umbrella"
+    assert result.arrays["label_rounds"][members[1]] == 2
+    assert result.arrays["label_rounds"][members[2]] == 1
+    assert [(one["round"], one["by"], one["kind"]) for one in result.params["actions"]] == [
+        (1, "me", "test"),
+        (2, "me", "test"),
+    ]
+    assert result.params["round"] == 2
+
+
+def stored_or_none(store: EmbeddingStore) -> dict[int, str] | None:
+    try:
+        return stored(store)
+    except StoreError:
+        return None
+
+
+def test_a_session_goes_on_where_it_was_and_undo_still_works(store: EmbeddingStore) -> None:
+    first = opened(store)
+    act(first, {"do": "name", "group": 1, "name": "umbrella"})
+    act(first, {"do": "reject", "rows": [0, 9], "value": True}, {"do": "label", "rows": [3], "name": "dog"})
+
+    again = opened(store)
+    assert again.name == "labels-1"
+    assert again.work.labels()[0].tolist() == first.work.labels()[0].tolist()
+    again.undo(2, by="me", client="b", seen=2)
+    again.undo(1, by="me", client="b", seen=3)
+
+    assert stored(store) == {0: store.class_names[0]}
+    assert [done.kind for done in opened(store).log] == ["test", "test", "undo", "undo"]
+
+
+def test_an_action_that_changes_nothing_is_no_round(store: EmbeddingStore) -> None:
+    session = opened(store)
+
+    for step in ({"do": "reject", "rows": [3], "value": False}, {"do": "make", "group": 3, "name": "empty"}):
+        with pytest.raises(BadStep, match=r"nothing would change|comes with its images"):
+            act(session, step)
+    assert (session.round, len(session.work.named)) == (0, 3)
+
+
+def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
+    session = opened(store)
+    act(session, {"do": "label", "rows": [5], "name": "dog"})
+    session.undo(1, by="", client="a", seen=1)
+
+    with pytest.raises(BadStep, match="no action 1 that can be taken back"):
+        session.undo(1, by="", client="a", seen=2)
+    session.undo(2, by="", client="a", seen=2)
+    assert stored(store)[5] == "dog"
+
+
+def test_the_last_writer_does_not_win_silently(store: EmbeddingStore) -> None:
+    session = opened(store)
+    act(session, {"do": "label", "rows": [4, 5], "name": "dog"}, client="a", seen=0)
+
+    with pytest.raises(Conflict) as caught:
+        act(session, {"do": "label", "rows": [5, 6], "name": "cat"}, client="b", seen=0)
+    assert (caught.value.rows, caught.value.groups) == ([5], [])
+    assert caught.value.theirs == [{"round": 1, "by": "me", "kind": "test"}]
+    assert stored(store)[5] == "dog"
+    # other images are no conflict, nor is what the page has been told of
+    act(session, {"do": "label", "rows": [7], "name": "cat"}, client="b", seen=0)
+    act(session, {"do": "label", "rows": [5], "name": "cat"}, client="b", seen=1)
+    assert stored(store)[5] == "cat"
+
+
+def test_undo_is_a_conflict_where_somebody_changed_the_same_since(store: EmbeddingStore) -> None:
+    session = opened(store)
+    act(session, {"do": "name", "group": 1, "name": "dog"}, client="a")
+    act(session, {"do": "name", "group": 1, "name": "cat"}, client="b")
+
+    with pytest.raises(Conflict):
+        session.undo(1, by="", client="a", seen=1)
+
+
+def test_a_full_disk_changes_nothing(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = opened(store)
+    act(session, {"do": "label", "rows": [5], "name": "dog"})
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("labelkit.store.commit.write_all", full)
+        with pytest.raises(ResourceError, match="the disk is full"):
+            act(session, {"do": "name", "group": 0, "name": "new name"}, {"do": "label", "rows": [5], "name": "cat"})
+    before = stored(store)
+    act(session, {"do": "label", "rows": [6], "name": "dog"})
+
+    assert before[5] == "dog"
+    assert "new name" not in read_result(store, "labels-1").arrays["class_names"]
+    assert stored(store) == before | {6: "dog"}
+    assert session.round == 2
+
+
+def test_a_result_that_somebody_else_wrote_is_not_written_over(store: EmbeddingStore, tmp_path: Path) -> None:
+    session = opened(store)
+    act(session, {"do": "label", "rows": [5], "name": "dog"})
+    table = tmp_path / "more.csv"
+    table.write_text(f"path,label\n{store.sample_ids[7]},fish\n")
+    label_images(LabelConfig(index=store.path, from_=table, result="labels-1", overwrite=True))
+
+    with pytest.raises(Mismatch, match="another program wrote this result"):
+        act(session, {"do": "label", "rows": [6], "name": "dog"})
+    assert "fish" in stored(store).values()
+
+
+def test_rounds_go_on_from_labels_that_were_there(store: EmbeddingStore, tmp_path: Path) -> None:
+    table = tmp_path / "known.csv"
+    table.write_text(f"path,label\n{store.sample_ids[7]},fish\n")
+    label_images(LabelConfig(index=store.path, from_=table))
+    session = opened(store, labels="labels-1")
+    act(session, {"do": "label", "rows": [6], "name": "dog"})
+
+    assert session.name == "labels-2"
+    assert stored(store, "labels-2") == {0: store.class_names[0], 6: "dog", 7: "fish"}
+    assert read_result(store, "labels-2").arrays["label_rounds"][[0, 6, 7]].tolist() == [0, 2, 1]
+    # what the session wrote is what `label` adds to
+    table.write_text(f"path,label\n{store.sample_ids[8]},fish\n")
+    label_images(LabelConfig(index=store.path, from_=table, labels="labels-2", result="all"))
+    assert stored(store, "all")[8] == "fish"
+
+
+def test_other_results_are_no_sessions(store: EmbeddingStore, tmp_path: Path) -> None:
+    table = tmp_path / "known.csv"
+    table.write_text(f"path,label\n{store.sample_ids[7]},fish\n")
+    label_images(LabelConfig(index=store.path, from_=table))
+
+    with pytest.raises(StoreError, match="was not made by `labelkit label --serve`"):
+        opened(store, result="labels-1")
+    with pytest.raises(OutputExistsError, match="neither --labels nor --from"):
+        opened(store, result="labels-1", from_=table)
+    assert opened(store, from_=table).name == "labels-2"

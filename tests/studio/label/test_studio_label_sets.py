@@ -1,0 +1,249 @@
+"""``labelkit label --export``: what other programs read, and that labelkit reads its tables and folders back."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import labelkit.studio.label.sets as sets
+import numpy as np
+import pytest
+from labelkit.commands.embed.embed import embed_images
+from labelkit.data.registry import load_dataset
+from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError
+from labelkit.options.embed import EmbedConfig
+from labelkit.store.embeddings import open_store
+from labelkit.store.results import read_result, write_result
+from labelkit.studio.label.label import label_images
+from labelkit.studio.label.options import LabelConfig
+from PIL import Image
+
+#: the same file name in two folders, the same but for the suffix, and folders that other programs take for splits
+NAMES = ("test/deep/a.png", "train/a.png", "train/b.png", "train/b.jpg", "test_c.png")
+LABELS = {"test/deep/a.png": "cat", "train/a.png": "cat", "train/b.jpg": "dog, big's", "test_c.png": "öl"}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """A store of five images of different sizes, without labels."""
+    for place, name in enumerate(NAMES):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8 + place, 6), (40 * place, 9, 9)).save(path)
+    out = tmp_path / "photos.h5"
+    embed_images(
+        EmbedConfig(
+            dataset=str(tmp_path / "photos"), backbone="pixels", image_size=8, split="all", label_split="none", out=out
+        )
+    )
+    return out
+
+
+@pytest.fixture
+def export(index: Path, tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that writes a set with the labels above."""
+    table = tmp_path / "labels.csv"
+    with table.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("path", "label"), *LABELS.items()])
+
+    def write(format_name: str, out: Path, **options: Any) -> Any:
+        config = LabelConfig(
+            **{"index": index, "from_": table, "own_labels": False, "overwrite": True, **options},
+            export=format_name,  # type: ignore[arg-type]  # one of them
+            out=out,
+        )
+        return label_images(config).values
+
+    return write
+
+
+def labels_of(index: Path, table: Path) -> dict[str, str]:
+    """The labels that ``label --from`` takes from a table."""
+    label_images(LabelConfig(index=index, from_=table, own_labels=False, result="back"))
+    result = read_result(open_store(index), "back")
+    names = result.arrays["class_names"]
+    ids = open_store(index).sample_ids
+    return {ids[row]: names[label] for row, label in enumerate(result.arrays["labels"].tolist()) if label >= 0}
+
+
+def test_folders_of_classes_hold_the_same_bytes_and_are_read_back(export: Any, index: Path, tmp_path: Path) -> None:
+    told = export("imagefolder", tmp_path / "set", conflicts="error")
+    back = load_dataset(str(tmp_path / "set"), data_root=tmp_path)
+    contents = {(tmp_path / "photos" / name).read_bytes(): label for name, label in LABELS.items()}
+    found = {
+        (tmp_path / "set" / name).read_bytes(): back.class_names[label]
+        for name, label in zip(back.sample_ids, back.labels, strict=True)
+    }
+
+    assert told["exported"] == 4
+    assert found == contents
+
+
+def test_folders_of_links_lead_to_the_images(export: Any, tmp_path: Path) -> None:
+    export("imagefolder", tmp_path / "set", link=True)
+    links = [path for path in (tmp_path / "set").rglob("*.*") if not path.is_dir()]
+
+    assert all(link.is_symlink() for link in links)
+    assert {link.resolve() for link in links} == {(tmp_path / "photos" / name).resolve() for name in LABELS}
+    assert len(load_dataset(str(tmp_path / "set"), data_root=tmp_path).sample_ids) == 4
+
+
+def test_metadata_of_hugging_face_names_every_image_and_is_taken_in_again(
+    export: Any, index: Path, tmp_path: Path
+) -> None:
+    export("huggingface", tmp_path / "set")
+    with (tmp_path / "set" / "metadata.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["file_name"]: row["label"] for row in csv.DictReader(file)}
+
+    assert rows == {name: LABELS.get(name, "") for name in NAMES}
+    assert all((tmp_path / "set" / name).read_bytes() == (tmp_path / "photos" / name).read_bytes() for name in rows)
+    assert "path: '**'" in (tmp_path / "set" / "README.md").read_text()
+    assert labels_of(index, tmp_path / "set" / "metadata.csv") == LABELS
+
+
+def test_fiftyone_gets_a_number_or_nothing_by_the_name_without_its_suffix(export: Any, tmp_path: Path) -> None:
+    export("fiftyone", tmp_path / "set")
+    told = json.loads((tmp_path / "set" / "labels.json").read_text(encoding="utf-8"))
+    files = {path.stem: path.read_bytes() for path in (tmp_path / "set" / "data").iterdir()}
+    truth = {(tmp_path / "photos" / name).read_bytes(): LABELS.get(name) for name in NAMES}
+    found = {
+        files[stem]: None if number is None else told["classes"][number] for stem, number in told["labels"].items()
+    }
+
+    assert set(told) == {"classes", "labels"}
+    assert len(files) == len(told["labels"]) == 5
+    assert found == truth
+
+
+def test_coco_says_labels_of_whole_images(export: Any, tmp_path: Path) -> None:
+    export("coco", tmp_path / "set.json")
+    told = json.loads((tmp_path / "set.json").read_text(encoding="utf-8"))
+    images = {one["id"]: one for one in told["images"]}
+    names = {one["id"]: one["name"] for one in told["categories"]}
+    found = {images[one["image_id"]]["file_name"]: names[one["category_id"]] for one in told["annotations"]}
+
+    assert {one["file_name"]: (one["width"], one["height"]) for one in told["images"]} == {
+        name: (8 + place, 6) for place, name in enumerate(NAMES)
+    }
+    assert found == LABELS
+    assert all(
+        one["bbox"] == [0, 0, images[one["image_id"]]["width"], 6] and one["area"] == one["bbox"][2] * 6
+        for one in told["annotations"]
+    )
+
+
+def test_a_json_file_given_as_a_table_of_labels_is_refused_in_a_few_words(
+    export: Any, index: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "set.json").write_text(json.dumps({"images": [f"image {number}" for number in range(1000)]}))
+    with pytest.raises(DatasetError, match="no column of paths") as caught:
+        label_images(LabelConfig(index=index, from_=tmp_path / "set.json"))
+    assert len(str(caught.value)) < 700
+
+
+def test_a_row_for_embedding_atlas_says_who_got_the_label_and_how_sure_the_group_is(
+    export: Any, index: Path, tmp_path: Path
+) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    store = open_store(index)
+    labels = np.array([0, -1, 1, 1, -1])
+    arrays: dict[str, Any] = {
+        "labels": labels,
+        "labeled": labels >= 0,
+        "class_names": ["cat", "dog"],
+        "label_rounds": np.where(labels >= 0, 1, -1),
+        "by_group": np.array([False, False, True, False, False]),
+    }
+    write_result(store, "mine", kind="labels", arrays=arrays, params={"round": 1}, stage="label")
+    sure = np.array([0.5, 0.25, 1, 0, 0.75], dtype=np.float32)
+    groups: dict[str, Any] = {"cluster_ids": np.array([0, 0, 1, 1, 1]), "confidence": sure}
+    write_result(store, "groups", kind="clusters", arrays=groups, params={}, stage="cluster k-means")
+    export("atlas", tmp_path / "set.parquet", from_=None, labels=Path("mine"), own_labels=True)
+    columns = pq.read_table(tmp_path / "set.parquet").to_pydict()
+
+    assert columns["path"] == list(store.sample_ids)
+    assert columns["label"] == ["cat", None, "dog", "dog", None]
+    assert columns["kind"] == ["image", None, "group", "image", None]
+    assert columns["confidence"] == sure.tolist()
+    assert {name for name in columns} == {"path", "label", "kind", "confidence", "x", "y"}
+    assert all(0 <= value <= 1 for value in columns["x"] + columns["y"])
+
+
+def test_an_image_that_changed_is_refused_and_nothing_is_left(export: Any, tmp_path: Path) -> None:
+    Image.new("RGB", (9, 9), "white").save(tmp_path / "photos" / "train" / "a.png")
+    with pytest.raises(DatasetError, match=r"1 of 4 images cannot be written: train/a\.png: changed since"):
+        export("imagefolder", tmp_path / "set")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".tmp", "set"))] == []
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "x" * 256, "what?"])
+def test_a_class_that_cannot_be_a_folder_is_refused(export: Any, index: Path, tmp_path: Path, name: str) -> None:
+    table = tmp_path / "bad.csv"
+    table.write_text(f"path,label\ntest_c.png,{name}\n")
+    with pytest.raises(ConfigError, match="1 classes cannot be folders"):
+        export("imagefolder", tmp_path / "set", from_=table)
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("name", ["NA", "None", "null", "nan"])
+def test_a_word_that_hugging_face_would_read_as_no_label_is_none_here_too(
+    export: Any, tmp_path: Path, name: str
+) -> None:
+    table = tmp_path / "bad.csv"
+    table.write_text(f"path,label\ntest_c.png,{name}\n")
+    with pytest.raises(DatasetError, match="no row has a label"):
+        export("huggingface", tmp_path / "set", from_=table)
+
+
+def test_classes_that_differ_in_capitals_are_no_two_folders(export: Any, tmp_path: Path) -> None:
+    table = tmp_path / "bad.csv"
+    table.write_text("path,label\ntest_c.png,Cat\ntrain/a.png,cat\n")
+    with pytest.raises(ConfigError, match="classes cannot be folders: 'cat'"):
+        export("imagefolder", tmp_path / "set", from_=table)
+
+
+def test_a_folder_that_holds_something_is_never_replaced(export: Any, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "mine.txt").write_text("mine")
+    with pytest.raises(OutputExistsError, match="already exists"):
+        export("huggingface", tmp_path / "set")
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["mine.txt"]
+
+
+def test_a_set_inside_of_the_folder_of_images_is_refused(export: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="whose images it would copy"):
+        export("huggingface", tmp_path / "photos" / "set")
+
+
+def test_parquet_without_pyarrow_is_refused_before_the_labels_are_written(
+    export: Any, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> None:
+        raise ConfigError("--out", "writing Parquet needs pyarrow", "Install it.")
+
+    monkeypatch.setattr(sets, "check_parquet", missing)
+    with pytest.raises(LabelkitError, match="needs pyarrow"):
+        export("atlas", tmp_path / "set.parquet")
+    assert not index.with_name("photos.h5.results").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"export": "coco"}, "--export and --out go together"),
+        ({"out": Path("x")}, "--export and --out go together"),
+        ({"export": "coco", "out": Path("x.csv")}, "must end in .json"),
+        ({"export": "atlas", "out": Path("x")}, "must end in .parquet"),
+        ({"export": "coco", "out": Path("x.json"), "link": True}, "--link goes with --export imagefolder"),
+        ({"export": "coco", "out": Path("x.json"), "serve": True}, "--serve goes without --export"),
+        ({"export": "coco", "out": Path("x.json"), "grouping": "k"}, "--grouping goes with --serve or --export atlas"),
+        ({"link": True, "from_": Path("a.csv")}, "--link goes with --export"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(options: dict[str, Any], said: str) -> None:
+    options = {"csv": Path("y.csv"), **options} if "serve" not in options else options
+    with pytest.raises(ValueError, match=said):
+        LabelConfig(index=Path("s.h5"), **options)

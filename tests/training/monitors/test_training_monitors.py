@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import DivergenceError
+from labelkit.training.method import TrainState
+from labelkit.training.monitors import groups
+from labelkit.training.monitors.groups import MIN_COLLAPSED_STEPS, ClusteringMonitor, DiscoveryMonitor
+from labelkit.training.monitors.representation import representation_table
+from labelkit.training.monitors.retrieval import RetrievalMonitor
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+# T16 of the specification
+TRUTH = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
+PREDICTED = [2, 2, 2, 0, 0, 0, 3, 1, 1, 1, 2, 4, 4, 1]
+OLD = [True, True, False, False]
+
+
+def _measure(
+    monitor: DiscoveryMonitor, predicted: ArrayLike, *, num_outputs: int, features: Tensor | None = None, step: int = 0
+) -> Mapping[str, float]:
+    """Let the monitor look at a network whose answer for image i is ``predicted[i]``."""
+    answers = torch.from_numpy(np.asarray(predicted))
+    if features is None:
+        features = torch.eye(len(answers))  # unlike each other
+    rows = torch.arange(len(answers))[:, None].float()
+
+    def classify(embeddings: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(answers, num_outputs).float()[: len(embeddings)]
+
+    network = SimpleNamespace(embed=lambda images: features, classify=classify, num_outputs=num_outputs)
+
+    def full_pass(network: Callable[[Tensor], Tensor], chosen: Any, how: Any) -> Tensor:
+        return network(rows)[: len(chosen)]
+
+    state = TrainState(3, step, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    return monitor(SimpleNamespace(network=network), state)  # type: ignore[arg-type] # only its network is looked at
+
+
+def _monitor(truth: ArrayLike = TRUTH, *, patience: int = 3, num_old_outputs: int = 2) -> DiscoveryMonitor:
+    labels = np.asarray(truth, dtype=np.int64)
+    return DiscoveryMonitor(np.arange(len(labels)), labels, np.array(OLD), num_old_outputs, patience)
+
+
+def test_accuracies_and_error_kinds_match_the_worked_numbers() -> None:
+    metrics = _measure(_monitor(), PREDICTED, num_outputs=5)
+    expected = {
+        "all_accuracy": 0.642857,
+        "old_accuracy": 0.714286,
+        "new_accuracy": 0.571429,
+        "true_old": 0.142857,
+        "false_old": 0.142857,
+        "true_new": 0.285714,
+        "false_new": 0.142857,
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=5e-7)
+
+
+def test_images_of_unknown_truth_are_not_scored() -> None:
+    truth = [*TRUTH, -1, -1]
+    metrics = _measure(_monitor(truth), [*PREDICTED, 0, 0], num_outputs=5)
+    assert metrics["all_accuracy"] == pytest.approx(9 / 14)
+
+
+def test_without_any_truth_there_are_only_signs_of_collapse() -> None:
+    metrics = _measure(_monitor([-1] * 4), [0, 1, 0, 1], num_outputs=2)
+    assert set(metrics) == {"used_clusters", "predicted_old_share", "assignment_entropy", "feature_concentration"}
+
+
+def test_only_the_rows_given_are_looked_at() -> None:
+    asked: list[list[int]] = []
+
+    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
+        asked.append(rows.tolist())
+        return torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
+
+    monitor = DiscoveryMonitor(np.array([1, 3]), np.array([9, 0, 9, 1]) % 4, np.array(OLD), 2, 3)
+    state = TrainState(0, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    method: Any = SimpleNamespace(network=SimpleNamespace(num_outputs=2))
+    assert monitor(method, state)["all_accuracy"] == 1.0
+    assert asked == [[1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "entropy", "used", "old_share"),
+    [([0, 1, 2, 3], 1.0, 4, 0.5), ([0, 0, 0, 0], 0.0, 1, 1.0), ([2, 3, 2, 3], 0.5, 2, 0.0)],
+)
+def test_spread_of_the_predictions(predicted: list[int], entropy: float, used: int, old_share: float) -> None:
+    metrics = _measure(_monitor([0, 1, 2, 3]), predicted, num_outputs=4)
+    assert metrics["assignment_entropy"] == pytest.approx(entropy)
+    assert metrics["used_clusters"] == used
+    assert metrics["predicted_old_share"] == old_share
+
+
+def test_teacher_and_student_are_judged_on_their_own_views() -> None:
+    # four images of class 0 0 1 2 (new: 1, 2) and one of unknown class; the teacher is right, the student errs once
+    weak, strong = ViewSpec(8), ViewSpec(9)
+    features = {weak: [[2.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 3.0], [1.0, 0.0]]}
+    features[strong] = [[1.0, 0.0], [1.0, 0.0], [-4.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    answers = {weak: [0, 0, 1, 2, 0], strong: [0, 1, 1, 2, 1], None: [0, 0, 0, 0, 0]}
+    asked = []
+
+    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
+        asked.append((how.view, how.draw))
+        logits = torch.nn.functional.one_hot(torch.tensor(answers[how.view]), 3).float()
+        rows_seen = torch.nn.functional.normalize(torch.tensor(features.get(how.view, features[weak])), dim=1)
+        return torch.cat([logits, rows_seen], dim=1)
+
+    truth = np.array([0, 0, 1, 2, -1])
+    views = {3: (weak, strong)}
+    monitor = DiscoveryMonitor(np.arange(5), truth, np.array([True, False, False]), 1, 3, views.__getitem__)
+    state = TrainState(3, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    metrics = monitor(SimpleNamespace(network=SimpleNamespace(num_outputs=3)), state)  # type: ignore[arg-type]
+
+    assert asked == [(None, 0), (weak, 0), (strong, 1)]
+    assert [metrics[f"teacher_{name}_accuracy"] for name in ("all", "old", "new")] == [1, 1, 1]
+    assert [metrics[f"student_{name}_accuracy"] for name in ("all", "old", "new")] == [3 / 4, 1 / 2, 1]
+    assert metrics["all_accuracy"] == 1 / 2
+    assert metrics["view_agreement"] == pytest.approx(3 / 5)
+    # between unit vectors: 0 where equal, 2 where opposite, the root of 2 at a right angle
+    assert metrics["view_distance_old"] == pytest.approx(2**0.5 / 2)
+    assert metrics["view_distance_new"] == pytest.approx((2 + 0) / 2)
+    assert metrics["view_distance"] == pytest.approx((0 + 2**0.5 + 2 + 0 + 2**0.5) / 5)
+
+
+def test_distances_of_views_need_no_truth() -> None:
+    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
+        return torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
+
+    views = (ViewSpec(8), ViewSpec(8))
+    monitor = DiscoveryMonitor(np.arange(2), np.full(2, -1), np.array(OLD), 2, 3, lambda epoch: views)
+    state = TrainState(0, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
+    metrics = monitor(SimpleNamespace(network=SimpleNamespace(num_outputs=2)), state)  # type: ignore[arg-type]
+    assert {name: value for name, value in metrics.items() if name.startswith(("view", "teacher", "student"))} == {
+        "view_agreement": 1.0,
+        "view_distance": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("features", "concentration"),
+    [([[3.0, 0.0], [0.5, 0.0]], 1.0), ([[1.0, 0.0], [-2.0, 0.0]], 0.0), ([[1.0, 0.0], [0.0, 7.0]], 0.5**0.5)],
+)
+def test_concentration_is_the_length_of_the_mean_direction(features: list[list[float]], concentration: float) -> None:
+    metrics = _measure(_monitor([0, 1]), [0, 1], num_outputs=2, features=torch.tensor(features))
+    assert metrics["feature_concentration"] == pytest.approx(concentration)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "features"), [([1, 1], None), ([0, 1], torch.ones(2, 3))], ids=["one cluster", "equal features"]
+)
+def test_a_collapse_ends_the_run_after_patience(predicted: list[int], features: Tensor | None) -> None:
+    monitor = _monitor([0, 1], patience=3)
+    for step in (0, 500):
+        _measure(monitor, predicted, num_outputs=2, features=features, step=step)
+    with pytest.raises(DivergenceError, match=r"epoch 3: training collapsed: .* in 3 evaluations") as caught:
+        _measure(monitor, predicted, num_outputs=2, features=features, step=1000)
+    assert caught.value.exit_code == 4
+
+
+def test_a_network_from_scratch_is_given_some_steps_to_tell_images_apart() -> None:
+    monitor = _monitor([0, 1], patience=2)
+    for step in (4, 8, 12, 4 + MIN_COLLAPSED_STEPS - 1):
+        _measure(monitor, [1, 1], num_outputs=2, step=step)
+    with pytest.raises(DivergenceError):
+        _measure(monitor, [1, 1], num_outputs=2, step=4 + MIN_COLLAPSED_STEPS)
+
+
+def test_a_recovery_starts_the_count_again() -> None:
+    monitor = _monitor([0, 1], patience=2)
+    for step, predicted in ((100, [1, 1]), (500, [0, 1]), (900, [1, 1])):
+        _measure(monitor, predicted, num_outputs=2, step=step)
+    assert monitor.extra_state() == {"collapsed_for": 1, "collapsed_since": 900}
+
+
+def test_the_count_goes_on_after_a_resume() -> None:
+    before, after = _monitor([0, 1], patience=2), _monitor([0, 1], patience=2)
+    _measure(before, [1, 1], num_outputs=2, step=100)
+    after.load_extra_state(before.extra_state())
+    with pytest.raises(DivergenceError):
+        _measure(after, [1, 1], num_outputs=2, step=900)
+
+
+def test_embeddings_that_are_alike_are_warned_of_the_second_time() -> None:
+    said: list[str] = []
+    tables = [torch.ones(4, 3)] * 3
+    state = SimpleNamespace(embed=lambda *words: tables.pop(), is_main=True, warn=said.append)
+    method: Any = SimpleNamespace(network=SimpleNamespace(embed=None), groupings=dict)
+    rows = np.arange(4)
+    held_out: Any = SimpleNamespace(bank=SimpleNamespace(rows=rows), labels=np.array([0, 0, 1, 1]))
+    first = RetrievalMonitor(rows, np.array([0, 0, 1, 1]), held_out, [1])
+    first(method, state)  # type: ignore[arg-type] # what it asks for
+    assert said == []
+    resumed = RetrievalMonitor(rows, np.array([0, 0, 1, 1]), held_out, [1])
+    resumed.load_extra_state(first.extra_state())
+    for _ in range(2):
+        resumed(method, state)  # type: ignore[arg-type] # what it asks for
+    assert len(said) == 1
+    assert "all embeddings are alike" in said[0]
+
+
+@pytest.mark.parametrize("num_labeled", [0, 4])
+def test_one_process_clusters_for_all(monkeypatch: pytest.MonkeyPatch, num_labeled: int) -> None:
+    rng = np.random.default_rng(0)
+    truth = np.repeat(np.arange(4), 8)
+    features = torch.from_numpy(np.eye(4, 6)[truth] + 0.05 * rng.normal(size=(32, 6)))
+    labels = np.where(np.arange(32) % 16 < num_labeled, truth, -1)
+    sent: list[Tensor] = []
+
+    def measure(*, is_main: bool) -> Mapping[str, float]:
+        def combine(value: Tensor, operation: str) -> Tensor:
+            assert operation == "sum"
+            sent.append(value)
+            return value if is_main else value + sent[0]
+
+        state: Any = SimpleNamespace(embed=lambda network, rows, how: features, is_main=is_main, combine=combine)
+        monitor = ClusteringMonitor(np.arange(32), labels, truth, np.array(OLD), num_clusters=4, seed=0)
+        return monitor(SimpleNamespace(network=SimpleNamespace(embed=None)), state)  # type: ignore[arg-type] # as above
+
+    main = measure(is_main=True)
+    assert main["all_accuracy"] == 1
+    for name in ("kmeans", "semi_supervised_kmeans"):
+        monkeypatch.setattr(groups, name, None)
+    assert measure(is_main=False) == main
+    assert not sent[1].any()
+
+
+def test_a_table_of_groups_alone_says_that_features_are_not_judged() -> None:
+    groups = {"nmi": 0.75, "ari": 0.5, "majority_accuracy": 0.8}
+    alone, both = representation_table(groups), representation_table({**groups, "knn_accuracy": 0.9})
+    assert alone is not None
+    assert both is not None
+    assert (alone.columns, alone.values) == (("NMI", "ARI", "purity"), (0.75, 0.5, 0.8))
+    assert "no image is held out" in alone.title
+    assert both.columns == ("kNN", "linear", "NMI", "ARI", "purity")
+    assert "held-out images" in both.title

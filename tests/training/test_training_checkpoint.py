@@ -1,0 +1,484 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from labelkit.errors import CheckpointDamaged, CheckpointError, ResourceError
+from labelkit.store.commit import commit_folder, commit_json
+from labelkit.training import checkpoint
+from labelkit.training.checkpoint import (
+    MODEL,
+    STATE,
+    TRAINING,
+    CheckpointWriter,
+    load_checkpoint,
+    rank_file,
+    read_pointer,
+    verify_checkpoint,
+)
+from safetensors import safe_open
+from torch import Tensor
+
+FILES = [MODEL, TRAINING, rank_file(0), STATE]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing may catch it and go on."""
+
+
+def _tensors(step: int) -> dict[str, dict[str, Tensor]]:
+    shared = torch.arange(6.0).reshape(2, 3) + step
+    return {
+        "model": {"w": shared, "tied": shared, "transposed": shared.T, "half": shared.bfloat16(), "none": shared[:0]},
+        "training": {"optimizer.0/w/exp_avg": shared * 2, "optimizer.0/w/step": torch.tensor(float(step))},
+        "per_rank": {"torch": torch.arange(5, dtype=torch.uint8)},
+    }
+
+
+def _save(writer: CheckpointWriter, step: int, *, best: bool = False, **state: Any) -> Path:
+    return writer.save(step, **_tensors(step), state={"epoch": 0, **state}, metadata={"labelkit": "1"}, best=best)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> CheckpointWriter:
+    return CheckpointWriter(tmp_path / "run" / "checkpoints")
+
+
+@pytest.fixture
+def run(writer: CheckpointWriter) -> Path:
+    return writer.folder.parent
+
+
+def _names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+def _damage(path: Path, at: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+# ---------------------------------------------------------------------- what comes back
+
+
+def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 7, counters={"a": [1, 2.5, None, True, "x"]}, tiny=5e-324, third=1 / 3)
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.warnings == ()
+    for name, wanted in (("model", MODEL), ("training", TRAINING), ("per_rank", rank_file(0))):
+        tensors = loaded.tensors(wanted)
+        expected = _tensors(7)[name]
+        assert tensors.keys() == expected.keys()
+        for key, value in expected.items():
+            assert tensors[key].dtype == value.dtype
+            assert torch.equal(tensors[key], value)
+    state = loaded.state
+    assert (state["step"], state["epoch"], state["tiny"], state["third"]) == (7, 0, 5e-324, 1 / 3)
+    assert state["counters"] == {"a": [1, 2.5, None, True, "x"]}
+
+
+def test_infinities_and_nan_survive_the_state(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1, best_value=math.inf, low=[-math.inf, {"deep": math.nan}])
+    text = (writer.folder / "step-00000001" / STATE).read_text()
+    json.loads(text, parse_constant=pytest.fail)  # no bare Infinity or NaN, which JSON does not have
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.state["best_value"] == math.inf
+    assert loaded.state["low"][0] == -math.inf
+    assert math.isnan(loaded.state["low"][1]["deep"])
+
+
+def test_the_model_file_carries_its_metadata(writer: CheckpointWriter) -> None:
+    folder = _save(writer, 1)
+    with safe_open(folder / MODEL, framework="pt") as file:
+        assert file.metadata() == {"labelkit": "1"}
+
+
+def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    assert load_checkpoint(tmp_path) is None
+
+
+def test_one_checkpoint_can_be_named(writer: CheckpointWriter, run: Path) -> None:
+    old = _save(writer, 1)
+    _save(writer, 2)
+    loaded = load_checkpoint(old)
+    assert loaded is not None
+    assert loaded.state["step"] == 1
+
+
+def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Path) -> None:
+    shared: list[str] = []
+
+    def share(text: str) -> str:
+        shared.append(text)
+        return shared[0]
+
+    def other_rank() -> None:
+        if len(shared) == 1:  # the first barrier: the folder is there, rank 1 writes next to rank 0
+            other = CheckpointWriter(tmp_path, rank=1, world_size=2, share=share)
+            other._write(tmp_path / "step-00000001", **_tensors(1), state={"step": 1}, metadata={})
+
+    main = CheckpointWriter(tmp_path, rank=0, world_size=2, share=share, barrier=other_rank)
+    folder = _save(main, 1)
+    assert set(verify_checkpoint(folder)["files"]) == {MODEL, TRAINING, rank_file(0), rank_file(1)}
+
+
+# ---------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_last_checkpoint_is_passed_over_with_a_warning(
+    writer: CheckpointWriter, run: Path, name: str
+) -> None:
+    _save(writer, 1)
+    _damage(_save(writer, 2) / name)
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.state["step"] == 1
+    (warning,) = loaded.warnings
+    assert f"step-00000002/{name}" in warning
+
+
+def test_one_changed_digit_in_the_state_is_noticed(writer: CheckpointWriter) -> None:
+    folder = _save(writer, 1, epoch=12)
+    path = folder / STATE
+    path.write_text(path.read_text().replace('"epoch":12', '"epoch":13'))
+    with pytest.raises(CheckpointDamaged, match=r"state\.json: bytes differ"):
+        verify_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_noticed(writer: CheckpointWriter, name: str) -> None:
+    path = _save(writer, 1) / name
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CheckpointDamaged, match=name):
+        verify_checkpoint(path.parent)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_noticed(writer: CheckpointWriter, name: str) -> None:
+    path = _save(writer, 1) / name
+    path.unlink()
+    with pytest.raises(CheckpointDamaged, match=name):
+        verify_checkpoint(path.parent)
+
+
+def test_a_last_checkpoint_that_vanished_is_passed_over_with_a_warning(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1)
+    shutil.rmtree(_save(writer, 2))
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.state["step"] == 1
+    assert "step-00000002" in loaded.warnings[0]
+
+
+def test_none_that_verifies_is_an_error_and_never_a_new_start(writer: CheckpointWriter, run: Path) -> None:
+    for step in (1, 2):
+        _damage(_save(writer, step) / MODEL)
+    with pytest.raises(CheckpointDamaged, match=r"no checkpoint verifies: .*step-00000002.*step-00000001") as caught:
+        load_checkpoint(run)
+    assert caught.value.exit_code == 3
+
+
+def test_all_folders_gone_is_an_error_and_never_a_new_start(writer: CheckpointWriter, run: Path) -> None:
+    shutil.rmtree(_save(writer, 1))
+    with pytest.raises(CheckpointDamaged, match="step-00000001"):
+        load_checkpoint(run)
+
+
+def test_a_torn_pointer_costs_a_warning(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1)
+    _save(writer, 2)
+    (writer.folder / "last.json").write_text('{"checkp')
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.state["step"] == 2
+    assert "last.json" in loaded.warnings[0]
+
+
+def test_a_pointer_out_of_the_folder_is_not_followed(writer: CheckpointWriter) -> None:
+    _save(writer, 1)
+    (writer.folder / "last.json").write_text('{"checkpoint": "../elsewhere", "state_sha256": ""}')
+    assert read_pointer(writer.folder, "last") is None
+
+
+def test_a_later_format_is_refused_by_version(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr("labelkit.training.checkpoint.FORMAT_VERSION", "2.0")
+        _save(writer, 1)
+    with pytest.raises(CheckpointError, match=r"format 2\.0"):
+        load_checkpoint(run)
+
+
+def test_the_best_is_loaded_on_request(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1, best=True)
+    _save(writer, 2)
+    loaded = load_checkpoint(run, "best")
+    assert loaded is not None
+    assert loaded.state["step"] == 1
+
+
+def test_a_damaged_best_is_an_error_since_no_other_is_the_best(writer: CheckpointWriter, run: Path) -> None:
+    _damage(_save(writer, 1, best=True) / MODEL)
+    _save(writer, 2)
+    with pytest.raises(CheckpointDamaged):
+        load_checkpoint(run, "best")
+
+
+def test_a_run_without_a_best_says_so(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1)
+    with pytest.raises(CheckpointError, match="no best"):
+        load_checkpoint(run, "best")
+
+
+# ---------------------------------------------------------------------- kills
+
+
+def _watch_disk(
+    monkeypatch: pytest.MonkeyPatch,
+    fail_from: int | None = None,
+    *,
+    error: BaseException | None = None,
+    after: bool = False,
+) -> list[str]:
+    """Count the calls that change the disk; let number ``fail_from`` and all later ones fail.
+
+    Args:
+        fail_from: first call that fails; None lets all pass.
+        error: what they raise.
+        after: the first of them does its work before it fails.
+    """
+    seen: list[str] = []
+
+    def watched(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            seen.append(name)
+            if fail_from is None or len(seen) <= fail_from:
+                return original(*args, **kwargs)
+            if after and len(seen) == fail_from + 1:
+                original(*args, **kwargs)
+            assert error is not None
+            raise error
+
+        return call
+
+    for name in ("write", "fsync", "replace", "rename", "link", "mkdir", "unlink", "rmdir"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name), name))
+    for name in ("commit_bytes", "commit_json", "commit_folder"):
+        monkeypatch.setattr(checkpoint, name, watched(getattr(checkpoint, name), name))
+    return seen
+
+
+def _run_with_two(folder: Path) -> CheckpointWriter:
+    writer = CheckpointWriter(folder / "checkpoints")
+    _save(writer, 0)
+    _save(writer, 1, mark="old")
+    return writer
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", [2, 1])
+def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
+) -> None:
+    """Step 1 is saved again, as by a resume at the end of an epoch; step 2 is new."""
+    with monkeypatch.context() as context:
+        writer = _run_with_two(tmp_path / "count")
+        seen = _watch_disk(context)
+        _save(writer, step, mark="new")
+    assert {"write", "fsync", "replace", "mkdir", "rmdir", "commit_folder", "commit_json"} <= set(seen)
+
+    marks = []
+    for at in range(len(seen)):
+        writer = _run_with_two(tmp_path / f"{at}")
+        with monkeypatch.context() as context:
+            _watch_disk(context, at, error=Killed(), after=after)
+            with pytest.raises(Killed):
+                _save(writer, step, mark="new")
+        loaded = load_checkpoint(writer.folder.parent)
+        assert loaded is not None
+        assert loaded.warnings == ()
+        assert torch.equal(loaded.tensors(MODEL)["w"], _tensors(loaded.state["step"])["model"]["w"])
+        marks.append(loaded.state["mark"])
+        # and the next process goes on as if nothing had happened
+        _save(writer, step, mark="newer")
+        resumed = load_checkpoint(writer.folder.parent)
+        assert resumed is not None
+        assert resumed.state["mark"] == "newer"
+        assert not [name for name in _names(writer.folder.parent) if name.startswith(".")]
+    switch = marks.index("new")
+    assert marks == ["old"] * switch + ["new"] * (len(seen) - switch)
+
+
+# ---------------------------------------------------------------------- full disks
+
+
+def test_one_failure_of_the_disk_is_retried_in_a_new_folder(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, failures = commit_folder, [OSError(errno.EIO, "flaky")]
+
+    def flaky(source: Path, target: Path) -> None:
+        if failures:
+            raise failures.pop()
+        original(source, target)
+
+    monkeypatch.setattr(checkpoint, "commit_folder", flaky)
+    _save(writer, 1)
+    assert _names(run) == ["last.json", "step-00000001"]
+
+
+@pytest.mark.parametrize("name", ["write", "fsync", "mkdir"])
+def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _save(writer, 1)
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(os, name, full)
+        with pytest.raises(ResourceError, match="disk is full") as caught:
+            _save(writer, 2)
+    assert caught.value.exit_code == 5
+    assert _names(run) == ["last.json", "step-00000001"]
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.state["step"] == 1
+
+
+# ---------------------------------------------------------------------- what is kept
+
+
+def test_the_last_two_and_the_best_are_kept(writer: CheckpointWriter, run: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        _save(writer, step, best=step == 2)
+    assert _names(run) == ["best.json", "last.json", "step-00000002", "step-00000004", "step-00000005"]
+
+
+def test_a_best_that_is_beaten_goes(writer: CheckpointWriter, run: Path) -> None:
+    for step in (1, 2, 3, 4, 5):
+        _save(writer, step, best=step in (1, 3))
+    assert _names(run) == ["best.json", "last.json", "step-00000003", "step-00000004", "step-00000005"]
+
+
+def test_multiples_of_keep_every_stay_for_good(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path / "checkpoints", keep_every_steps=20)
+    for step in range(10, 80, 10):
+        _save(writer, step)
+    assert _names(tmp_path) == ["last.json", *(f"step-{step:08d}" for step in (20, 40, 60, 70))]
+
+
+def test_the_last_sound_one_stays_while_training_may_go_wrong(writer: CheckpointWriter, run: Path) -> None:
+    for step in range(10, 60, 10):
+        writer.kept_step = 20 if step >= 20 else 0
+        _save(writer, step)
+    assert _names(run) == ["last.json", *(f"step-{step:08d}" for step in (20, 40, 50))]
+
+
+def test_checkpoints_of_a_future_that_was_given_up_do_not_push_out_good_ones(
+    writer: CheckpointWriter, run: Path
+) -> None:
+    _save(writer, 1)
+    _damage(_save(writer, 9) / MODEL)
+    _save(writer, 2)  # resumed from step 1
+    assert _names(run) == ["last.json", "step-00000001", "step-00000002"]
+
+
+def test_left_overs_of_a_killed_process_are_removed(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1)
+    for name in (".tmp-2-abcd", ".trash-step-00000000-abcd"):
+        (writer.folder / name).mkdir()
+        (writer.folder / name / "x").touch()
+    (writer.folder / ".tmp-99-beef").touch()
+    _save(writer, 2)
+    assert _names(run) == ["last.json", "step-00000001", "step-00000002"]
+
+
+def test_the_pointer_names_the_digest_of_the_state(writer: CheckpointWriter) -> None:
+    folder = _save(writer, 3)
+    assert read_pointer(writer.folder, "last") == {
+        "checkpoint": "step-00000003",
+        "state_sha256": hashlib.sha256((folder / STATE).read_bytes()).hexdigest(),
+    }
+
+
+# ---------------------------------------------------------------------- pointers
+
+
+def test_a_pointer_to_another_checkpoint_than_it_was_written_for_is_told(writer: CheckpointWriter, run: Path) -> None:
+    for step in (2, 3):
+        _save(writer, step, best=True)
+    for which in ("last", "best"):
+        path = writer.folder / f"{which}.json"
+        path.write_text(path.read_text().replace("step-00000003", "step-00000002"))
+    loaded = load_checkpoint(run)
+    assert loaded is not None
+    assert loaded.folder.name == "step-00000003"
+    assert "not the checkpoint it was written for" in loaded.warnings[0]
+    with pytest.raises(CheckpointDamaged, match=r"best\.json.*--which last"):
+        load_checkpoint(run, "best")
+
+
+def test_a_kill_between_the_pointers_does_not_forget_the_best(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(writer, 1)
+
+    def commit_one(path: Path, obj: object) -> str:
+        if path.name == "last.json":
+            raise Killed
+        return commit_json(path, obj)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "commit_json", commit_one)
+        with pytest.raises(Killed):
+            _save(writer, 2, best=True)
+    loaded, best = load_checkpoint(run), load_checkpoint(run, "best")
+    assert loaded is not None
+    assert best is not None
+    # the resume makes the second step again and says again that it is the best
+    assert (loaded.state["step"], best.state["step"]) == (1, 2)
+
+
+def test_the_best_checkpoint_saved_again_stays_the_best(writer: CheckpointWriter, run: Path) -> None:
+    _save(writer, 1, best=True)
+    _save(writer, 1, resumed=True)
+    best = load_checkpoint(run, "best")
+    assert best is not None
+    assert best.state["resumed"] is True
+
+
+def test_a_kill_while_the_best_is_saved_again_leaves_it_readable(
+    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(writer, 1, best=True)
+
+    def stop(path: Path, obj: object) -> str:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "commit_json", stop)
+        with pytest.raises(Killed):
+            _save(writer, 1, resumed=True)
+    for step in (2, 3, 4):
+        _save(writer, step)
+    best = load_checkpoint(run, "best")
+    assert best is not None
+    assert best.state["step"] == 1
+    assert "resumed" not in best.state

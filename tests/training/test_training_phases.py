@@ -1,0 +1,196 @@
+"""Phases: labels, lengths and learning rates of their own, decided on the way; resumed inside any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.image_bank import ImageBank
+from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.views.recipes import test_view, weak_view
+from labelkit.data.views.spec import ViewSpec
+from labelkit.options.training import StepTrainConfig
+from labelkit.training.checkpoint import load_checkpoint
+from labelkit.training.devices import Runtime
+from labelkit.training.method import Method, Phase, StepOutput, TrainState
+from labelkit.training.run_dir import RunDir
+from labelkit.training.trainer import Trainer
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+
+class GrowingConfig(StepTrainConfig):
+    command: ClassVar[tuple[str, ...]] = ("train", "growing")
+
+    steps: int = 5
+    eval_every_steps: int = 2
+    batch_size: int = 8
+    device: str = "cpu"
+
+
+class Growing(Method[GrowingConfig]):
+    """Goes on for another phase of 3 steps, with one label more, until there are ``until`` labels."""
+
+    def __init__(self, config: GrowingConfig, data: DataInfo, network: Any, until: int) -> None:
+        super().__init__(config, data)
+        self.network = network
+        self.until = until
+        self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels.copy()))
+        self.decided: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
+        self.events: list[str] = []
+        self.seen: list[list[int]] = []
+        self.lrs: list[float] = []
+        self.optimizer: Any = None
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        first = self.phase(0, rows)
+        assert first is not None
+        return (first,)
+
+    def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
+        if index > int(self.decided):
+            return None
+        labels = self.labels.numpy().copy()
+        labeled = labels[rows] >= 0
+        drawn = (Stream("labeled", rows[labeled], 4), Stream("unlabeled", rows[~labeled], 4))
+        steps = 5 if index == 0 else 3
+        sampler = StreamSampler(drawn, steps=2, seed=0, phase=index)
+        view = weak_view(8, "digits", chiral=True)
+        epochs = -(-steps // 2)
+        return Phase(epochs, (view,), sampler, f"phase {index}", labels, steps, lambda step: 0.1 / (index + step + 1))
+
+    def planned_steps(self) -> int:
+        return 5 + 3 * self.until
+
+    def on_phase_start(self, state: TrainState) -> None:
+        self.events.append(f"start {state.phase} at {state.step}")
+
+    def on_step_start(self, state: TrainState) -> None:
+        assert 0 <= state.step_in_phase < state.phase_steps
+        self.lrs.append(self.optimizer.param_groups[0]["lr"])
+
+    def training_step(self, batch: Batch) -> StepOutput:
+        self.seen.append(batch.labels.tolist())
+        logits = self.network.classify(self.network.embed(batch.images))
+        labeled = batch.labels >= 0
+        return StepOutput(nn.functional.cross_entropy(logits[labeled], batch.labels[labeled] % 4))
+
+    def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
+        free = torch.nonzero(self.labels < 0)[:, 0]
+        count = int((self.labels >= 0).sum())
+        self.events.append(f"end {state.phase} at {state.step}")
+        if count < self.until:
+            self.labels[free[0]] = 0
+            self.decided += 1
+        return {"labels": float(count)}
+
+    def eval_view(self) -> ViewSpec:
+        return test_view(8, "digits")
+
+
+@pytest.fixture
+def build(bank: ImageBank, make_method: Any) -> Any:
+    runs: list[RunDir] = []
+
+    def make(path: Path | None = None, *, until: int = 6, **options: Any) -> Trainer:
+        labels = np.full(len(bank.dataset), -1)
+        labels[:4] = [0, 1, 2, 3]
+        info = DataInfo(len(labels), labels, (), tuple(range(10)), 10, 10, 1, 8, chiral=True, photographic=False)
+        config = GrowingConfig(dataset="digits", **options)
+        method = Growing(config, info, make_method().network, until)
+        run = None
+        if path is not None:
+            run = RunDir(path)
+            runs.append(run)
+            run.open(resume=path.exists(), overwrite=False)
+            if not (path / "config.yaml").exists():
+                run.begin("growing", config.to_yaml_dict())
+        trainer = Trainer(method, bank, labels, config, Runtime(device="cpu"), run=run)
+        method.optimizer = trainer.optimizer
+        return trainer
+
+    yield make
+    for run in runs:
+        run.close()
+
+
+def test_phases_are_asked_for_until_there_is_none(build: Any) -> None:
+    trainer = build()
+    fit = trainer.fit()
+    assert fit.finished
+    assert fit.step == 5 + 3 + 3
+    assert trainer.method.events == [
+        "start 0 at 0", "end 0 at 5", "start 1 at 5", "end 1 at 8", "start 2 at 8", "end 2 at 11",
+    ]  # fmt: skip
+    assert [epoch.get("labels") for epoch in fit.history] == [None, None, 4, None, 5, None, 6]
+    assert trainer.total_steps() == 5 + 3 * 6
+
+
+def test_labels_of_a_batch_are_those_of_its_phase_and_the_labeled_come_first(build: Any) -> None:
+    trainer = build()
+    trainer.fit()
+    for step, labels in enumerate(trainer.method.seen):
+        assert min(labels[:4]) >= 0
+        assert labels[4:] == [-1] * 4
+        if step < 5:
+            assert sorted(labels[:4]) == [0, 1, 2, 3]
+
+
+def test_each_phase_has_its_own_learning_rate(build: Any) -> None:
+    trainer = build()
+    trainer.fit()
+    wanted = [0.1 / (index + step + 1) for index, steps in enumerate((5, 3, 3)) for step in range(steps)]
+    assert trainer.method.lrs == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 11))
+def test_a_run_resumed_at_any_step_ends_the_same(tmp_path: Path, build: Any, stop_at: int) -> None:
+    whole = build(tmp_path / "whole")
+    whole.fit()
+    cut = build(tmp_path / "cut", stop_after_steps=stop_at)
+    assert not cut.fit().finished
+    cut.run.close()
+    resumed = build(tmp_path / "cut")
+    resumed.restore(load_checkpoint(tmp_path / "cut"))
+    assert resumed.fit().finished
+    for name, value in whole.method.state_dict().items():
+        assert torch.equal(value, resumed.method.state_dict()[name]), name
+    assert whole.method.seen[stop_at:] == resumed.method.seen
+
+
+def test_a_finished_run_that_is_resumed_does_nothing(tmp_path: Path, build: Any) -> None:
+    trainer = build(tmp_path / "run")
+    trainer.fit()
+    trainer.run.close()
+    resumed = build(tmp_path / "run")
+    resumed.restore(load_checkpoint(tmp_path / "run"))
+    fit = resumed.fit()
+    assert (fit.finished, fit.step, fit.history, resumed.method.events) == (True, 11, [], [])
+
+
+def test_an_event_may_train_in_a_loop_of_its_own(build: Any) -> None:
+    trainer = build()
+    phase = trainer.method.phases(trainer.bank.rows)[0]
+    state = trainer._state(log_now=False)
+    first, again = list(state.batches(phase, 1000)), list(state.batches(phase, 1000))
+    other = list(state.batches(phase, 1001))
+    assert len(first) == 2
+    assert all(torch.equal(a.images, b.images) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0].images, other[0].images)
+    parameter = nn.Parameter(torch.ones(2))
+    parameter.grad = torch.tensor([1.0, 2.0])
+    state.average_gradients([parameter])
+    assert parameter.grad.tolist() == [1.0, 2.0]
+
+
+def test_moments_can_be_forgotten(build: Any) -> None:
+    trainer = build(optimizer="adamw", stop_after_steps=2)
+    trainer.fit()
+    assert trainer.optimizer.state
+    trainer._state(log_now=False).reset_optimizer()
+    assert not trainer.optimizer.state

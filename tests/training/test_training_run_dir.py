@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from labelkit.errors import BusyError, CheckpointError, CheckpointMismatch, ConfigError, ResourceError
+from labelkit.training.run_dir import RunDir, check_same_options, read_run_config
+
+OPTIONS = {"lr": 0.1, "epochs": 4, "align_blocks": [1, 2], "dataset": "digits"}
+
+HOLD_THE_LOCK = """
+import sys
+from pathlib import Path
+from labelkit.training.run_dir import RunDir
+run = RunDir(Path(sys.argv[1]))
+run.open(resume=False, overwrite=False)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDir]:
+    """Return a new run with options and a checkpoint folder, still open."""
+    run = RunDir(tmp_path / "run")
+    run.open(resume=False, overwrite=False)
+    run.begin("toy", OPTIONS)
+    run.checkpoints.mkdir()
+    yield run
+    run.close()
+
+
+def _reopen(run: RunDir, *, resume: bool = False, overwrite: bool = False) -> None:
+    run.close()
+    again = RunDir(run.path)
+    again.open(resume=resume, overwrite=overwrite)
+    again.close()
+
+
+def test_options_come_back_as_they_were(run: RunDir) -> None:
+    assert read_run_config(run.path) == ("toy", OPTIONS)
+
+
+def test_an_existing_run_is_refused_without_a_flag(run: RunDir) -> None:
+    with pytest.raises(ConfigError, match=r"already exists.*--resume.*--overwrite"):
+        _reopen(run)
+
+
+def test_resume_takes_a_run_over_and_changes_nothing(run: RunDir) -> None:
+    run.log({"loss": 1.0})
+    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    _reopen(run, resume=True)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_resume_without_a_run_is_refused(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "run"
+    if exists:
+        path.mkdir()
+    with pytest.raises(ConfigError, match="no run to resume"):
+        RunDir(path).open(resume=True, overwrite=False)
+
+
+def test_overwrite_leaves_nothing_of_the_old_run(run: RunDir) -> None:
+    run.log({"loss": 1.0})
+    run.write_json("summary.json", {})
+    (run.checkpoints / "step-00000001").mkdir()
+    run.close()
+    again = RunDir(run.path)
+    again.open(resume=False, overwrite=True)
+    again.begin("toy", {"lr": 0.2})
+    again.close()
+    assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.yaml"]
+    assert read_run_config(run.path) == ("toy", {"lr": 0.2})
+
+
+def test_overwrite_removes_nothing_before_the_new_run_begins(run: RunDir) -> None:
+    (run.path / "metrics.jsonl").write_text("{}\n")
+    _reopen(run, overwrite=True)
+    assert (run.path / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "checkpoints/notes.txt", "checkpoints/step-00000001/mine.npy", "old/x"])
+@pytest.mark.parametrize("linked", [False, True], ids=["as it is", "through a link"])
+def test_overwrite_refuses_a_folder_with_files_that_no_training_wrote(run: RunDir, name: str, linked: bool) -> None:
+    path = run.path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    run.close()
+    given = run.path
+    if linked:
+        given = run.path.with_name("link")
+        given.symlink_to(run.path)
+    with pytest.raises(ConfigError, match="holds what no training wrote"):
+        RunDir(given).open(resume=False, overwrite=True)
+    assert path.read_text() == "mine"
+
+
+def test_overwrite_follows_no_link_inside_a_run(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "last.json").write_text("mine")
+    run.checkpoints.rmdir()
+    run.checkpoints.symlink_to(tmp_path / "elsewhere")
+    run.close()
+    with pytest.raises(ConfigError, match="checkpoints"):
+        RunDir(run.path).open(resume=False, overwrite=True)
+    assert (tmp_path / "elsewhere" / "last.json").read_text() == "mine"
+
+
+def test_what_comes_into_a_run_while_it_is_replaced_stays(run: RunDir) -> None:
+    run.close()
+    again = RunDir(run.path)
+    again.open(resume=False, overwrite=True)
+    (run.path / "thesis.tex").write_text("mine")
+    again.begin("toy", {"lr": 0.2})
+    again.close()
+    assert (run.path / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "config.yaml", ".lock"])
+@pytest.mark.parametrize("flags", [{"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}])
+def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path, name: str, flags: dict[str, bool]) -> None:
+    folder = tmp_path / "precious"
+    folder.mkdir()
+    (folder / name).write_text("mine: true\n")
+    (folder / "data").mkdir()
+    with pytest.raises(ConfigError, match="not a run folder, so it is left alone"):
+        RunDir(folder).open(**flags)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([name, "data"])
+    assert (folder / name).read_text() == "mine: true\n"
+
+
+def test_a_run_that_never_trained_is_discarded(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.open(resume=False, overwrite=False)
+    run.begin("toy", OPTIONS)
+    run.discard_unless_trained()
+    run.close()
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_was_trained_is_not_discarded(run: RunDir, begun: bool) -> None:
+    run.close()
+    again = RunDir(run.path)
+    again.open(resume=False, overwrite=True)
+    if begun:
+        again.begin("toy", OPTIONS)
+        again.log({"loss": 1.0})
+    again.discard_unless_trained()
+    again.close()
+    assert read_run_config(run.path) == ("toy", OPTIONS)
+
+
+def test_what_an_early_death_left_is_no_run(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / ".lock").touch()
+    (path / ".tmp-1-0000").write_bytes(b"torn")
+    run = RunDir(path)
+    run.open(resume=False, overwrite=False)
+    run.begin("toy", OPTIONS)
+    run.close()
+    assert sorted(entry.name for entry in path.iterdir()) == [".lock", "config.yaml"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="is a file"):
+        RunDir(path).open(resume=False, overwrite=True)
+    assert path.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_made_is_a_resource_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ResourceError) as caught:
+        RunDir(tmp_path / "file" / "run").open(resume=False, overwrite=False)
+    assert caught.value.exit_code == 5
+
+
+def test_a_second_process_is_told_that_the_folder_is_busy(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD_THE_LOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(BusyError) as caught:
+            RunDir(path).open(resume=False, overwrite=False)
+        holder.kill()
+    assert caught.value.exit_code == 6
+    run = RunDir(path)
+    run.open(resume=False, overwrite=False)  # a killed process holds nothing
+    run.close()
+
+
+def test_a_process_that_does_not_write_leaves_no_trace(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run", writes=False)
+    run.open(resume=False, overwrite=False)
+    run.begin("toy", OPTIONS)
+    run.log({"loss": 1.0})
+    run.write_json("summary.json", {})
+    run.close()
+    assert not run.path.exists()
+
+
+def test_metrics_are_one_json_object_a_line_with_null_for_undefined_values(run: RunDir) -> None:
+    run.log({"epoch": 0, "loss": 0.1, "nested": {"acc": float("nan")}})
+    run.log({"epoch": 1, "loss": float("inf")})
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"epoch": 0, "loss": 0.1, "nested": {"acc": None}}, {"epoch": 1, "loss": None}]
+
+
+def test_metrics_are_cut_to_the_length_of_a_checkpoint_and_go_on_from_there(run: RunDir) -> None:
+    run.log({"step": 1})
+    length = run.metrics_length()
+    run.log({"step": 2})
+    with (run.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 3, "lo')  # torn by a kill
+    run.cut_metrics(length)
+    run.log({"step": 2, "again": 1})
+    run.close()
+    assert (run.path / "metrics.jsonl").read_text() == '{"step":1}\n{"step":2,"again":1}\n'
+
+
+def test_length_of_metrics_that_nobody_wrote_is_zero(run: RunDir) -> None:
+    assert run.metrics_length() == 0
+    run.cut_metrics(0)
+    assert not (run.path / "metrics.jsonl").exists()
+
+
+def test_equal_options_may_resume(run: RunDir) -> None:
+    check_same_options(run.path, "toy", OPTIONS, allowed=frozenset())
+
+
+def test_every_option_that_differs_is_named_with_both_values(run: RunDir) -> None:
+    changed = {**OPTIONS, "lr": 0.2, "align_blocks": [3], "dataset": "cub"}
+    with pytest.raises(CheckpointMismatch) as caught:
+        check_same_options(run.path, "toy", changed, allowed=frozenset({"dataset"}))
+    assert "align_blocks is [3], was [1, 2]; lr is 0.2, was 0.1" in caught.value.problem
+    assert "dataset" not in caught.value.problem
+    assert str(run.path / "config.yaml") in caught.value.remedy
+
+
+def test_options_that_one_side_lacks_are_named(run: RunDir) -> None:
+    with pytest.raises(CheckpointMismatch, match=r"beta is 1\.0, was None; lr is None, was 0\.1"):
+        check_same_options(
+            run.path,
+            "toy",
+            {"epochs": 4, "align_blocks": [1, 2], "dataset": "digits", "beta": 1.0},
+            allowed=frozenset(),
+        )
+
+
+def test_a_run_of_before_an_option_goes_on_with_the_value_that_means_the_same(run: RunDir) -> None:
+    before = {"term_gradients": "network"}
+    check_same_options(run.path, "toy", {**OPTIONS, **before}, allowed=frozenset(), before=before)
+    with pytest.raises(CheckpointMismatch, match="term_gradients is 'predictor', was 'network'") as caught:
+        check_same_options(
+            run.path, "toy", {**OPTIONS, "term_gradients": "predictor"}, allowed=frozenset(), before=before
+        )
+    # the file alone would not do
+    assert "config.yaml --term-gradients network`" in caught.value.remedy
+
+
+def test_a_longer_run_may_resume_and_a_shorter_one_may_not(run: RunDir) -> None:
+    said = check_same_options(run.path, "toy", {**OPTIONS, "epochs": 5}, allowed=frozenset())
+    assert said is not None
+    assert "goes on to 5 epochs, begun with 4: schedules are stretched" in said
+    assert check_same_options(run.path, "toy", OPTIONS, allowed=frozenset()) is None
+    with pytest.raises(CheckpointMismatch, match="epochs is 3, was 4"):
+        check_same_options(run.path, "toy", {**OPTIONS, "epochs": 3}, allowed=frozenset())
+
+
+@pytest.mark.parametrize(("was", "now"), [("auto", "gcd"), ("gcd", "auto")])
+def test_a_split_that_was_automatic_may_be_asked_for_by_name(run: RunDir, was: str, now: str) -> None:
+    run.extend("toy", {**OPTIONS, "label_split": was})
+    check_same_options(run.path, "toy", {**OPTIONS, "label_split": now}, allowed=frozenset())
+
+
+def test_a_split_of_another_name_is_refused(run: RunDir) -> None:
+    run.extend("toy", {**OPTIONS, "label_split": "given"})
+    with pytest.raises(CheckpointMismatch, match="label_split is 'gcd', was 'given'"):
+        check_same_options(run.path, "toy", {**OPTIONS, "label_split": "gcd"}, allowed=frozenset())
+
+
+def test_a_run_of_another_method_is_refused_by_name(run: RunDir) -> None:
+    with pytest.raises(CheckpointMismatch, match="is a run of toy, not of flipclass"):
+        check_same_options(run.path, "flipclass", OPTIONS, allowed=frozenset())
+
+
+def test_reading_the_options_of_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no run folder"):
+        read_run_config(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"# labelkit train toy\n- a\n- b\n", b"# labelkit train toy\n{", b"\xff\xfe"])
+def test_damaged_options_are_refused(run: RunDir, content: bytes) -> None:
+    (run.path / "config.yaml").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"config\.yaml: cannot be read"):
+        read_run_config(run.path)

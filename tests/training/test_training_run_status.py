@@ -1,0 +1,184 @@
+"""Run folders as they are found: finished, stopped, damaged, in use; and a checkpoint of a past format."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from labelkit.errors import CheckpointDamaged, CheckpointError
+from labelkit.training.checkpoint import MODEL, TRAINING, CheckpointWriter, load_checkpoint, rank_file
+from labelkit.training.run_status import checkpoint_status, look_at_checkpoints, training_status
+
+GOLDEN = Path(__file__).parents[1] / "data" / "formats" / "checkpoints-1.0"
+BYTES = {
+    "last.json": "10ac2f09cb12ce8e365498d75854128e61bb17f34a0ac2fe4052575c5461c16a",
+    "best.json": "10ac2f09cb12ce8e365498d75854128e61bb17f34a0ac2fe4052575c5461c16a",
+    "step-00000003/model.safetensors": "fbe9b1b81a4100f02c7b449a9408772992471a292c19f4fe861df0fd75d906bf",
+    "step-00000003/rank-00000.safetensors": "3347f830ea32abc49747a8ab95e08859e1cf0a887fd963c65ee61b0fc5e97e17",
+    "step-00000003/state.json": "c7dcbb7c667f4ed361309f4cd58ba1958ba174e9fa9cd55bdaec61e453751139",
+    "step-00000003/training.safetensors": "f170fe1b6b8d500becc7a74737d4b97dda7a4ea05cc5f2574d8a3d2e8ac0623b",
+}
+
+
+def make_run(tmp_path: Path, steps: tuple[int, ...] = (2, 4)) -> Path:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("# labelkit train softmax --config config.yaml\nepochs: 8\nlr: 0.1\n")
+    lines = [json.dumps({"epoch": step // 2 - 1, "step": step, "loss": 1 / step}) + "\n" for step in steps]
+    (run / "metrics.jsonl").write_text("".join(lines))
+    writer = CheckpointWriter(run / "checkpoints")
+    for number, step in enumerate(steps, start=1):
+        writer.save(
+            step,
+            model={"w": torch.full((2,), float(step))},
+            training={},
+            per_rank={"g": torch.zeros(1)},
+            state={"epoch": step // 2, "metrics_bytes": len("".join(lines[:number]))},
+            metadata={},
+            best=step == steps[0],
+        )
+    return run
+
+
+def wheres(faults: list[CheckpointError]) -> list[str]:
+    return [fault.where for fault in faults]
+
+
+# ---- format 1.0
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_checkpoints_of_format_1_0_are_as_they_were(name: str) -> None:
+    assert hashlib.sha256((GOLDEN / name).read_bytes()).hexdigest() == BYTES[name]
+
+
+def test_a_checkpoint_of_format_1_0_is_read() -> None:
+    for which in ("last", "best"):
+        found = load_checkpoint(GOLDEN, which)
+        assert found is not None
+        assert found.folder == GOLDEN / "step-00000003"
+        assert found.warnings == ()
+        state = {key: found.state[key] for key in ("step", "epoch", "step_in_epoch", "best", "metrics")}
+        assert state == {"step": 3, "epoch": 1, "step_in_epoch": 1, "best": math.inf, "metrics": {"loss": 0.5}}
+        model = found.tensors(MODEL)
+        assert model["student.weight"].tolist() == [[1, -0.5], [0.25, 0]]
+        assert model["steps"].item() == 3
+        assert found.tensors(TRAINING)["optimizer.0/student.weight/exp_avg"].tolist() == [[0.125] * 2] * 2
+        assert found.tensors(rank_file(0))["torch"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_of_format_1_0_is_whole() -> None:
+    found = checkpoint_status(GOLDEN / "step-00000003")
+    assert (found.step, found.epoch, found.num_files, found.faults) == (3, 1, 4, [])
+    assert found.num_bytes == 216 + 76 + 120
+
+
+# ---- runs
+
+
+def test_a_stopped_run_tells_where_it_is(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    status = training_status(run)
+    assert (status.method, status.options) == ("softmax", {"epochs": 8, "lr": 0.1})
+    assert (status.is_running, status.is_finished, status.faults) == (False, False, [])
+    assert [(found.folder.name, found.step, found.epoch, found.faults) for found in status.checkpoints] == [
+        ("step-00000002", 2, 1, []),
+        ("step-00000004", 4, 2, []),
+    ]
+    assert (status.last, status.best) == ("step-00000004", "step-00000002")
+    assert status.last_record == {"epoch": 1, "step": 4, "loss": 0.25}
+
+
+def test_a_summary_means_finished(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "summary.json").write_text("{}")
+    assert training_status(run).is_finished
+
+
+def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 2, "st')
+    status = training_status(run)
+    assert status.last_record == {"epoch": 1, "step": 4, "loss": 0.25}
+    assert status.faults == []
+
+
+def test_every_damaged_file_of_every_checkpoint_is_named(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    first, second = (run / "checkpoints" / f"step-0000000{step}" for step in (2, 4))
+    (first / "state.json").write_bytes((first / "state.json").read_bytes().replace(b'"epoch":1', b'"epoch":2'))
+    (second / "model.safetensors").write_bytes(b"")
+    (second / "training.safetensors").unlink()
+    status = training_status(run)
+    assert wheres(status.checkpoints[0].faults) == [str(first / "state.json")]
+    assert wheres(status.checkpoints[1].faults) == [
+        str(second / "model.safetensors"),
+        str(second / "training.safetensors"),
+    ]
+    assert all(type(fault) is CheckpointDamaged for found in status.checkpoints for fault in found.faults)
+
+
+def test_pointers_that_name_no_or_another_checkpoint_are_faults(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    folder = run / "checkpoints"
+    (folder / "best.json").write_text('{"checkpoint":"step-00000003","state_sha256":"0"}')
+    pointer = json.loads((folder / "last.json").read_text())
+    (folder / "last.json").write_text(json.dumps({**pointer, "state_sha256": "0" * 64}))
+    assert wheres(training_status(run).faults) == [str(folder / "last.json"), str(folder / "best.json")]
+    (folder / "last.json").write_text("{")
+    assert wheres(training_status(run).faults)[0] == str(folder / "last.json")
+
+
+def test_a_checkpoint_in_the_trash_of_a_save_that_was_killed_is_no_fault(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    folder = run / "checkpoints"
+    (folder / "step-00000004").rename(folder / ".trash-step-00000004-00")
+    assert training_status(run).faults == []
+
+
+def test_metrics_that_were_cut_are_a_fault(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes()[:-5])
+    assert wheres(training_status(run).faults) == [str(run / "metrics.jsonl")]
+
+
+def test_a_running_training_is_seen(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with (run / ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert training_status(run).is_running
+    assert not training_status(run).is_running
+
+
+def test_a_folder_without_options_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is no run folder"):
+        training_status(tmp_path)
+
+
+def test_a_state_that_names_no_files_does_not_verify(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN / "step-00000003", tmp_path / "step-00000003"))
+    state = json.loads((folder / "state.json").read_text())
+    state.pop("sha256")
+    for files in ({}, [], {"model.safetensors": 3}):
+        changed = {**state, "files": files}
+        text = json.dumps(changed, sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        (folder / "state.json").write_text(
+            json.dumps({**changed, "sha256": digest}, sort_keys=True, separators=(",", ":"))
+        )
+        assert wheres(checkpoint_status(folder).faults) == [str(folder / "state.json")]
+
+
+def test_nothing_is_changed(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in [run, *run.rglob("*")]}
+    status = training_status(run)
+    look_at_checkpoints(run / "checkpoints", status)
+    assert before == {path: path.stat().st_mtime_ns for path in [run, *run.rglob("*")]}

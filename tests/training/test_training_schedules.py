@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from labelkit.training.schedules import (
+    AdamMoments,
+    EMADecay,
+    LearningRate,
+    PhaseLearningRate,
+    horizon_decay,
+    sigmoid_ramp,
+)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"), [(0, 0.1), (1, 0.099994), (50, 0.085370), (100, 0.050050), (199, 0.000106)]
+)
+def test_cosine_matches_the_worked_numbers(epoch: int, expected: float) -> None:
+    assert LearningRate(0.1, 200).at(epoch) == pytest.approx(expected, abs=5e-7)
+
+
+def test_cosine_ends_at_the_final_ratio() -> None:
+    assert LearningRate(0.1, 7, final_ratio=0.02).at(7) == pytest.approx(0.002)
+
+
+def test_constant_stays() -> None:
+    schedule = LearningRate(0.3, 5, "constant")
+    assert [schedule.at(epoch) for epoch in (0, 1.5, 4.99)] == [0.3] * 3
+
+
+def test_warm_up_is_linear_and_starts_above_zero() -> None:
+    schedule = LearningRate(0.1, 10, warmup_epochs=3)
+    assert [schedule.at(epoch) for epoch in range(4)] == pytest.approx([0.025, 0.05, 0.075, 0.1])
+
+
+def test_warm_up_meets_the_cosine_without_a_jump() -> None:
+    schedule = LearningRate(0.1, 10, warmup_epochs=4)
+    assert schedule.at(4 - 1e-9) == pytest.approx(schedule.at(4)) == pytest.approx(0.1)
+
+
+def test_cosine_after_a_warm_up_is_half_way_down_in_the_middle_of_the_rest() -> None:
+    schedule = LearningRate(0.2, 12, final_ratio=0.0, warmup_epochs=2)
+    assert schedule.at(7) == pytest.approx(0.1)
+
+
+def test_fractions_of_an_epoch_lie_on_the_same_curve() -> None:
+    schedule = LearningRate(1.0, 4, final_ratio=0.0)
+    assert schedule.at(1.5) == pytest.approx(0.5 * (1 + math.cos(math.pi * 1.5 / 4)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"peak": 0.0, "epochs": 5}, "peak"),
+        ({"peak": -1.0, "epochs": 5}, "peak"),
+        ({"peak": 0.1, "epochs": 0}, "epochs"),
+        ({"peak": 0.1, "epochs": 5, "shape": "linear"}, "'linear'"),
+        ({"peak": 0.1, "epochs": 5, "warmup_epochs": 5}, r"warmup_epochs must be in \[0, 5\), got 5"),
+    ],
+)
+def test_impossible_learning_rates_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LearningRate(**arguments)
+
+
+def test_steps_drop_at_the_start_of_their_epochs_and_stay() -> None:
+    schedule = LearningRate(0.08, 400, "step", drop_epochs=(150, 300, 350))
+    found = [schedule.at(epoch) for epoch in (0, 149.99, 150, 299, 300, 349, 350, 399)]
+    assert found == pytest.approx([0.08, 0.08, 0.008, 0.008, 8e-4, 8e-4, 8e-5, 8e-5])
+
+
+def test_steps_begin_after_the_warm_up_and_have_their_own_factor() -> None:
+    schedule = LearningRate(1.0, 10, "step", warmup_epochs=1, drop_epochs=(2, 3), drop_factor=0.5)
+    assert [schedule.at(epoch) for epoch in range(4)] == pytest.approx([0.5, 1.0, 0.5, 0.25])
+
+
+@pytest.mark.parametrize("wrong", [{"drop_epochs": (3, 2)}, {"drop_epochs": (2, 2)}, {"drop_factor": 1.0}])
+def test_drops_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="drop"):
+        LearningRate(0.1, 10, "step", **wrong)
+
+
+# ---------------------------------------------------------------------- runs counted in steps (spec of snowball, 7)
+
+
+def test_the_sigmoid_ramp_has_the_published_values() -> None:
+    ramp = [sigmoid_ramp(step, 10) for step in (0, 2, 5, 8, 10, 12)]
+    assert ramp == pytest.approx([0.006738, 0.040762, 0.286505, 0.818731, 1, 1], abs=1e-6)
+    assert sigmoid_ramp(0, 0) == 1
+
+
+def test_a_cosine_may_end_after_the_phase() -> None:
+    rate = PhaseLearningRate(1.0, 180, horizon=210 / 180)
+    assert [rate(epoch) for epoch in (0, 90, 180)] == pytest.approx([1, 0.611260, 0.049516], abs=1e-6)
+    assert PhaseLearningRate(2.0, 100)(50) == pytest.approx(1.0)
+    assert PhaseLearningRate(2.0, 100)(100) == pytest.approx(0.0)
+
+
+def test_ramps_grow_at_the_start_and_fall_at_the_end() -> None:
+    rate = PhaseLearningRate(0.003, 1000, "ramps", ramp_up=0.2, ramp_down=0.1)
+    assert rate(0) == pytest.approx(0.003 * math.exp(-5))
+    assert [rate(step) for step in (200, 500, 900)] == pytest.approx([0.003] * 3)
+    assert rate(950) == pytest.approx(0.003 * math.exp(-12.5 / 4))
+    assert rate(1000) == pytest.approx(0.003 * math.exp(-12.5))
+
+
+def test_moments_of_adam_follow_the_ramps() -> None:
+    """0.5 and 0.99 of the released code of Mean Teacher, 40,000 and 25,000 of 150,000 steps."""
+    moments = AdamMoments(150_000, 40_000 / 150_000, 25_000 / 150_000, beta1_end=0.5, beta2_start=0.99)
+    assert [moments(step) for step in (0, 39_999)] == [(0.9, 0.99)] * 2
+    assert [moments(step) for step in (40_001, 125_000)] == [(0.9, 0.999)] * 2
+    assert moments(137_500) == pytest.approx((0.5 + 0.4 * math.exp(-12.5 / 4), 0.999))
+    assert moments(150_000) == pytest.approx((0.5 + 0.4 * math.exp(-12.5), 0.999))
+    assert AdamMoments(10)(3) == (0.9, 0.999)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"beta1_end": 1.0}, {"beta2_start": -0.1}])
+def test_impossible_moments_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="betas"):
+        AdamMoments(**{"steps": 10, **options})
+
+
+def test_other_shapes_of_a_phase() -> None:
+    assert PhaseLearningRate(0.03, 64, "fixmatch")(64) == pytest.approx(0.03 * math.cos(7 * math.pi / 16))
+    assert {PhaseLearningRate(0.002, 9, "constant")(step) for step in range(9)} == {0.002}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"peak": 0.0}, {"steps": 0}, {"horizon": 0.5}, {"shape": "linear"}, {"ramp_up": 0.8, "ramp_down": 0.3}],
+)
+def test_impossible_phases_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"peak|unknown|ramps"):
+        PhaseLearningRate(**{"peak": 0.1, "steps": 10, **options})
+
+
+def test_a_teacher_is_at_first_the_mean_of_all_students() -> None:
+    decay = EMADecay(0.99, 0.999, ramp_steps=1000)
+    assert [decay(step) for step in (1, 2, 9, 99, 150)] == pytest.approx([0.5, 0.666667, 0.9, 0.99, 0.99], abs=1e-6)
+    assert EMADecay(0.999, 0.999, 0)(999) == pytest.approx(0.999)
+
+
+def test_the_decay_steps_up_or_grows_evenly() -> None:
+    assert [EMADecay(0.9, 0.99, 500)(step) for step in (499, 500)] == [0.9, 0.99]
+    linear = EMADecay(0.9, 0.99, 500, "linear")
+    assert [linear(step) for step in (250, 500, 900)] == pytest.approx([0.945, 0.99, 0.99])
+    with pytest.raises(ValueError, match="ordered"):
+        EMADecay(0.99, 0.9, 5)
+    with pytest.raises(ValueError, match="unknown ramp"):
+        EMADecay(0.9, 0.99, 5, "cosine")
+
+
+def test_decays_fit_short_phases() -> None:
+    assert [horizon_decay(steps) for steps in (5, 10, 400, 10_000, 150_000)] == pytest.approx(
+        [0, 0, 0.975, 0.999, 0.999]
+    )

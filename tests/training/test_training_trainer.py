@@ -1,0 +1,519 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
+from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
+from labelkit.training.devices import Runtime
+from labelkit.training.method import FullPass, Monitor
+from labelkit.training.trainer import Trainer
+
+MakeTrainer = Callable[..., Trainer]
+
+# 64 images in batches of 16: 4 steps an epoch
+STEPS_PER_EPOCH = 4
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing may catch it and go on."""
+
+
+class CountingMonitor(Monitor):
+    """Counts its calls; gives a metric; can give up."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.calls = 0
+        self.fail_at = fail_at
+
+    def __call__(self, method: Any, state: Any) -> dict[str, float]:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise DivergenceError("epoch", "collapsed", "")
+        return {"calls": float(self.calls)}
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_extra_state(self, state: Any) -> None:
+        self.calls = state["calls"]
+
+
+@pytest.fixture
+def trainers(make_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
+    """Return a function like ``make_trainer`` that first closes the run of the trainer before."""
+    made: list[Trainer] = []
+
+    def close() -> None:
+        while made:
+            run = made.pop().run
+            if run is not None:
+                run.close()
+
+    def make(path: Path | None = None, **options: Any) -> Trainer:
+        close()
+        made.append(make_trainer(path, **options))
+        return made[-1]
+
+    yield make
+    close()
+
+
+def _resume(trainer: Trainer) -> Trainer:
+    assert trainer.run is not None
+    checkpoint = load_checkpoint(trainer.run.path)
+    assert checkpoint is not None
+    trainer.restore(checkpoint)
+    return trainer
+
+
+def _step_of(path: Path) -> int:
+    checkpoint = load_checkpoint(path)
+    assert checkpoint is not None
+    step: int = checkpoint.state["step"]
+    return step
+
+
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    """Lines of ``metrics.jsonl``, keys in order, without what the clock on the wall says."""
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("seconds", None)
+    return lines
+
+
+def _assert_same_end(path: Path, trainer: Trainer, other_path: Path, other: Trainer) -> None:
+    for name, value in trainer.method.state_dict().items():
+        assert torch.equal(value, other.method.state_dict()[name]), name
+    assert [list(line.items()) for line in _metrics(path)] == [list(line.items()) for line in _metrics(other_path)]
+    ends = [load_checkpoint(run) for run in (path, other_path)]
+    assert ends[0] is not None
+    assert ends[1] is not None
+    for name in ends[0].state["files"]:
+        first, second = ends[0].tensors(name), ends[1].tensors(name)
+        assert first.keys() == second.keys()
+        assert all(torch.equal(first[key], second[key]) or first[key].isnan().all() for key in first), name
+    assert ends[0].state["best"] == ends[1].state["best"]
+
+
+# ---------------------------------------------------------------------- resume
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 4, 7, 8])
+@pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "lr_update": "step", "lr_warmup_epochs": 1}])
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
+    tmp_path: Path, trainers: MakeTrainer, stop_at: int, options: dict[str, Any]
+) -> None:
+    """Steps 4 and 8 are borders of epochs, the others lie inside."""
+    options = {**options, "epochs": 3, "log_every_steps": 3}
+    whole = trainers(tmp_path / "whole", monitor=CountingMonitor(), **options)
+    whole.fit()
+
+    stopped = trainers(tmp_path / "cut", monitor=CountingMonitor(), **options, stop_after_steps=stop_at)
+    result = stopped.fit()
+    assert (result.finished, result.step) == (False, stop_at)
+    resumed = _resume(trainers(tmp_path / "cut", monitor=CountingMonitor(), **options))
+    assert resumed.clock.step == stop_at
+    assert resumed.fit().finished
+
+    _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
+
+
+@pytest.mark.parametrize(("kill_at", "every_minutes", "expected"), [(6, 10.0, 4), (6, 1e-9, 6), (2, 1e-9, 2)])
+def test_a_killed_run_goes_on_from_its_last_checkpoint(
+    tmp_path: Path, trainers: MakeTrainer, kill_at: int, every_minutes: float, expected: int
+) -> None:
+    whole = trainers(tmp_path / "whole", log_every_steps=1)
+    whole.fit()
+
+    def kill(step: int) -> None:
+        if step == kill_at:
+            raise Killed
+
+    killed = trainers(tmp_path / "cut", log_every_steps=1, checkpoint_every_minutes=every_minutes)
+    killed.method.at_step = kill  # type: ignore[assignment] # of the toy
+    with pytest.raises(Killed):
+        killed.fit()
+    resumed = _resume(trainers(tmp_path / "cut", log_every_steps=1))
+    assert resumed.clock.step == expected
+    resumed.fit()
+
+    _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
+
+
+def test_a_run_killed_before_its_first_checkpoint_leaves_no_lines_behind(tmp_path: Path, trainers: MakeTrainer) -> None:
+    whole = trainers(tmp_path / "whole", log_every_steps=1)
+    whole.fit()
+
+    def kill(step: int) -> None:
+        if step == 2:
+            raise Killed
+
+    killed = trainers(tmp_path / "cut", log_every_steps=1)
+    killed.method.at_step = kill  # type: ignore[assignment] # of the toy
+    with pytest.raises(Killed):
+        killed.fit()
+    assert load_checkpoint(tmp_path / "cut") is None
+    again = trainers(tmp_path / "cut", log_every_steps=1)
+    again.fit()
+
+    _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", again)
+
+
+def test_a_finished_run_resumes_to_its_own_result(tmp_path: Path, trainers: MakeTrainer) -> None:
+    finished = trainers(tmp_path / "run", monitor=CountingMonitor()).fit()
+    again = _resume(trainers(tmp_path / "run", monitor=CountingMonitor())).fit()
+    assert again.finished
+    assert again.step == finished.step == 2 * STEPS_PER_EPOCH
+    assert again.metrics == finished.metrics
+    assert len(_metrics(tmp_path / "run")) == 2
+
+
+def test_a_resume_removes_what_a_kill_in_the_last_cleaning_left(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run").fit()
+    checkpoints = tmp_path / "run" / "checkpoints"
+    whole = sorted(path.name for path in checkpoints.iterdir())
+    last = sorted(checkpoints.glob("step-*"))[-1]
+    for name in ("step-00000001", ".trash-step-00000002-0000", ".tmp-3-0000"):
+        shutil.copytree(last, checkpoints / name)
+
+    _resume(trainers(tmp_path / "run")).fit()
+
+    assert sorted(path.name for path in checkpoints.iterdir()) == whole
+
+
+def test_a_run_that_has_passed_the_planned_stop_does_nothing(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run", stop_after_steps=3).fit()
+    again = _resume(trainers(tmp_path / "run", stop_after_steps=3))
+    result = again.fit()
+    assert (result.finished, result.step, again.clock.step) == (False, 3, 3)
+
+
+def test_equal_runs_write_equal_bytes(tmp_path: Path, trainers: MakeTrainer) -> None:
+    for name in ("first", "second"):
+        trainers(tmp_path / name).fit()
+
+    files = [sorted((tmp_path / name / "checkpoints").glob("step-*/model.safetensors")) for name in ("first", "second")]
+    assert files[0]
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+
+
+def test_state_of_the_method_comes_back(tmp_path: Path, trainers: MakeTrainer) -> None:
+    stopped = trainers(tmp_path / "run", stop_after_steps=2)
+    stopped.method.note = "kept"  # type: ignore[assignment] # of the toy
+    stopped.fit()
+    resumed = _resume(trainers(tmp_path / "run"))
+    assert resumed.method.note == "kept"
+    assert int(resumed.method.updates) == 2  # type: ignore[arg-type] # of the toy
+
+
+def test_a_resumed_run_starts_its_epoch_but_not_itself_again(tmp_path: Path, trainers: MakeTrainer) -> None:
+    stopped = trainers(tmp_path / "run", stop_after_steps=6)
+    stopped.fit()
+    resumed = _resume(trainers(tmp_path / "run"))
+    resumed.fit()
+    assert stopped.method.events == ["train", "epoch 0", "epoch 1"]
+    assert resumed.method.events == ["epoch 1"]
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run", epochs=1).fit()
+    longer = _resume(trainers(tmp_path / "run", epochs=3))
+    result = longer.fit()
+    assert (result.finished, result.step, len(result.history)) == (True, 12, 2)
+
+
+def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, trainers: MakeTrainer) -> None:
+    whole = trainers(tmp_path / "whole", epochs=3)
+    whole.fit()
+    trainers(tmp_path / "cut", epochs=3, stop_after_steps=9).fit()
+    model = tmp_path / "cut" / "checkpoints" / "step-00000009" / MODEL
+    model.write_bytes(model.read_bytes()[:-1])
+    messages: list[str] = []
+    resumed = trainers(tmp_path / "cut", epochs=3)
+    checkpoint = load_checkpoint(tmp_path / "cut", say=messages.append)
+    assert checkpoint is not None
+    resumed.restore(checkpoint)
+    assert resumed.clock.step == 8
+    assert "step-00000009" in messages[0]
+    assert "step-00000008 is taken instead" in messages[0]
+    resumed.fit()
+    _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
+
+
+def test_other_conditions_are_named_where_bits_may_differ(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run", stop_after_steps=1).fit()
+    threads = torch.get_num_threads()
+    messages: list[str] = []
+    try:
+        torch.set_num_threads(threads + 1)
+        _resume(trainers(tmp_path / "run", message=messages.append))
+    finally:
+        torch.set_num_threads(threads)
+    assert messages == [f"not bit-exact: threads {threads + 1}, was {threads}"]
+
+
+def test_weights_of_another_network_are_refused_by_name_and_shape() -> None:
+    network = torch.nn.Linear(2, 3)
+    with pytest.raises(CheckpointMismatch) as caught:
+        load_model_state(network, {"weight": torch.zeros(4, 2), "scale": torch.zeros(1)}, "run")
+    for part in ("bias is missing", "scale is unknown here", "weight has shape (4, 2), expected (3, 2)"):
+        assert part in caught.value.problem
+
+
+# ---------------------------------------------------------------------- the clock
+
+
+def test_learning_rate_moves_per_epoch(trainers: MakeTrainer) -> None:
+    trainer = trainers(epochs=2, lr=1.0, lr_final_ratio=0.0)
+    trainer.fit()
+    assert trainer.method.lrs == pytest.approx([1.0] * 4 + [0.5] * 4)
+
+
+def test_learning_rate_moves_per_step(trainers: MakeTrainer) -> None:
+    trainer = trainers(epochs=2, lr=1.0, lr_final_ratio=0.0, lr_update="step")
+    trainer.fit()
+    assert trainer.method.lrs == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 8)) for step in range(8)])
+
+
+def test_two_halves_accumulated_equal_one_batch(trainers: MakeTrainer) -> None:
+    options = {"dropout": 0.0, "augment": False, "epochs": 2}
+    one = trainers(**options, batch_size=32)
+    one.fit()
+    halves = trainers(**options, batch_size=16, grad_accumulation_steps=2)
+    assert halves.fit().step == one.clock.step == 4
+    for name, value in one.method.state_dict().items():
+        torch.testing.assert_close(halves.method.state_dict()[name], value, rtol=0, atol=1e-6, msg=name)
+
+
+def test_an_accumulating_run_resumes_exactly(tmp_path: Path, trainers: MakeTrainer) -> None:
+    options = {"grad_accumulation_steps": 2, "epochs": 2}
+    whole = trainers(tmp_path / "whole", **options)
+    whole.fit()
+    trainers(tmp_path / "cut", **options, stop_after_steps=1).fit()
+    resumed = _resume(trainers(tmp_path / "cut", **options))
+    resumed.fit()
+    _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
+
+
+def test_a_last_smaller_batch_is_left_out(trainers: MakeTrainer) -> None:
+    trainer = trainers(batch_size=24)
+    assert (trainer.steps_per_epoch(0), trainer.total_steps()) == (2, 4)
+    assert trainer.fit().step == 4
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 65}, {"batch_size": 32, "grad_accumulation_steps": 3}])
+def test_a_batch_larger_than_an_epoch_is_refused(trainers: MakeTrainer, options: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="--batch-size"):
+        trainers(**options).fit()
+
+
+def test_phases_that_do_not_fill_the_run_are_a_programming_error(
+    bank: Any, labels: Any, make_method: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = make_method(epochs=3)
+    phases = method.phases(bank.rows)
+    monkeypatch.setattr(method, "phases", lambda rows: (*phases, *phases))
+    with pytest.raises(ValueError, match="phases have 6 epochs where the configuration has 3"):
+        Trainer(method, bank, labels, method.config, Runtime(device="cpu"))
+
+
+def test_evaluations_come_every_so_many_epochs_and_at_the_end(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run", epochs=5, eval_every_epochs=2, monitor=CountingMonitor()).fit()
+    epochs = [line for line in _metrics(tmp_path / "run") if "kind" not in line]
+    assert ["calls" in line for line in epochs] == [False, True, False, True, True]
+
+
+def test_an_epoch_reports_the_mean_of_its_steps(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run", epochs=1, log_every_steps=1).fit()
+    *steps, epoch = _metrics(tmp_path / "run")
+    assert [line["step"] for line in steps] == [1, 2, 3, 4]
+    assert all(line["kind"] == "step" and line["diag/b"] == 16.0 for line in steps)
+    for name in ("loss", "spread"):
+        assert epoch[name] == pytest.approx(sum(line[name] for line in steps) / 4)
+    assert "diag/b" not in epoch
+    assert epoch["embed_norm"] > 0
+
+
+def test_a_full_pass_gives_every_row_once_in_the_order_asked_for(trainers: MakeTrainer, bank: Any) -> None:
+    trainer = trainers(batch_size=2)
+    rows = bank.rows[[5, 0, 63, 17, 2]]
+    pixels = trainer.full_pass(lambda images: images.flatten(1), rows)
+    expected = (bank.gather(rows).float() / 255 - 0.5) / 0.5
+    torch.testing.assert_close(pixels, expected.flatten(1))
+    assert trainer.full_pass(lambda images: images.flatten(1)).shape == (64, 64)
+
+
+def test_training_lowers_the_loss(trainers: MakeTrainer) -> None:
+    history = trainers(epochs=12, dropout=0.0, augment=False).fit().history
+    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
+
+
+def test_bfloat16_trains(bank: Any, labels: Any, make_method: Callable[..., Any]) -> None:
+    method = make_method(epochs=8, dropout=0.0, augment=False)
+    trainer = Trainer(method, bank, labels, method.config, Runtime(device="cpu", precision="bf16"))
+    history = trainer.fit().history
+    assert history[-1]["loss"] < history[0]["loss"]
+    assert method.network.first.weight.dtype == torch.float32
+
+
+def test_a_pass_in_half_precision_prepares_images_in_single_precision(
+    bank: Any, labels: Any, make_method: Callable[..., Any]
+) -> None:
+    method = make_method()
+    view = replace(method.eval_view(), blur_prob=0.5, blur_kernel=3)  # some images of the batch are changed
+    seen = {}
+    for precision in ("float32", "bf16"):
+        runtime = Runtime(device="cpu", precision=precision)
+        trainer = Trainer(method, bank, labels, method.config, runtime)
+        seen[precision] = trainer.full_pass(lambda images: images.flatten(1), how=FullPass(view=view))
+    assert torch.equal(seen["bf16"], seen["float32"])
+
+
+# ---------------------------------------------------------------------- the best
+
+
+def test_the_best_is_the_epoch_of_lowest_loss_and_the_first_of_equals(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainer = trainers(tmp_path / "run", epochs=4, lr=1e-30)  # weights stand still: only views and dropout differ
+    trainer.method.on_epoch_end = lambda state: {"loss": [2.0, 1.0, 3.0, 1.0][state.epoch]}  # type: ignore[method-assign]
+    trainer.fit()
+    best = load_checkpoint(tmp_path / "run", "best")
+    assert best is not None
+    assert best.state["step"] == 2 * STEPS_PER_EPOCH
+    assert best.state["best"] == 1.0
+
+
+# ---------------------------------------------------------------------- the end of a bad run
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
+    tmp_path: Path, trainers: MakeTrainer
+) -> None:
+    trainer = trainers(tmp_path / "run")
+
+    def poison(step: int) -> None:
+        if step == 6:
+            trainer.method.get_parameter("network.first.weight").data.fill_(math.nan)
+
+    trainer.method.at_step = poison  # type: ignore[assignment] # of the toy
+    with pytest.raises(DivergenceError, match=r"epoch 1, step 7: the loss is not finite \(parts: spread nan") as caught:
+        trainer.fit()
+    assert caught.value.exit_code == 4
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert checkpoint is not None
+    assert checkpoint.state["step"] == 4
+    assert all(value.isfinite().all() for value in checkpoint.tensors(MODEL).values())
+
+
+def test_weights_that_broke_in_the_last_step_are_not_saved_at_a_signal(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainer = trainers(tmp_path / "run", lr=1e38, stop_after_steps=2)
+    with pytest.raises(DivergenceError):
+        trainer.fit()
+    assert load_checkpoint(tmp_path / "run") is None
+
+
+def test_a_monitor_that_gives_up_keeps_the_last_checkpoint(tmp_path: Path, trainers: MakeTrainer) -> None:
+    with pytest.raises(DivergenceError, match="collapsed"):
+        trainers(tmp_path / "run", monitor=CountingMonitor(fail_at=2)).fit()
+    assert _step_of(tmp_path / "run") == 4
+
+
+# ---------------------------------------------------------------------- signals
+
+
+def _send(trainer: Trainer, number: int, at: int) -> None:
+    def send(step: int) -> None:
+        if step == at:
+            os.kill(os.getpid(), number)
+
+    trainer.method.at_step = send  # type: ignore[assignment] # of the toy
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_stop_signal_finishes_the_step_writes_a_checkpoint_and_leaves(
+    tmp_path: Path, trainers: MakeTrainer, number: int, exit_code: int, at: int
+) -> None:
+    whole = trainers(tmp_path / "whole")
+    whole.fit()
+    stopped = trainers(tmp_path / "cut")
+    _send(stopped, number, at)
+    with pytest.raises(Interrupted) as caught:
+        stopped.fit()
+    assert caught.value.exit_code == exit_code
+    assert _step_of(tmp_path / "cut") == at + 1
+    resumed = _resume(trainers(tmp_path / "cut"))
+    resumed.fit()
+    _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
+
+
+def test_sigusr1_writes_a_checkpoint_and_goes_on(tmp_path: Path, trainers: MakeTrainer) -> None:
+    whole = trainers(tmp_path / "whole")
+    whole.fit()
+    trainer = trainers(tmp_path / "run")
+    seen: list[int] = []
+
+    def send(step: int) -> None:
+        if step == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        if step in (2, 3):
+            seen.append(_step_of(tmp_path / "run"))
+
+    trainer.method.at_step = send  # type: ignore[assignment] # of the toy
+    assert trainer.fit().finished
+    assert seen == [2, 2]
+    _assert_same_end(tmp_path / "whole", whole, tmp_path / "run", trainer)
+
+
+def test_handlers_of_the_caller_are_put_back(trainers: MakeTrainer) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    trainers(epochs=1).fit()
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_training_works_in_a_thread_where_signals_belong_to_others(trainers: MakeTrainer) -> None:
+    trainer = trainers(epochs=1)
+    results: list[bool] = []
+    thread = threading.Thread(target=lambda: results.append(trainer.fit().finished))
+    thread.start()
+    thread.join()
+    assert results == [True]
+
+
+# ---------------------------------------------------------------------- keeping
+
+
+def test_checkpoints_of_every_so_many_steps_are_kept(tmp_path: Path, trainers: MakeTrainer) -> None:
+    trainers(tmp_path / "run", epochs=4, keep_every_steps=3, lr_schedule="constant").fit()
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")}
+    assert {f"step-{step:08d}" for step in (3, 6, 9, 12, 15, 16)} <= kept
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path: Path, trainers: MakeTrainer) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trainers(tmp_path / "run", epochs=2, tensorboard=True).fit()
+    events = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("epoch/loss")]
+    assert logged == [(line["step"], pytest.approx(line["loss"])) for line in _metrics(tmp_path / "run")]
+
+
+def test_processes_with_gpus_ask_each_other_seldom(trainers: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    trainer = trainers(batch_size=4, epochs=2)  # 16 steps an epoch
+    any_of = trainer.runtime.any_of
+    monkeypatch.setattr(Runtime, "is_slow_to_ask", True)
+    trainer.runtime.any_of = lambda flags: asked.append(trainer.clock.step) or any_of(flags)
+    trainer.fit()
+    assert asked == [8, 16, 24, 32]
