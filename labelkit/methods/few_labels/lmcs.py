@@ -12,8 +12,9 @@ Every ``--generation-blocks`` blocks:
 Before all this it may learn to name how images are turned (``--pretext-steps``, ``pretext.py``).
 With ``--generations`` this is repeated from the given labels, once the student has learned the last discovery.
 Nothing here knows the class of an unlabeled image. The average is the network that is judged and embeds.
-Departures: see those of ``composition.py`` and ``critical_samples.py``; guidance has no equation in the source; it calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table) and also the growth from
-the given labels to all of them (Sec. 3.3.4); a last phase trains the student on all that was discovered.
+Departures: see those of ``composition.py`` and ``critical_samples.py``; guidance has no equation in the source; it
+calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table) and also the growth from the given
+labels to all of them (Sec. 3.3.4); a last phase trains the student on all that was discovered.
 """
 
 from __future__ import annotations
