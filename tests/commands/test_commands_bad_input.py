@@ -247,7 +247,6 @@ CASES = {
             "table of hits": "retrieve --index {index} --query-rows 0 --csv",
             "sheet of hits": "retrieve --index {index} --query-rows 0 --sheet",
             "plot of criteria": "discover categories --index {index} --plot",
-            "plot of answers": "discover answer --index {index} --grouping ss-kmeans --plot",
             "plot of confidence": "evaluate answer --index {index} --plot",
             "sheet of matches": "match --index {index} --num-clusters 2 --sheet",
             "plot of prototypes": "prototypes --num-classes 3 --embed-dim 2 --plot",
