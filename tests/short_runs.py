@@ -5,11 +5,16 @@ Its kind of config decides; a method stands here only for what it alone has: gen
 
 from __future__ import annotations
 
+import pytest
 from labelkit.methods.discovery.options import ContrastiveTrainConfig
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.registry import METHODS
 from labelkit.options.training import TrainConfig
+
+# what holds for every method is asked of these among the quick tests, and of all among the slow ones
+ONE_OF_EACH_KIND = ("softmax", "simgcd", "sela", "dino", "tac-ccl", "siamese", "freematch", "lmcs")
+EACH_METHOD = [pytest.param(name, marks=[] if name in ONE_OF_EACH_KIND else pytest.mark.slow) for name in METHODS]
 
 _OWN: dict[str, dict[str, object]] = {
     "cotap": {"lr-warmup-steps": 1},

@@ -15,8 +15,8 @@ import pytest
 import torch
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.few_labels.students import StudentClock
-from labelkit.methods.registry import METHODS
 from tests.fake_cuda import fake_cuda
+from tests.short_runs import EACH_METHOD
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -44,7 +44,7 @@ def _move(module: nn.Module, fake: Callable[[Tensor], Tensor]) -> None:
                 part._buffers[name] = fake(buffer)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_a_step_in_half_precision_mixes_nothing_that_cuda_refuses(make: Callable[..., Any], name: str) -> None:
     # the mix of the kept classes has a length that no fake tensor knows
     setup = make(name, **({"fairness_weight": 0} if name == "freematch" else {}))

@@ -12,6 +12,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.training.method import TrainState
 from labelkit.training.optim import group_lr
 from labelkit.training.timing import Plan, RunSize
+from tests.short_runs import EACH_METHOD
 
 FIELDS = ("epoch", "step", "steps_per_epoch", "phase", "step_in_phase", "phase_steps")
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -46,7 +47,7 @@ def moment(state: Any) -> dict[str, int]:
     return {name: getattr(state, name) for name in FIELDS}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_a_run_is_as_long_and_as_fast_as_planned(make: Callable[..., Any], name: str) -> None:
     setup = make(name, **_OPTIONS.get(name, {}))
     if name == "lmcs":

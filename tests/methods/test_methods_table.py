@@ -24,13 +24,9 @@ from labelkit.options.presets import available_presets
 from labelkit.options.training import StepTrainConfig
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import Method
+from tests.short_runs import EACH_METHOD
 
 Make = Callable[..., Any]
-FIRST_OF_FAMILY = {spec.target.split(".")[2]: name for name, spec in reversed(METHODS.items())}
-# What the trainer does alike for all methods is asked of one of each family; of all others among the slow tests.
-ONE_OF_EACH_FAMILY = [
-    pytest.param(name, marks=[] if name in FIRST_OF_FAMILY.values() else pytest.mark.slow) for name in METHODS
-]
 MAX_LINES = 400  # with the helpers that the method alone uses
 STEPS_PER_EPOCH = 4  # 64 images in batches of 16
 
@@ -128,7 +124,7 @@ def test_every_option_of_a_method_is_read_where_it_can_act(name: str) -> None:
     assert [field for field in METHODS[name].config.model_fields if field not in read] == []
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
     # Constant teacher: a sharper target would change the loss of unchanged weights.
     # a target that is not sharpened meanwhile, for methods that have one
@@ -147,7 +143,7 @@ def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
     assert history[-1]["loss"] < 0.95 * history[0]["loss"]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_every_trainable_parameter_gets_a_gradient_and_no_other(make: Make, name: str) -> None:
     setup = make(name)
     # some have to know before a batch can be drawn
@@ -161,7 +157,7 @@ def test_every_trainable_parameter_gets_a_gradient_and_no_other(make: Make, name
             assert parameter.grad is None, key
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
     tmp_path: Path, make: Make, whole: Callable[[str], Whole], name: str
 ) -> None:
@@ -179,7 +175,7 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
     assert _metrics(expected.path) == _metrics(tmp_path / "cut")
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, name: str) -> None:
     runs = []
     for seed in (0, 0, 1):
@@ -191,7 +187,7 @@ def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, nam
         _assert_equal_weights(runs[0], runs[2])
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH_FAMILY)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_the_truth_of_unlabeled_images_changes_no_bit_of_training(
     make: Make,
     whole: Callable[[str], Whole],
@@ -227,7 +223,7 @@ def test_a_method_is_told_nothing_about_unlabeled_images(prepared: PreparedData)
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", EACH_METHOD)
 def test_evaluation_views_have_no_randomness(make: Make, name: str) -> None:
     setup = make(name)
     network = setup.method.network

@@ -17,8 +17,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import DataFacts, method_config
 from labelkit.training.run_dir import read_run_config
-
-ONE_OF_EACH_FAMILY = ("cotap", "flipclass", "lmcs", "san", "sela", "softmax", "supervised")
+from tests.short_runs import EACH_METHOD
 
 
 def weights(run: Path) -> dict[str, Any]:
@@ -179,9 +178,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["config"]["epochs"] == 1
 
 
-@pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name in ONE_OF_EACH_FAMILY else pytest.mark.slow) for name in METHODS]
-)
+@pytest.mark.parametrize("method", EACH_METHOD)
 def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.chdir(tmp_path)
     facts = DataFacts(num_classes=10, test_split="test", holdout=0.25)
