@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from labelkit.store.embeddings import open_store
 
 BATCHES = ("--batch-size", 8, "--threads", 1, "--device", "cpu")
@@ -26,6 +27,10 @@ HEADS = {
     "sela": (*SHORT, "--num-clusters", 6, "--num-optimizations", 3),
     "san": (*SHORT, "--images-per-class", 2),
 }
+
+EACH_HEAD = [
+    pytest.param(name, marks=() if name in ("softmax", "simgcd", "mixmatch") else pytest.mark.slow) for name in HEADS
+]
 
 
 def rows_after(

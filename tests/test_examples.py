@@ -64,7 +64,13 @@ def test_links_of_the_readme_lead_to_files_and_headings() -> None:
         assert not heading or heading in slugs, (path, heading)
 
 
-@pytest.mark.parametrize("line", SHOWN.values(), ids=SHOWN.keys())
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(line, id=place, marks=() if place.startswith(README) else pytest.mark.slow)
+        for place, line in SHOWN.items()
+    ],
+)
 def test_a_shown_command_line_is_one(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if line[0] in STAGES and line[:2] != ["show", "schedule"]:
         code = main(["config", *line])
@@ -74,6 +80,7 @@ def test_a_shown_command_line_is_one(line: list[str], capsys: pytest.CaptureFixt
     assert code == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [config.command for config in CONFIG_CLASSES], ids=" ".join)
 def test_the_example_in_the_help_of_a_command_is_a_command_line(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
-from labelkit.options.base import StageConfig, aliases
+from labelkit.options.base import aliases
 
 LINE = ["config", "cluster", "k-means", "--num-clusters", "3"]
 
 
-@pytest.mark.parametrize(
-    "config_class", [config for config in CONFIG_CLASSES if "index" in config.model_fields], ids=lambda c: c.__name__
-)
-def test_every_store_is_given_by_two_equal_options(config_class: type[StageConfig]) -> None:
-    assert aliases(config_class.model_fields["index"]) == ("--store",)
+def test_every_store_is_given_by_two_equal_options() -> None:
+    fields = [config.model_fields["index"] for config in CONFIG_CLASSES if "index" in config.model_fields]
+    assert len(fields) > 20
+    assert {aliases(field) for field in fields} == {("--store",)}
 
 
 def test_store_means_index(capsys: pytest.CaptureFixture[str]) -> None:

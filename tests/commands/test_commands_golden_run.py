@@ -51,17 +51,17 @@ def test_an_old_run_goes_on_as_if_it_had_not_stopped(run: Path) -> None:
     assert json.loads((run / "summary.json").read_text())["finished"] is True
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_option_that_old_runs_lack_says_what_they_did(method: str) -> None:
+def test_an_option_that_old_runs_lack_says_what_they_did() -> None:
     known = json.loads((FORMATS / "train_options.json").read_text())
-    younger = METHODS[method].config.model_fields.keys() - {*known["all"], *known[method]}
 
     unsaid = [
-        name
-        for name in younger
-        if METHODS[method].config.model_fields[name].default is not None
-        and in_presets(METHODS[method].config.model_fields[name])  # others are no part of a run
-        and name not in values_before(METHODS[method].config)
+        (method, name)
+        for method, spec in METHODS.items()
+        for name, field in spec.config.model_fields.items()
+        if name not in {*known["all"], *known[method]}
+        and field.default is not None
+        and in_presets(field)  # others are no part of a run
+        and name not in values_before(spec.config)
     ]
 
     assert not unsaid  # json_schema_extra={..., "before": VALUE}, or old runs cannot be resumed

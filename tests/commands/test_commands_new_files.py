@@ -25,6 +25,10 @@ OUTPUTS = {
     if field_extra(field, "makes") not in (None, "folder") and words[0] != "train"
 }
 
+FIRST_OF_KIND = {
+    field_extra(kind.model_fields[name], "makes"): said for said, (kind, name) in reversed(OUTPUTS.items())
+}
+
 
 def _options_with_paths() -> Iterator[tuple[str, str, object, object]]:
     for words, command in COMMANDS.items():
@@ -76,7 +80,13 @@ def _config(kind: type[StageConfig], name: str, target: object, store: Path, **m
     return kind.model_construct(**{**empty, **given, **more})
 
 
-@pytest.mark.parametrize(("kind", "name"), OUTPUTS.values(), ids=OUTPUTS.keys())
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(*output, id=said, marks=() if said in FIRST_OF_KIND.values() else pytest.mark.slow)
+        for said, output in OUTPUTS.items()
+    ],
+)
 def test_no_output_replaces_what_must_stay_whatever_is_asked_for(
     targets: dict[str, Path], kind: type[StageConfig], name: str
 ) -> None:

@@ -28,7 +28,11 @@ def title(figure: Figure) -> str:
     return f"{figure.network}, {figure.source}"
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=title)
+@pytest.mark.parametrize(
+    "figure",
+    [pytest.param(figure, marks=pytest.mark.slow if row % 5 else ()) for row, figure in enumerate(FIGURES)],
+    ids=title,
+)
 def test_a_network_has_its_published_size_but_for_the_differences_that_are_named(figure: Figure) -> None:
     expected = figure.expected(counts(figure.network, figure.image_size))
     for number, text in figure.printed().items():

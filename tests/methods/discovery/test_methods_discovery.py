@@ -102,6 +102,7 @@ def test_digits_are_never_mirrored(make: Make, name: str) -> None:
         assert (torch.linalg.det(geometry.matrices[:, :, :2]) > 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
 def test_half_of_a_batch_is_labeled_on_average(make: Make, name: str) -> None:
     setup = make(name)
@@ -215,6 +216,7 @@ def test_the_teacher_sharpens_on_schedule(make: Make, name: str) -> None:
 # ---------------------------------------------------------------------- logs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("log_energy", "blocks"), [("aligned", {1, 2}), ("all", {0, 1, 2, 3}), ("none", set())])
 def test_energies_are_logged_for_the_blocks_asked_for(make: Make, log_energy: str, blocks: set[int]) -> None:
     setup = make("flipclass", log_energy=log_energy)
@@ -257,6 +259,7 @@ def test_energies_reach_the_metrics_of_a_run(tmp_path: Path, make: Make) -> None
 # ---------------------------------------------------------------------- teacher and student on their views
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"student_view": "weak"}, {"align_mode": "sda"}])
 def test_the_gap_of_the_views_is_logged_and_changes_no_training(
     tmp_path: Path, make: Make, options: dict[str, Any]

@@ -145,7 +145,11 @@ def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("said", "classes", "told"), [("", None, ""), ("none", 2, ""), ("1", 3, ""), ("maybe", None, "neither none")]
+    ("said", "classes", "told"),
+    [
+        ("1", 3, ""),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("", None, ""), ("maybe", None, "neither none"))),
+    ],
 )
 def test_a_person_is_asked_whether_all_classes_have_labels(
     photos: Path, tmp_path: Path, said: str, classes: int | None, told: str
@@ -191,6 +195,7 @@ def test_second_call_finds_everything_done(photos: Path, tmp_path: Path) -> None
     assert store.stat().st_mtime_ns == before[store][0]
 
 
+@pytest.mark.slow
 def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: Path) -> None:
     run(photos, num_classes=3)
     folder = tmp_path / "photos-labeled"
@@ -277,6 +282,7 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     assert labels_in(folder / "given.csv") == given | {first: "new", second: "other", "004.png": "green"}
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -637,6 +643,7 @@ def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones
         assert len(list(csv.DictReader(file))) == 4
 
 
+@pytest.mark.slow
 def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
     run(photos, labels=known, num_classes=3)
@@ -692,6 +699,7 @@ def test_guesses_are_not_taken_for_labels(photos: Path, tmp_path: Path, capsys: 
     assert (tmp_path / "photos-labeled" / "given.csv").read_bytes() == given
 
 
+@pytest.mark.slow
 def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -820,6 +828,7 @@ def test_a_folder_of_other_photos_is_refused_before_anything_is_lost(photos: Pat
     assert len(away) == (3 if there == photos else 6)
 
 
+@pytest.mark.slow
 def test_photos_that_come_after_an_interruption_are_taken_in(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
         run(photos, labels=folder / "changed.csv")
 
 
+@pytest.mark.slow
 def test_another_name_of_a_photo_is_no_change_and_labels_that_are_taken_back_leave_nothing_to_compare(
     photos: Path, tmp_path: Path
 ) -> None:

@@ -130,12 +130,12 @@ def test_the_session_tells_everything_the_page_shows(client: Client) -> None:
 @pytest.mark.parametrize(
     "path", ["/api/session", "/api/changes?since=0", "/api/thumbnails/0", "/api/images/0", "/api/like/0"]
 )
-@pytest.mark.parametrize("given", [None, "", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN])
-def test_without_the_token_nothing_is_told(client: Client, path: str, given: str | None) -> None:
-    status, _, body = client.ask("GET", path, Authorization=given)
+def test_without_the_token_nothing_is_told(client: Client, path: str) -> None:
+    for given in (None, "", "Bearer ", "Bearer wrong", f"Bearer {TOKEN}x", f"bearer {TOKEN}", TOKEN):
+        status, _, body = client.ask("GET", path, Authorization=given)
 
-    assert status == 401
-    assert "link is not complete" in json.loads(body)["problem"]
+        assert status == 401, given
+        assert "link is not complete" in json.loads(body)["problem"]
 
 
 @pytest.mark.parametrize(
