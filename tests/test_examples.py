@@ -163,6 +163,7 @@ def test_the_python_of_a_guide_reads_patches(
     assert capsys.readouterr().out.strip().endswith("0 2")
 
 
+@pytest.mark.slow
 def test_images_of_new_classes_are_looked_for_in_all_ways(tmp_path: Path) -> None:
     store = tmp_path / "digits.h5"
     assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", str(store), "-q"]) == 0
@@ -253,6 +254,7 @@ def test_discovery_from_a_few_labels_prints_and_keeps_its_tables(tmp_path: Path)
     assert kept["error"]["20"]["snowball, min"]["error"]["mean"] < kept["error"]["20"]["no discovery"]["error"]["mean"]
 
 
+@pytest.mark.slow
 def test_planted_wrong_labels_are_looked_for_in_all_ways(tmp_path: Path) -> None:
     store = tmp_path / "digits.h5"
     assert (
@@ -358,6 +360,7 @@ def test_a_shell_script_is_short_and_stops_at_the_first_error(name: str) -> None
     assert "set -euo pipefail" in lines
 
 
+@pytest.mark.slow
 def test_the_digits_for_the_scripts_have_the_labels_that_they_say(digits: Path) -> None:
     def labels(name: str) -> list[str]:
         with (digits / name).open(newline="") as file:

@@ -248,7 +248,7 @@ def test_config_shows_every_value_and_its_origin(capsys: pytest.CaptureFixture[s
     assert set(shown["origins"]) == set(shown["config"])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
     key=st.sampled_from([*METHODS["flipclass"].config.model_fields, "bogus", ""]),
     value=st.text(max_size=20)

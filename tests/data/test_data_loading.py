@@ -318,6 +318,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_workers_end_when_the_process_that_reads_is_killed(folder: Path, tmp_path: Path) -> None:
     script = tmp_path / "reads.py"
     script.write_text(READS_FOREVER)
@@ -345,6 +346,7 @@ def killed(plan: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("read", "said"), [(unsendable, "no room for it"), (killed, "exited unexpectedly")])
 def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable[[int], object], said: str) -> None:
     loader = loader_of(read, Plans(iter([0])), 1)
@@ -353,6 +355,7 @@ def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable
         list(received(loader))
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_into_shared_memory_ends_with_the_remedy(folder: Path, tmp_path: Path) -> None:
     small = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "sh", "-c", small], check=False).returncode:

@@ -46,6 +46,7 @@ def page_of(words: tuple[str, ...], pages: dict[str, str]) -> str:
     return pages.get(f"{path}.md") or pages[f"{path}/index.md"]
 
 
+@pytest.mark.slow
 def test_every_command_has_a_page_with_its_example(pages: dict[str, str]) -> None:
     for words, command in all_commands():
         if not any(words[: len(like)] == like and words != like for like in LIKE_OTHERS):
@@ -58,6 +59,7 @@ def test_commands_stand_in_the_order_of_help() -> None:
     assert list(dict.fromkeys(words)) == [name for names in PANELS.values() for name in names]
 
 
+@pytest.mark.slow
 def test_the_page_of_a_command_has_every_field_of_its_config(pages: dict[str, str]) -> None:
     for config in CONFIG_CLASSES:
         page = page_of(config.command, pages)
@@ -65,6 +67,7 @@ def test_the_page_of_a_command_has_every_field_of_its_config(pages: dict[str, st
             assert f"`{shell_name(name, field)}`" in page, config.command
 
 
+@pytest.mark.slow
 def test_bounds_choices_and_defaults_stand_in_their_columns(pages: dict[str, str]) -> None:
     rows = {
         line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:4]]
@@ -75,6 +78,7 @@ def test_bounds_choices_and_defaults_stand_in_their_columns(pages: dict[str, str
     assert rows["`--keep-overlap`"] == ["`FLOAT` &gt; 0, &lt;= 1", "`0.2`"]
 
 
+@pytest.mark.slow
 def test_every_row_of_a_table_of_the_code_is_shown(pages: dict[str, str]) -> None:
     assert [name for name in METHODS if f"\n## {name}\n" not in pages["reference/methods.md"]] == []
     assert [name for name in DATASETS if f"\n## {name}\n" not in pages["reference/datasets.md"]] == []
@@ -87,6 +91,7 @@ def test_every_row_of_a_table_of_the_code_is_shown(pages: dict[str, str]) -> Non
     assert errors.DivergenceError.__name__ in pages["reference/exit-codes.md"]
 
 
+@pytest.mark.slow
 def test_the_file_format_has_every_format_and_column(pages: dict[str, str]) -> None:
     page = pages["reference/file-format.md"]
     assert [name for name in schema.FORMATS if f"`{name}`" not in page] == []
@@ -96,6 +101,7 @@ def test_the_file_format_has_every_format_and_column(pages: dict[str, str]) -> N
         assert f"\n## {heading}\n" in page
 
 
+@pytest.mark.slow
 def test_every_file_of_results_is_shown_with_command_and_machine(pages: dict[str, str]) -> None:
     shown = "".join(content for path, content in pages.items() if path.startswith("results/"))
     files = sorted((ROOT / SOURCE).glob("*.json"))
@@ -107,6 +113,7 @@ def test_every_file_of_results_is_shown_with_command_and_machine(pages: dict[str
         assert "\n| --" in section, file
 
 
+@pytest.mark.slow
 def test_a_table_of_results_has_the_numbers_of_its_file(pages: dict[str, str]) -> None:
     record = json.loads((ROOT / SOURCE / "digits_methods.json").read_text())
     scores = record["results"]["flipclass"]["all"]
@@ -135,6 +142,7 @@ def test_the_page_of_stand_ins_says_whether_rows_stand_in_the_published_order(
         assert f"| {row['name']} | {value['name']} | {value['published']:.1f} | {value['mean']:.1f} ± " in section
 
 
+@pytest.mark.slow
 def test_the_page_of_stopped_runs_counts_those_that_were_stopped(pages: dict[str, str]) -> None:
     stopped: Counter[str] = Counter()
     for row in json.loads((ROOT / SOURCE / "resume.json").read_text())["rows"]:
@@ -147,6 +155,7 @@ def test_the_page_of_stopped_runs_counts_those_that_were_stopped(pages: dict[str
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["answer-cases", "label-next", "resume"])
 def test_a_page_without_deviations_promises_none(pages: dict[str, str], name: str) -> None:
     assert "±" not in pages[f"results/{name}.md"]

@@ -34,6 +34,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # one of each family; the cut lies behind what only this family does. Those of half the families take most of the time:
 # slow, as every method is resumed in test_methods_table, too.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "cut"),
     [

@@ -10,6 +10,7 @@ import pytest
 from labelkit.metrics import retrieval
 from labelkit.metrics.retrieval import RetrievalScores, map_at_r, r_precision, recall_at_k, score_retrieval
 from numpy.typing import NDArray
+from tests.tiers import quick_every
 
 Array = NDArray[Any]
 
@@ -146,7 +147,7 @@ def sorted_by_loops(
 
 
 @pytest.mark.parametrize("per_class", [3, 40])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("dtype", quick_every(3, [np.float32, np.float16, np.float64]))
 def test_scores_equal_a_plain_sort_whatever_blocks_and_threads(
     rng: np.random.Generator, per_class: int, dtype: type[np.floating[Any]]
 ) -> None:
@@ -295,8 +296,8 @@ def by_full_sort(rows: Array, labels: Array) -> tuple[list[float], list[float]]:
     return precisions, averages
 
 
-@pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4])
-@pytest.mark.parametrize(("num_classes", "width"), [(2, 3), (3, 64), (40, 8)])
+@pytest.mark.parametrize("apart", quick_every(4, [0.0, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4]))
+@pytest.mark.parametrize(("num_classes", "width"), [(2, 3), pytest.param(3, 64, marks=pytest.mark.slow), (40, 8)])
 def test_scores_at_r_of_near_copies_equal_those_of_a_full_sort(
     num_classes: int, width: int, apart: float, rng: np.random.Generator
 ) -> None:

@@ -18,6 +18,7 @@ from labelkit.models.frozen_part import (
 )
 from labelkit.models.paired_attention import KeyUpdate, UnsupportedBackboneError, freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
+from tests.tiers import quick_every
 from timm.models import VisionTransformer
 from torch import Tensor, nn
 
@@ -54,7 +55,9 @@ def gradients(vit: nn.Module, features: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("space", ["key", "token", "literal"])
-@pytest.mark.parametrize(("grad_from", "moved"), [(3, ()), (3, (1,)), (3, (0, 2)), (3, (3,)), (2, (1, 3)), (1, (2,))])
+@pytest.mark.parametrize(
+    ("grad_from", "moved"), quick_every(4, [(3, (0, 2)), (3, ()), (3, (1,)), (3, (3,)), (2, (1, 3)), (1, (2,))])
+)
 def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved: tuple[int, ...], space: Any) -> None:
     vit = tiny_vit()
     freeze_backbone(vit, grad_from)
@@ -90,7 +93,7 @@ def test_an_update_changes_what_the_teacher_gives() -> None:
     assert torch.allclose(still[5:], moved[5:], atol=1e-5)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", quick_every(3, VARIANTS))
 @pytest.mark.parametrize("grad_from", [2, 4])
 def test_images_outside_of_training_give_the_features_of_the_network(variant: str, grad_from: int) -> None:
     vit = tiny_vit(**VARIANTS[variant]).eval()

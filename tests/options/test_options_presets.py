@@ -320,7 +320,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(
     content=st.binary(max_size=200)
     | st.text(st.sampled_from("ab:[]{}-?*&!|>'\"#%@, \n\t1.~"), max_size=60).map(str.encode)
@@ -336,7 +336,7 @@ def test_any_file_is_read_or_refused_with_its_name(tmp_path: Path, content: byte
     assert all(isinstance(key, str) for key in values)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(document=st.dictionaries(KEYS, VALUES, max_size=5))
 def test_any_mapping_makes_a_config_or_a_config_error(tmp_path: Path, document: dict[str, object]) -> None:
     path = tmp_path / "fuzz.yaml"

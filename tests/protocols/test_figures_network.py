@@ -44,6 +44,7 @@ def test_a_network_has_its_published_size_but_for_the_differences_that_are_named
     assert figure.printed()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "features"),
     [("vit_small_patch16_224", 384), ("vit_base_patch8_224", 768), ("resnet50", 2048), ("googlenet", 1024)],

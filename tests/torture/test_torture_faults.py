@@ -32,6 +32,7 @@ ROW = "b  each write, fsync, link, rename, mkdir, unlink, truncate fails or stop
 
 PLAN = make_plan(part_rows=2)
 BAD = {1: "broken"}
+QUICK = ("ENOSPC", "kill")
 
 
 @dataclass
@@ -197,7 +198,9 @@ SUBJECTS = {
 
 
 @sized(sample=1, full=100_000)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=() if mode in QUICK else pytest.mark.torture) for mode in MODES]
+)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_fault_at_any_call_loses_nothing_and_the_same_again_ends_the_same(
     tmp_path: Path, tally: Tally, name: str, mode: str, count: int

@@ -26,6 +26,7 @@ from labelkit.training.checkpoint import (
     verify_checkpoint,
 )
 from safetensors import safe_open
+from tests.tiers import quick_every
 from torch import Tensor
 
 FILES = [MODEL, TRAINING, rank_file(0), STATE]
@@ -290,7 +291,7 @@ def _run_with_two(folder: Path) -> CheckpointWriter:
     return writer
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", quick_every(2, [False, True]))
 @pytest.mark.parametrize("step", [2, 1])
 def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, after: bool

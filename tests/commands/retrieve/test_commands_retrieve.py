@@ -22,6 +22,7 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from PIL import Image
+from tests.tiers import quick_every
 
 
 def retrieve(index: Path, query: Path | None = None, **options: Any) -> Any:
@@ -505,7 +506,7 @@ def test_an_index_finds_what_exact_search_finds_and_is_built_once(many: Path, tm
     assert first["queries"] == second["queries"]
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "line", "empty", "other", "lines"])
+@pytest.mark.parametrize("damage", quick_every(3, ["flip", "cut", "line", "other", "empty", "lines"]))
 def test_a_damaged_index_is_built_again_and_said(labelkit: Any, many: Path, tmp_path: Path, damage: str) -> None:
     words = ("--index", many, "--query-rows", "0", "-k", 3, "--search", "hnsw", "--json")
     first = labelkit("retrieve", *words).json

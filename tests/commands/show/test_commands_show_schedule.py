@@ -203,6 +203,7 @@ def test_every_preset_has_a_schedule(method: str) -> None:
 # ------------------------------------------------------------------ against a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -27,6 +27,7 @@ from labelkit.data.views.spec import Normalize
 from labelkit.models.backbones.registry import Backbone
 from labelkit.training.trainer import Trainer
 from tests.running import Labelkit, run_labelkit
+from tests.tiers import quick_every
 
 BASE = {"--backbone": "vit_nano_p8_32", "--image-size": 32, "--preset": "none", "--grad-from-block": 3}
 DATA = {"--label-split": "gcd", "--batch-size": 16, "--device": "cpu", "--threads": 1, "--log-every-steps": 1}
@@ -131,7 +132,7 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
     trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)), None
 
 
-@pytest.mark.parametrize("method", METHODS | STAGES)
+@pytest.mark.parametrize("method", quick_every(7, METHODS | STAGES))
 def test_a_run_with_reuse_has_the_losses_of_one_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path, method: str
 ) -> None:

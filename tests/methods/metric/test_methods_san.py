@@ -34,6 +34,7 @@ def losses(setup: Any) -> list[float]:
     return [epoch["loss"] for epoch in setup.trainer.fit().history]
 
 
+@pytest.mark.slow
 def test_an_assembly_that_moves_nothing_is_the_baseline_bit_for_bit(make: Make) -> None:
     """SAN §8.16."""
     options = {"memory": "momentum", "memory_start_epochs": 1}
@@ -46,6 +47,7 @@ def test_an_assembly_that_moves_nothing_is_the_baseline_bit_for_bit(make: Make) 
         assert torch.equal(value, still.method.network.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_its_clusters_and_its_memory(tmp_path: Path, make: Make) -> None:
     whole = make("san", tmp_path / "whole", **UNSUPERVISED)
     whole.trainer.fit()

@@ -51,6 +51,7 @@ def test_first_labels_are_balanced_and_differ_between_heads(make: Make, clusters
 # ---------------------------------------------------------------------- when
 
 
+@pytest.mark.slow
 def test_one_head_after_the_other_is_renewed(make: Make, tmp_path: Path) -> None:
     options = {"refresh": "one", "num_heads": 3, "epochs": 4, "num_optimizations": 4}
     setup = make("sela", tmp_path / "run", **options)
@@ -184,10 +185,9 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "stop_at"),
     [
-        ({}, 1),
-        ({"refresh": "one"}, 3),
+        pytest.param({}, 1, marks=pytest.mark.slow),
         ({"refresh": "one", "prior": "zipf:0.5"}, 6),
-        ({"label_pass": "official"}, 3),
+        pytest.param({"label_pass": "official"}, 3, marks=pytest.mark.slow),
     ],
     ids=str,
 )

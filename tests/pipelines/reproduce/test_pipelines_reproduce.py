@@ -81,6 +81,7 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
                 assert main(["config", *command]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_short_rows_make_no_more_clusters_than_there_are_images(tmp_path: Path) -> None:
     images: dict[str, int] = {}
     for table in map(read_table, [*of_source("san"), *of_source("tac-ccl")]):

@@ -27,6 +27,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from labelkit.store.run_folder import locked
 from PIL import Image
+from tests.tiers import quick_every
 
 COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 
@@ -222,6 +223,7 @@ def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str
     return str(rows[0]["path"])
 
 
+@pytest.mark.slow
 def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_saved_it(
     photos: Path, tmp_path: Path
 ) -> None:
@@ -250,6 +252,7 @@ def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_sa
     assert labels_in(folder / "given.csv")["008.png"] == "blue"
 
 
+@pytest.mark.slow
 def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -567,10 +570,8 @@ def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     "step",
     [
-        "the record",
         "the tables",
-        "embed",
-        *(pytest.param(step, marks=pytest.mark.slow) for step in ("groups", "suggest")),
+        *(pytest.param(step, marks=pytest.mark.slow) for step in ("the record", "embed", "groups", "suggest")),
     ],
 )
 def test_labels_follow_once_however_often_a_call_is_ended(
@@ -614,6 +615,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     assert labels_in(folder / "given.csv") == expected
 
 
+@pytest.mark.slow
 def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [*range(15)])
     known.write_text(known.read_text().replace("004.png,green", "004.png,blue"))
@@ -626,6 +628,7 @@ def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path
     assert any("of 15 labels seem to be of another class" in said for said in told["sentences"])  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
 
@@ -750,7 +753,7 @@ def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels
     assert {row["label"] for path, row in rows.items() if color(path) == "red"} == {"rosso"}
 
 
-@pytest.mark.parametrize("name", ["given.csv", "away.csv", "next.csv"])
+@pytest.mark.parametrize("name", quick_every(3, ["given.csv", "away.csv", "next.csv"]))
 def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is_lost(
     photos: Path, tmp_path: Path, name: str
 ) -> None:
