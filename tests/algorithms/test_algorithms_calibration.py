@@ -20,7 +20,6 @@ from labelkit.algorithms.calibration import (
     risk_coverage,
     softmax,
 )
-from tests.tiers import quick_every
 
 graded = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=7)
 placed = st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2)), min_size=1, max_size=9)

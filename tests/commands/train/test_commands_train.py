@@ -13,7 +13,6 @@ from labelkit.commands.common.networks import run_network
 from labelkit.commands.train.run import train_method
 from labelkit.commands.train.setup import dataset_label, run_folder
 from labelkit.methods.discovery.options import FlipClassConfig
-from labelkit.methods.registry import METHODS
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import DataFacts, method_config
 from labelkit.training.run_dir import read_run_config
