@@ -22,8 +22,8 @@ from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.commands.evaluate.predictions import evaluate_answer
 from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.hdf5.writing import Contents, Image
 from labelkit.store.results import read_result, write_result
+from labelkit.store.writer import Contents, Image
 
 Build = Callable[..., EmbeddingStore]
 
