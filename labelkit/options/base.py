@@ -72,7 +72,8 @@ class StageConfig(BaseModel):
             name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
         }
         cls.constants = {name: value for name, value in constants.items() if name not in cls.__pydantic_fields__}
-        cls.retired_fields = cls.retired_fields - cls.constants.keys() - cls.__pydantic_fields__.keys()
+        retired = {name for base in cls.__mro__ for name in vars(base).get("retired_fields", ())}
+        cls.retired_fields = frozenset(retired - cls.constants.keys() - cls.__pydantic_fields__.keys())
         if cls.keeps_order:
             return
         fields = cls.__pydantic_fields__
