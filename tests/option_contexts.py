@@ -33,8 +33,8 @@ _SMALL: Options = {"batch_size": 4}
 _ROWS: Options = {"index": "{folder}/rows.h5"}
 _STAGES = "softmax dl2pa sela san tac-ccl"
 _FROZEN: Options = {"backbone": "resnet20_cifar", "freeze_stages": 1}
-_FREEMATCH = "fixed_threshold threshold_decay pseudo_label_weight fairness_weight"
-_MIXMATCH = "sharpening_temperature mixup_alpha unlabeled_weight unlabeled_ramp pairing"
+_FREEMATCH = "fixed_threshold threshold_decay fairness_weight"
+_MIXMATCH = "mixup_alpha unlabeled_weight unlabeled_ramp"
 
 #: What makes short runs of some methods shorter.
 LESS: dict[str, Options] = {
@@ -46,18 +46,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # data
     ("splits that a file names; few labeled images", _LISTED | _SMALL, _of(_CLASSIFIERS, "split eval_split")),
     ("splits that a file names", _LISTED, "split eval_split val_split"),
-    (
-        "errors that move",
-        _LISTED | {"val_split": "val", "cap": 8, "lr": 0.1, "optimizer": "sgd"},
-        "snowball.val_delta",
-    ),
-    (
-        "errors that move, and growth that nothing else ends",
-        _LISTED
-        | {"val_split": "val", "lr": 0.1, "optimizer": "sgd", "disagree_stop": 1.0, "label_rule": "center"}
-        | {"steps": 24, "eval_every_steps": 2, "growth_factor": 1.3},
-        "lmcs.val_delta",
-    ),
     (
         "paths that are not beside their list",
         {"dataset": "{folder}/lists/rooted.csv", "data_root": "{folder}"},
@@ -116,13 +104,12 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # discovery
     ("blocks that are frozen", {"train_stem": False}, "grad_from_block"),
     ("a loss on keys", {"align_mode": "l2"}, "align_loss_blocks align_weight"),
-    ("targets that are sure", {"align_mode": "fixmatch"}, "fixmatch_threshold"),
     # few labels
     ("a backbone with dropout", {"backbone": "convnet13"}, "dropout"),
     (
         "decays that a short run reaches",
         {"ema_horizon": False, "consistency_ramp": 0.5, "ema_decay": 0.6, "ema_decay_start": 0.1},
-        _of("mean-teacher snowball", "ema_decay ema_decay_start ema_ramp"),
+        _of("mean-teacher snowball", "ema_decay ema_decay_start"),
     ),
     ("decays that a short run reaches", {"ema_horizon": False}, "ema_decay"),
     ("a decay that a short run reaches", {"ema_horizon": False, "cap": 8}, "snowball.master_decay"),
@@ -131,27 +118,16 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("another student", {"trainer": "mixmatch", "labeled_batch_size": 8}, _of("snowball", _MIXMATCH)),
     ("another student", {"trainer": "freematch"}, _of("snowball", _FREEMATCH)),
     ("another student", {"student": "freematch"}, _of("lmcs", _FREEMATCH)),
-    ("the far ones of many images", {"select": "far", "far_cap": None}, "far_factor far_cap"),
-    ("a class with few candidates", {"cap": 8, "growth_factor": 8}, "refill"),
-    ("several networks", {"fusion": "distance", "cap": 8}, "fusion fusion_scale fusion_count"),
-    ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn master_on")),
-    ("a loss on distances", {"discrimination": "ratio"}, "discrimination_weight num_centroids"),
-    ("turns to learn first", {"pretext_steps": 2}, "pretext_lr"),
+    ("the far ones of many images", {"select": "far"}, "far_factor"),
+    ("several networks", {"fusion": "distance", "cap": 8}, "fusion"),
+    ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn")),
     ("growth that ends before the run", {"growth_limit": 2}, "final_phase"),
-    ("no other limit", {"confine_cap": 1.0}, "confine_factor"),
     # metric learning
     ("no second views", {"tac": False}, "attention"),
-    ("images that match", {"matches": "{folder}/matches.h5"}, "match_share match_align match_mask match_sigma"),
     ("views that may be mirrored", {"augmentation": "box"}, "mirror"),
     ("statistics of an earlier run", {"init_from": "{folder}/earlier"}, "freeze_bn"),
     ("classes by labels", {"mode": "supervised"}, "san.loss"),
     ("class vectors", {"mode": "supervised", "loss": "proxy-anchor"}, "proxy_margin proxy_alpha proxy_lr_scale"),
-    ("a classifier", {"mode": "supervised", "loss": "cross-entropy"}, "class_temperature"),
-    (
-        "a memory with a loss of its own",
-        {"memory": "momentum", "memory_loss": "contrastive-bayesian"},
-        "memory_variance_weight",
-    ),
     (
         "a memory",
         {"memory": "momentum"},
@@ -160,23 +136,20 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("a memory that grows", {"memory": "momentum", "mode": "supervised"}, "memory_start_epochs"),
     ("a memory that is not filled at once", {"memory_refill": False}, "memory_warmup_steps"),
     # prototypes
-    ("more classes than dimensions", {"embed_dim": 3}, "dl2pa.prototypes prototype_seed sharpest_t"),
+    ("more classes than dimensions", {"embed_dim": 3}, "dl2pa.prototypes sharpest_t"),
     ("a mean", {"reduction": "half-mean"}, "dl2pa.loss"),
     # dense
     (
         "held-out images",
         {"holdout": 0.5, "knn_neighbors": 30},
-        _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature linear_monitor branch")
-        + " cotap.image_features",
+        _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature branch") + " cotap.image_features",
     ),
     ("a head of an earlier run", {"init_from": "{folder}/earlier"}, "projector_init"),
-    ("images of several objects", {"scene_dataset": "{folder}/listed.csv"}, "object_batch_size"),
     ("a temperature that grows", {"teacher_warmup_steps": 4}, "teacher_temperature_start patch_temperature_start"),
     ("a temperature that is not that of the start", {"teacher_temperature": 0.07}, "teacher_warmup_steps"),
     ("gradients that are too long", {"clip_grad_norm": 0.001}, "clip_each"),
     ("patches with a layer of their own", {"shared_head": False}, "num_patch_outputs"),
     ("a filter without a loss", {"prototype_entropy": 0}, "filter"),
-    ("learned rows", {"assign": "prototypes", "num_prototypes": 8}, "num_prototypes"),
     ("targets above a threshold", {"ranking_loss": "ap-t"}, "ranking_threshold"),
     # heads on rows of a store
     ("rows of a store", _ROWS, "head_layers head_width row_noise row_dropout row_mix row_neighbors"),
@@ -194,20 +167,17 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("frozen stages", _FROZEN, _of(_STAGES, "reuse_frozen")),
     ("kept maps", _FROZEN | {"reuse_frozen": 2}, _of(_STAGES, "reuse_dtype")),
     # self-labelling
-    ("more clusters than images", {"num_clusters": (100,)}, "allow_empty"),
     ("labels of an earlier run", {"labels_from": "{folder}/earlier"}, "rotation"),
 ]
 
 #: Options that no short run in one process on a CPU can show, by the reason.
 UNSEEN = {
-    "how fast and with which memory, not what": "num_workers threads ranking_max_gib",
+    "how fast and with which memory, not what": "num_workers threads",
     "where, not what": "device deterministic out",
     "whether there is room": "max_disk",
     "needs a compiler and minutes; test_methods_compile.py has it": "compile",
     "needs a network connection": "download",
-    "of several processes": "sync_bn prototype_gather",
     "what becomes of a run that is there": "overwrite",
-    "needs 200 steps of a collapse": "collapse_patience_epochs",
 }
 
 #: Options of which every other value is refused here, which is their effect; those that are ignored would not be.
@@ -276,20 +246,15 @@ VALUES: dict[str, list[object]] = {
     "grad_from_block": [1],
     "align_blocks": [(1,)],
     "align_loss_blocks": [(1,)],
-    "fixmatch_threshold": [0.0],
     "ema_decay": [0.3],
     "ema_decay_start": [0.2],
     "master_decay": [0.05],
     "labeled_batch_size": [6, 3],
     "missing_class": ["skip"],
-    "confine_factor": [1],
     "far_factor": [1, 2],
     "churn": [1.0, 0.0],
-    "val_delta": [100.0],
     "max_steps": [6],
-    "delta": ["quantile:0.05"],
     "lmcs.beta": [0.01],
-    "discrimination_weight": [3.0],
     "recall_ks": [(1, 2)],
     "san_before": ["block3"],
     "memory_size": [20],
@@ -299,10 +264,8 @@ VALUES: dict[str, list[object]] = {
     "knn_temperature": [0.001, 100.0],
     "solver_max_iterations": [1],
     "prior": ["zipf:1"],
-    "optimization_epochs": [(0.5,)],
     "labels_from": ["{folder}/earlier"],
     "scene_dataset": ["{folder}/listed.csv"],
-    "object_batch_size": [4],
     "neighbors": ["{folder}/run/found.h5"],
     "filter_kernel": [5],
     "projector_dims": [(32, 16)],

@@ -28,7 +28,6 @@ from torch import Tensor
 from labelkit.algorithms.precision import promote, without_autocast
 
 UpdateSpace = Literal["key", "token", "literal"]
-UpdateGrad = Literal["stop", "through"]
 
 
 def attention_update(
@@ -41,7 +40,6 @@ def attention_update(
     gamma_reg: float,
     space: UpdateSpace = "key",
     w_k: Tensor | None = None,
-    grad: UpdateGrad = "stop",
 ) -> Tensor:
     r"""Move keys one gradient step down the energies of the module's formula.
 
@@ -57,11 +55,10 @@ def attention_update(
             K + gamma_update G W_K^T, as the paper prints it; it mixes two spaces.
         w_k: ``(h d, f)`` float for ``"token"``, ``(h d, h d)`` for ``"literal"``: weight of the
             key projection with one output per row, as in ``torch.nn.Linear``. No gradient.
-        grad: ``"stop"``: the increment is a constant, so gradients reach the keys through the
-            identity only and never the queries. ``"through"``: ordinary gradients.
 
     Returns:
-        ``(b, h, t, d)`` in the dtype of ``keys``. Half precision is promoted to float32 inside.
+        ``(b, h, t, d)`` in the dtype of ``keys``. Half precision is promoted to float32 inside. The increment is a
+        constant: gradients reach the keys through the identity only and never the queries.
 
     Raises:
         ValueError: shapes do not fit, ``w_k`` is missing, or ``beta < 0``.
@@ -71,13 +68,11 @@ def attention_update(
         raise ValueError(f"beta must be >= 0, got {beta}")
     if space not in ("key", "token", "literal"):
         raise ValueError(f"space must be 'key', 'token' or 'literal', got {space!r}")
-    if grad not in ("stop", "through"):
-        raise ValueError(f"grad must be 'stop' or 'through', got {grad!r}")
     if space != "key":
         _check_projection(keys, w_k, square=space == "literal")
     with without_autocast(keys):
         keys_full = promote(keys)
-        with torch.set_grad_enabled(grad == "through" and torch.is_grad_enabled()):
+        with torch.no_grad():
             increment = _descent(keys_full, promote(queries), alpha, beta, gamma_reg)
             if w_k is not None and space != "key":
                 increment = _through_projection(increment, promote(w_k.detach()), space)

@@ -69,12 +69,10 @@ def map_correlation(first: Tensor, second: Tensor, counted: Tensor) -> Tensor:
     return correlation.masked_fill((number < _LEAST_PATCHES) | flat, torch.nan)
 
 
-def keypoint_masks(
-    keypoints: Tensor, present: Tensor, size: tuple[int, int], *, sigma: float = 1.0, clip: bool = True
-) -> Tensor:
+def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) -> Tensor:
     r"""Mark where keypoints are, each by a Gaussian hill of height 1.
 
-    .. math:: \Gamma(u, v) = \sum_i \exp\left(-\frac{(u - u_i)^2 + (v - v_i)^2}{2 \sigma^2}\right)
+    .. math:: \Gamma(u, v) = \min\left(1, \sum_i \exp\left(-\frac{(u - u_i)^2 + (v - v_i)^2}{2}\right)\right)
 
     with u and v counted in cells, so that a keypoint in normalized coordinates lies at
     :math:`u_i = ((x_i + 1) w - 1) / 2`.
@@ -83,19 +81,17 @@ def keypoint_masks(
         keypoints: ``(b, k, 2)`` x and y in normalized coordinates.
         present: ``(b, k)`` bool; the others are padding.
         size: height and width of the masks.
-        sigma: of the hills, in cells.
-        clip: at most 1; else keypoints that lie close together weigh without bound.
 
     Returns:
-        ``(b, h, w)`` float, >= 0.
+        ``(b, h, w)`` float in [0, 1].
 
     Source:
-        TAC-CCL, Eqs. 4.4 and 4.5, which do not clip.
+        TAC-CCL, Eqs. 4.4 and 4.5; the hills' width of one cell and the limit of 1 are ours: keypoints that lie
+        close together would weigh without bound.
     """
     height, width = size
     scale = keypoints.new_tensor([width, height]) / 2
     cells = cell_centers(height, width, keypoints) * scale  # (h w, 2)
     squares = (cells[None, :, None] - (keypoints * scale)[:, None]).square().sum(dim=-1)  # (b, h w, k)
-    hills = torch.exp(-squares / (2 * sigma**2)) * present[:, None].to(squares.dtype)
-    found = hills.sum(dim=-1).reshape(-1, height, width)
-    return found.clamp(max=1) if clip else found
+    hills = torch.exp(-squares / 2) * present[:, None].to(squares.dtype)
+    return hills.sum(dim=-1).reshape(-1, height, width).clamp(max=1)

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar, Unpack
 
 from torch import Tensor, nn
 
-from labelkit.models.heads import CosineClassifier, LinearHeads
+from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.seeding import seeded_init
 
@@ -73,30 +73,3 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
         """Scores (b, c) of the classes."""
         scores: Tensor = self.head(embeddings)
         return scores
-
-
-class ScaledCosineHead(nn.Module):
-    """Learned class vectors; logits are ``scale`` times the cosines with them.
-
-    Args:
-        dim: width of the embeddings.
-        num_classes: c.
-        scale: inverse temperature, > 0.
-    """
-
-    def __init__(self, dim: int, num_classes: int, scale: float) -> None:
-        super().__init__()
-        if not scale > 0:
-            raise ValueError(f"scale must be positive, got {scale}")
-        self.cosine = CosineClassifier(dim, num_classes)
-        self.scale = scale
-
-    @property
-    def weight(self) -> Tensor:
-        """(c, d) class vectors."""
-        return self.cosine.prototypes
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Embeddings (b, d) to logits (b, c)."""
-        logits: Tensor = self.scale * self.cosine(embeddings)
-        return logits

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.algorithms.attention import (
-    UpdateGrad,
     UpdateSpace,
     alignment_energy,
     attention_entropy,
@@ -63,8 +62,6 @@ class KeyUpdate:
         gamma_update: step size, >= 0.
         gamma_reg: weight of the regularization of the keys, >= 0.
         space: what takes the step: ``"key"``, ``"token"`` or ``"literal"``.
-        tokens: ``"all"``, or ``"patch"`` to leave class and register tokens out on both sides.
-        grad: ``"stop"``: the increment is a constant; ``"through"``: ordinary gradients.
     """
 
     alpha: float = 0.0
@@ -72,8 +69,6 @@ class KeyUpdate:
     gamma_update: float = 0.1
     gamma_reg: float = 0.5
     space: UpdateSpace = "key"
-    tokens: Literal["all", "patch"] = "all"
-    grad: UpdateGrad = "stop"
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -82,11 +77,8 @@ class KeyUpdate:
         for name in ("alpha", "gamma_update", "gamma_reg"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
-        for name, allowed in (("space", ("key", "token", "literal")), ("tokens", ("all", "patch"))):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
-        if self.grad not in ("stop", "through"):
-            raise ValueError(f"grad must be 'stop' or 'through', got {self.grad!r}")
+        if self.space not in ("key", "token", "literal"):
+            raise ValueError(f"space must be 'key', 'token' or 'literal', got {self.space!r}")
 
     def beta_for(self, head_dim: int) -> float:
         """Return beta as a number for heads of width ``head_dim``."""
@@ -323,10 +315,8 @@ def paired_block(
     student_queries = queries[half:] if others is None else queries_of(block.attn, block.norm1(others))
     if pair is not None:
         pair.extend((keys[:half], student_queries))
-    prefix = net.num_prefix_tokens if update.tokens == "patch" else 0
     beta = update.beta_for(keys.shape[-1])
-    teacher_keys, student_queries = keys[:half, :, prefix:], student_queries[:, :, prefix:]
-    moved = teacher_keys
+    moved = teacher_keys = keys[:half]
     if move:
         moved = attention_update(
             teacher_keys,
@@ -337,10 +327,8 @@ def paired_block(
             gamma_reg=update.gamma_reg,
             space=update.space,
             w_k=_w_k(vit, index, update.space),
-            grad=update.grad,
         )
-        teacher_half = torch.cat([keys[:half, :, :prefix], moved], dim=2) if prefix else moved
-        keys = torch.cat([teacher_half, keys[half:]])
+        keys = torch.cat([moved, keys[half:]])
     if attention is not None:
         attention.append(class_attention(queries.detach(), keys.detach()))
     if log is not None:

@@ -52,10 +52,11 @@ class StageConfig(BaseModel):
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
 
     retired_fields: ClassVar[frozenset[str]] = frozenset()
-    """Options of earlier versions that never acted: config files of old runs may name them."""
+    """Options of earlier versions that never acted: config files of old runs may name them with any value."""
 
     constants: ClassVar[Mapping[str, object]] = {"max_memory": None}
-    """What options of earlier versions became: config files may name them with this value only."""
+    """What options of earlier versions became: config files may name them with this value only. Those of
+    parents hold too."""
 
     comes_last: ClassVar[bool] = False
     """Whether the options that this class declares stand behind those of a class that inherits them."""
@@ -65,8 +66,14 @@ class StageConfig(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Move the options of mixins that come last behind those of the class, in help and in files."""
+        """Take the constants of all bases; move options of mixins that come last behind those of the class."""
         super().__pydantic_init_subclass__(**kwargs)
+        constants = {
+            name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
+        }
+        cls.constants = {name: value for name, value in constants.items() if name not in cls.__pydantic_fields__}
+        retired = {name for base in cls.__mro__ for name in vars(base).get("retired_fields", ())}
+        cls.retired_fields = frozenset(retired - cls.constants.keys() - cls.__pydantic_fields__.keys())
         if cls.keeps_order:
             return
         fields = cls.__pydantic_fields__

@@ -49,7 +49,7 @@ class EmbedConfig(
     """``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
-    constants: ClassVar[Mapping[str, object]] = {**DataConfig.constants, "stride": 1, "patch_seed": 0}
+    constants: ClassVar[Mapping[str, object]] = {"stride": 1, "patch_seed": 0}
 
     index: Path | None = Field(
         None,

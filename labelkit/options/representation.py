@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic.config import JsonDict
@@ -16,6 +17,8 @@ _MONITOR: JsonDict = {"panel": "Monitor"}
 class RepresentationRunConfig(BackboneRunConfig):
     """Monitor of a method without labels."""
 
+    constants: ClassVar[Mapping[str, object]] = {"linear_monitor": False}
+
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
         description="Labels are never used in training; as for the other methods, for what a store is to call labeled.",
@@ -25,9 +28,6 @@ class RepresentationRunConfig(BackboneRunConfig):
     knn_neighbors: int = Field(10, ge=1, description="Neighbors of the kNN monitor.", json_schema_extra=_MONITOR)
     knn_temperature: float = Field(
         0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).", json_schema_extra=_MONITOR
-    )
-    linear_monitor: bool = Field(
-        False, description="Also train a linear probe on the features at each evaluation.", json_schema_extra=_MONITOR
     )
 
 

@@ -406,10 +406,14 @@ def _from_json(value: Any) -> Any:
 def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Load parameters and buffers after checking that all are there with the same shape.
 
+    ``retired_tensors`` of a method names those of earlier versions that held nothing.
+
     Raises:
         CheckpointMismatch: naming the first few that differ.
     """
     wanted = method.state_dict()
+    retired: frozenset[str] = getattr(method, "retired_tensors", frozenset())
+    tensors = {name: value for name, value in tensors.items() if name not in retired}
     faults = [f"{name} is missing" for name in wanted if name not in tensors]
     faults += [f"{name} is unknown here" for name in tensors if name not in wanted]
     faults += [
@@ -422,4 +426,4 @@ def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: st
         raise CheckpointMismatch(
             where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options it was trained with."
         )
-    method.load_state_dict(dict(tensors))
+    method.load_state_dict(tensors)

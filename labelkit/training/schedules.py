@@ -145,11 +145,10 @@ class EMADecay:
 
     Args:
         low, high: decays in [0, 1), low <= high.
-        ramp_steps: T.
-        ramp: ``step``: a is ``low`` for t < T; ``linear``: from ``low`` to ``high``.
+        ramp_steps: T; a is ``low`` for t < T, then ``high``.
 
     Raises:
-        ValueError: decays out of order or range, or an unknown ramp.
+        ValueError: decays out of order or range.
 
     Source: ``CuriousAI/mean-teacher``; the dissertation's 0.99 and 0.999.
     """
@@ -157,23 +156,15 @@ class EMADecay:
     low: float
     high: float
     ramp_steps: int
-    ramp: str = "step"
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not 0 <= self.low <= self.high < 1:
             raise ValueError(f"decays must be in [0, 1) and ordered, got {self.low} and {self.high}")
-        if self.ramp not in ("step", "linear"):
-            raise ValueError(f"unknown ramp {self.ramp!r}")
 
     def __call__(self, step: int) -> float:
         """Decay at an update of the run, counted from 1."""
-        if self.ramp == "linear":
-            share = min(step / self.ramp_steps, 1.0) if self.ramp_steps else 1.0
-            limit = self.low + (self.high - self.low) * share
-        else:
-            limit = self.low if step < self.ramp_steps else self.high
-        return min(1 - 1 / (step + 1), limit)
+        return min(1 - 1 / (step + 1), self.low if step < self.ramp_steps else self.high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,18 +232,6 @@ def test_stopped_gradient_is_the_identity_for_keys_and_nothing_for_queries() -> 
     assert queries.grad is None
 
 
-def test_gradient_through_the_update_is_that_of_finite_differences() -> None:
-    keys, queries = (value.requires_grad_() for value in random_pair(1, 2, 3, 2))
-    w_k = torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
-
-    def update(k: Tensor, q: Tensor) -> Tensor:
-        return attention_update(k, q, **PAPER, space="token", w_k=w_k, grad="through")
-
-    assert torch.autograd.gradcheck(update, (keys, queries))
-    update(keys, queries).sum().backward()
-    assert w_k.grad is None
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_computed_in_single_precision_and_cast_back(dtype: torch.dtype) -> None:
     keys, queries = (value.to(dtype) for value in random_pair(1, 2, 6, 8, scale=8.0))  # k.k beyond exp's half range
@@ -296,7 +284,6 @@ def test_entropy_is_one_for_even_attention_and_zero_for_one_hot_attention() -> N
         ({"space": "literal", "w_k": torch.zeros(2, 3)}, "2 rows and columns"),
         ({"space": "token", "w_k": torch.zeros(3, 3)}, "2 rows"),
         ({"space": "value"}, "space must be"),
-        ({"grad": "none"}, "grad must be"),
         ({"beta": -1.0}, "beta must be"),
     ],
 )

@@ -65,3 +65,13 @@ def test_an_option_that_old_runs_lack_says_what_they_did() -> None:
     ]
 
     assert not unsaid  # json_schema_extra={..., "before": VALUE}, or old runs cannot be resumed
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_option_of_old_runs_is_still_there_or_says_what_it_became(method: str) -> None:
+    known = json.loads((FORMATS / "train_options.json").read_text())
+    config = METHODS[method].config
+
+    gone = {*known["all"], *known[method]} - config.model_fields.keys()
+
+    assert gone <= {*config.constants, *config.retired_fields}

@@ -94,7 +94,6 @@ VARIANTS = (
     ("cotap", "--image-features filtered"),
     ("dl2pa", "--prototypes hpn"),
     ("lmcs", "--student freematch"),
-    ("lmcs", "--master-init warm"),
     ("san", "--mode supervised"),
     ("san", "--memory-loss contrastive-bayesian"),
     ("sela", "--refresh one"),

@@ -153,7 +153,7 @@ def test_sela_and_dl2pa_renew_when_planned(make: Callable[..., Any]) -> None:
     # one more after the last step
     assert int(setup.method.labels.next_time) == planned(setup)[-1]["label_times"] == 3
 
-    setup = make("dl2pa", epochs=3, updates_per_epoch=2, freeze_after=0.5)
+    setup = make("dl2pa", epochs=3, updates_per_epoch=2)
     made: list[int] = []
     begin, logged = setup.method.on_step_start, []
 

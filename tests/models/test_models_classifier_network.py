@@ -6,7 +6,7 @@ import pytest
 import torch
 from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.classifier_network import ClassifierNetwork, ScaledCosineHead
+from labelkit.models.classifier_network import ClassifierNetwork
 
 
 def count(module: torch.nn.Module) -> int:
@@ -139,12 +139,3 @@ def test_two_halves_of_a_batch_whose_sums_are_joined_give_the_mean_of_the_whole(
 def test_fewer_prototypes_than_classes_are_refused() -> None:
     with pytest.raises(ValueError, match="2 prototypes for 3 classes"):
         PrototypeHead(3, 2, 2)
-
-
-def test_a_scaled_cosine_head_gives_scale_times_the_cosine() -> None:
-    head = ScaledCosineHead(2, 2, 16.0)
-    with torch.no_grad():
-        head.weight.copy_(torch.tensor([[0.0, 3.0], [1.0, 0.0]]))
-    assert head(torch.tensor([[0.0, 7.0]]))[0].tolist() == pytest.approx([16.0, 0.0])
-    with pytest.raises(ValueError, match="scale must be positive"):
-        ScaledCosineHead(2, 2, 0.0)

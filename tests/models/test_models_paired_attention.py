@@ -168,16 +168,13 @@ def test_frozen_prefix_keeps_no_graph() -> None:
 
 def test_stopped_increment_gives_the_student_no_gradient_from_the_teacher() -> None:
     weak, strong = views()
-    gradients = {}
-    for grad in ("stop", "through"):
-        vit, student_view = tiny_vit(), strong.clone().requires_grad_()
-        update = KeyUpdate(gamma_update=0.5, grad=grad)
-        features = paired_forward(vit, weak, student_view, update=update, align_blocks=ALL_BLOCKS, train_stem=True)
-        features[:4].pow(3).sum().backward()
-        gradients[grad] = student_view.grad
+    vit, student_view = tiny_vit(), strong.clone().requires_grad_()
+    update = KeyUpdate(gamma_update=0.5)
+    features = paired_forward(vit, weak, student_view, update=update, align_blocks=ALL_BLOCKS, train_stem=True)
+    features[:4].pow(3).sum().backward()
 
-    assert torch.equal(gradients["stop"], torch.zeros_like(strong))
-    assert gradients["through"].abs().max() > 1e-4
+    assert student_view.grad is not None
+    assert torch.equal(student_view.grad, torch.zeros_like(strong))
 
 
 def test_token_space_equals_key_space_through_a_vit_with_orthogonal_key_projections() -> None:
@@ -205,25 +202,6 @@ def test_token_space_moves_the_tokens_that_the_keys_are_made_of() -> None:
     moved = attention_update(k[:4], q[4:], **paper, space="token", w_k=w_k)
 
     assert_same(moved.transpose(1, 2).reshape(4, 5, 24), expected)
-
-
-def test_patch_tokens_only_leave_prefix_keys_alone() -> None:
-    vit, (weak, strong) = tiny_vit(reg_tokens=2, class_token=True), views()
-    record: dict[int, dict[str, Tensor]] = {}
-    update = KeyUpdate(gamma_update=0.5, tokens="patch")
-    block, prefix = vit.blocks[0], 3
-    tokens = vit._pos_embed(vit.patch_embed(torch.cat([weak, strong])))
-    q, k, v = (part.reshape(8, 7, 3, 8).transpose(1, 2) for part in block.attn.qkv(block.norm1(tokens)).split(24, -1))
-    patch_keys = attention_update(
-        k[:4, :, prefix:], q[4:, :, prefix:], alpha=0, beta=1, gamma_update=0.5, gamma_reg=0.5
-    )
-    k = torch.cat([torch.cat([k[:4, :, :prefix], patch_keys], dim=2), k[4:]])
-    mixed = torch.softmax(q @ k.transpose(-2, -1) / 8**0.5, dim=-1) @ v
-    tokens = tokens + block.attn.proj(mixed.transpose(1, 2).reshape(8, 7, 24))
-    tokens = tokens + block.mlp(block.norm2(tokens))
-    expected = vit.forward_head(vit.norm(vit.blocks[1:](tokens)), pre_logits=True)
-
-    assert_same(paired_forward(vit, weak, strong, update=update, align_blocks=[0], record=record), expected)
 
 
 def test_autocast_stays_finite_with_keys_beyond_half_range() -> None:
@@ -359,9 +337,7 @@ def test_views_of_unequal_shape_are_refused() -> None:
     [
         ({"beta": 0.0}, "beta must be > 0 or 'auto', got 0.0"),
         ({"gamma_update": -0.1}, "gamma_update must be >= 0, got -0.1"),
-        ({"space": "keys"}, "space must be one of"),
-        ({"tokens": "cls"}, "tokens must be one of"),
-        ({"grad": "both"}, "grad must be 'stop' or 'through'"),
+        ({"space": "keys"}, "space must be 'key', 'token' or 'literal'"),
     ],
 )
 def test_update_out_of_range_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -92,8 +92,8 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
         if self.fuse_with and self.fusion == "none":
             raise ValueError("--fuse-with needs --fusion: distance, cascade or rank")
-        if not self.fuse_with and (self.fusion != "none" or self.fusion_scale):
-            raise ValueError("--fusion and --fusion-scale need further stores: --fuse-with B.h5,C.h5")
+        if not self.fuse_with and self.fusion != "none":
+            raise ValueError("--fusion needs further stores: --fuse-with B.h5,C.h5")
         return self
 
 

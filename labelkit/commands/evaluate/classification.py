@@ -294,7 +294,8 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
         raise CheckpointError(str(checkpoint), "has no classifier", "Embed it and use `evaluate knn`.")
     is_run = (checkpoint / CONFIG).is_file()
     name, options = read_run_config(checkpoint if is_run else checkpoint.parent.parent)
-    run_config = METHODS[name].config.model_validate(options)
+    known = METHODS[name].config.model_fields
+    run_config = METHODS[name].config.model_validate({key: value for key, value in options.items() if key in known})
     if not isinstance(run_config, BackboneRunConfig):
         raise CheckpointError(
             str(checkpoint),

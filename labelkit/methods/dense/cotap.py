@@ -62,7 +62,8 @@ class CoTAP(Method[CoTAPConfig]):
     network: DenseNetwork
     #: Where neighbors are kept, if anywhere.
     neighbor_place: NeighborPlace | None = None
-    equal_buffers = ("neighbors", "objective.queue", "objective.queued")
+    equal_buffers = ("neighbors",)
+    retired_tensors = frozenset({"objective.queue", "objective.queued"})
 
     def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -152,7 +153,6 @@ class CoTAP(Method[CoTAPConfig]):
         """Move the target."""
         self.teacher.decay = self._ema_decay(state.step)
         self.teacher.update(self.network)
-        self.objective.remember()
 
     @property
     def takes_whole_runs(self) -> bool:

@@ -19,15 +19,12 @@ from labelkit.training.distributed import process_count
 
 def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwork, list[str]]:
     """Build the student with the weights that the options name; and what a person should know about them."""
-    options = FilterOptions(
-        config.filter_prototypes, config.filter_kernel, config.filter_fuse, config.filter_ssl_gradients
-    )
+    options = FilterOptions(config.filter_prototypes, config.filter_kernel)
     network = DenseNetwork(
         config.backbone,
         drop_path=config.drop_path,
         object_filter=options if config.filter else None,
         projector_dims=config.projector_dims,
-        num_prototypes=config.num_prototypes if config.assign == "prototypes" else None,
         image_features=config.image_features,
         **backbone_options(config, data),
         seed=config.seed,
@@ -44,15 +41,11 @@ def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwo
 
 def _train_only_what_is_used(config: CoTAPConfig, network: DenseNetwork) -> None:
     """Freeze what no term reaches: processes would wait for its gradient."""
-    alignment = config.image_alignment or config.patch_alignment or config.image_concentration
-    trained = alignment or config.patch_ranking
-    if not trained:
+    terms = (config.image_alignment, config.patch_alignment, config.image_concentration, config.patch_ranking)
+    if not any(terms):
         network.requires_grad_(False)
-    if network.directions is not None:
-        network.directions.requires_grad_(bool(alignment))
     if network.filter is not None:
-        reached = config.prototype_entropy or (config.filter_ssl_gradients and trained)
-        network.filter.prototypes.requires_grad_(bool(reached))
+        network.filter.prototypes.requires_grad_(config.prototype_entropy > 0)
 
 
 def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -23,6 +24,12 @@ _NEIGHBORS: JsonDict = {"panel": "Neighbors"}
 class DenseOptions(SlowTargetConfig):
     """Features of an image, filter, and views with a part in common."""
 
+    constants: ClassVar[Mapping[str, object]] = {
+        "filter_fuse": "concat",
+        "filter_ssl_gradients": False,
+        "min_roi_tokens": 1.0,
+    }
+
     image_features: Literal["backbone", "filtered"] = Field(
         "backbone",
         description="Features of an image: the class token before or after the filter.",
@@ -36,28 +43,11 @@ class DenseOptions(SlowTargetConfig):
     filter_kernel: int = Field(
         3, ge=1, description="Side of the object prototypes in patches, odd.", json_schema_extra=_FILTER
     )
-    filter_fuse: Literal["concat", "project"] = Field(
-        "concat",
-        description="Features and answer of the filter side by side (paper), or mapped back to the width of the former "
-        "(ours; the identity at first).",
-        json_schema_extra=_FILTER,
-    )
-    filter_ssl_gradients: bool = Field(
-        False,
-        description="Let all terms move the prototypes; else only their own (the paper does not say).",
-        json_schema_extra=_FILTER,
-    )
 
     min_overlap: tuple[float, float] = Field(
         (0.02, 0.01),
         description="Smallest share of the image that the two large views have in common, and that a small view "
         "shares with each.",
-        json_schema_extra=_VIEWS,
-    )
-    min_roi_tokens: float = Field(
-        1.0,
-        gt=0,
-        description="Overlaps with a side of fewer tokens are left out of dense terms.",
         json_schema_extra=_VIEWS,
     )
     augmentation: Literal["dino", "paper", "none"] = Field(
@@ -71,6 +61,17 @@ class CoTAPConfig(DenseOptions):
     """``labelkit train cotap``; defaults are those of the paper, or as the description says."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
+    constants: ClassVar[Mapping[str, object]] = {
+        "assign": "feature",
+        "num_prototypes": 300,
+        "sk_order": "roi-first",
+        "sk_queue": 0,
+        "ranking_targets": "projector",
+        "ranking_pairs": "random",
+        "ranking_subsample": None,
+        "ranking_max_gib": 1.0,
+        "prototype_gather": False,
+    }
 
     dataset: str = with_default(SlowTargetConfig, "dataset", "scene_objects")
 
@@ -93,27 +94,8 @@ class CoTAPConfig(DenseOptions):
     student_temperature: float = Field(
         0.1, gt=0, description="Softmax temperature of the student (DINO, Leopart).", json_schema_extra=_ASSIGNMENT
     )
-    assign: Literal["feature", "prototypes"] = Field(
-        "feature",
-        description="What assignments are made to: the dimensions of the projection, or --num-prototypes learned rows "
-        "(Leopart).",
-        json_schema_extra=_ASSIGNMENT,
-    )
-    num_prototypes: int = Field(300, ge=2, description="Rows of prototypes.", json_schema_extra=_ASSIGNMENT)
     sk_epsilon: float = Field(0.05, gt=0, description="Entropy weight of Sinkhorn.", json_schema_extra=_ASSIGNMENT)
     sk_iterations: int = Field(3, ge=1, description="Iterations of Sinkhorn.", json_schema_extra=_ASSIGNMENT)
-    sk_order: Literal["roi-first", "sk-first"] = Field(
-        "roi-first",
-        description="Sinkhorn on the aligned patches (paper), or on whole maps that are aligned afterwards (Leopart).",
-        json_schema_extra=_ASSIGNMENT,
-    )
-    sk_queue: int = Field(
-        0,
-        ge=0,
-        description="Class tokens of past batches that take part in Sinkhorn, once there are enough. For batches "
-        "with fewer rows than three times the clusters.",
-        json_schema_extra=_ASSIGNMENT,
-    )
 
     roi_size: int = Field(7, ge=1, description="Cells along a side of an aligned overlap.", json_schema_extra=_RANKING)
     ranking_loss: Literal["cotap", "bce", "ap-t"] = Field(
@@ -140,31 +122,8 @@ class CoTAPConfig(DenseOptions):
         description="Compare patches of the overlap of two views, or all patches of one view that both networks see.",
         json_schema_extra=_RANKING,
     )
-    ranking_targets: Literal["projector", "backbone"] = Field(
-        "projector", description="Features that the target similarities are of.", json_schema_extra=_RANKING
-    )
-    ranking_pairs: Literal["random", "knn"] = Field(
-        "random",
-        description="Image pairs: at random within the batch of a process, or the most similar one there.",
-        json_schema_extra=_RANKING,
-    )
-    ranking_subsample: int | None = Field(
-        None,
-        ge=2,
-        description="Pairs of patches to rank, drawn anew at each step. Default: all. With fewer, top pairs are "
-        "ranked too mildly.",
-        json_schema_extra=_RANKING,
-    )
-    ranking_max_gib: float = Field(
-        1.0, gt=0, description="Most memory of the ranking loss, in GiB.", json_schema_extra=_RANKING
-    )
     prototype_temperature: float = Field(
         0.1, gt=0, description="Temperature of a prototype's attention over images (tau 3).", json_schema_extra=_FILTER
-    )
-    prototype_gather: bool = Field(
-        False,
-        description="Let the loss of the filter's prototypes see the images of all processes.",
-        json_schema_extra=_FILTER,
     )
 
     num_neighbors: int = Field(
@@ -196,13 +155,14 @@ class CoTAPConfig(DenseOptions):
         return self
 
     @model_validator(mode="after")
-    def _check_owners(self) -> CoTAPConfig:
-        owners = {"num_prototypes": ("assign", "prototypes"), "ranking_threshold": ("ranking_loss", "ap-t")}
-        for name, (owner, value) in owners.items():
-            if getattr(self, owner) != value and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name} has no meaning for {owner} {getattr(self, owner)}; it goes with {owner} {value}"
-                )
+    def _check_threshold(self) -> CoTAPConfig:
+        if (
+            self.ranking_loss != "ap-t"
+            and self.ranking_threshold != type(self).model_fields["ranking_threshold"].default
+        ):
+            raise ValueError(
+                f"ranking_threshold has no meaning for ranking_loss {self.ranking_loss}; it goes with ranking_loss ap-t"
+            )
         return self
 
     @model_validator(mode="after")

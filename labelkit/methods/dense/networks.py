@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.regions import unit
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.distilled_weights import DistilledBranch, LastLayer
-from labelkit.methods.dense.object_filter import Fuse, ObjectAwareFilter
+from labelkit.methods.dense.object_filter import ObjectAwareFilter
 from labelkit.models.backbones.vit import (
     UnsupportedBackboneError,
     check_vision_transformer,
@@ -29,7 +29,7 @@ from labelkit.models.backbones.vit import (
     patch_size,
     token_maps,
 )
-from labelkit.models.heads import CosineClassifier, DirectionLayer, Projector
+from labelkit.models.heads import DirectionLayer, Projector
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.seeding import seeded_init
 from labelkit.models.weights.files import load_weights_file, projector_weights
@@ -263,8 +263,6 @@ class FilterOptions:
 
     num_prototypes: int = 64
     kernel: int = 3
-    fuse: Fuse = "concat"
-    gradients_to_prototypes: bool = False
 
 
 class DenseNetwork(TokenNetwork):
@@ -275,7 +273,6 @@ class DenseNetwork(TokenNetwork):
         drop_path: rate of stochastic depth in training.
         object_filter: shape of the filter; ``None`` = no filter.
         projector_dims: width of the hidden layers and of the output of the projector.
-        num_prototypes: rows that assignments are made to; ``None``: to the projections themselves.
         image_features: what ``embed`` gives: class tokens of the backbone, or filtered ones.
         seed: of all initial values.
         options: see `BackboneOptions`; the size is that of global views.
@@ -292,7 +289,6 @@ class DenseNetwork(TokenNetwork):
         drop_path: float = 0.0,
         object_filter: FilterOptions | None = None,
         projector_dims: tuple[int, int] = (2048, 256),
-        num_prototypes: int | None = None,
         image_features: Literal["backbone", "filtered"] = "backbone",
         seed: int,
         **options: Unpack[BackboneOptions],
@@ -304,22 +300,13 @@ class DenseNetwork(TokenNetwork):
         with seeded_init(seed + 1):
             if object_filter is not None:
                 heads = head_count(self.backbone.net)
-                self.filter = ObjectAwareFilter(
-                    width,
-                    object_filter.num_prototypes,
-                    object_filter.kernel,
-                    heads,
-                    object_filter.fuse,
-                    gradients_to_prototypes=object_filter.gradients_to_prototypes,
-                )
+                self.filter = ObjectAwareFilter(width, object_filter.num_prototypes, object_filter.kernel, heads)
                 width = self.filter.out_dim
             self.projector = Projector(width, *projector_dims)
-            self.directions = CosineClassifier(projector_dims[1], num_prototypes) if num_prototypes else None
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Directions that patches are assigned to, and prototypes of the filter."""
-        found = {} if self.directions is None else {"directions": self.directions.prototypes}
-        return found if self.filter is None else {**found, "filter": self.filter.flat_prototypes()}
+        """Prototypes of the filter."""
+        return {} if self.filter is None else {"filter": self.filter.flat_prototypes()}
 
     @property
     def embed_dim(self) -> int:
@@ -338,13 +325,6 @@ class DenseNetwork(TokenNetwork):
     def project(self, features: Tensor) -> Tensor:
         """Filtered features (..., d) to unit vectors, float32."""
         return unit(self.projector(features))
-
-    def assignment_logits(self, projections: Tensor) -> Tensor:
-        """Unit vectors (n, d) to what assignments are made of: themselves, or cosines to prototypes."""
-        if self.directions is None:
-            return projections
-        logits: Tensor = self.directions(projections)
-        return logits
 
     def embed(self, images: Tensor) -> Tensor:
         """Features of images (b, c, h, w), (b, d)."""

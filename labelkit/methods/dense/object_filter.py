@@ -6,15 +6,12 @@ Source: "Semantic Concentration for Self-Supervised Dense Representations Learni
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-
-Fuse = Literal["concat", "project"]
 
 
 class ObjectAwareFilter(nn.Module):
@@ -31,9 +28,6 @@ class ObjectAwareFilter(nn.Module):
         num_prototypes: m.
         kernel: k, odd.
         num_heads: a divisor of ``dim``.
-        fuse: ``concat``: features and answer side by side, 2f; ``project``: a linear map of both back to f, the
-            identity on the features at first.
-        gradients_to_prototypes: also by what uses the features; else only by a loss on the prototypes themselves.
 
     Shape:
         - patches: ``(b, h, w, f)`` float.
@@ -44,8 +38,9 @@ class ObjectAwareFilter(nn.Module):
         ValueError: an even kernel, heads that do not divide the width, or a number below 1.
 
     Attributes:
-        prototypes: ``(m, k, k, f)`` parameter; only its directions matter.
-        out_dim: 2f or f.
+        prototypes: ``(m, k, k, f)`` parameter; only its directions matter, and only a loss on them moves it (the paper
+            does not say).
+        out_dim: 2f, features and answer side by side (Eq. 19).
     """
 
     def __init__(
@@ -54,9 +49,6 @@ class ObjectAwareFilter(nn.Module):
         num_prototypes: int = 64,
         kernel: int = 3,
         num_heads: int = 6,
-        fuse: Fuse = "concat",
-        *,
-        gradients_to_prototypes: bool = False,
     ) -> None:
         super().__init__()
         if min(dim, num_prototypes, num_heads) < 1 or kernel < 1 or kernel % 2 == 0:
@@ -65,20 +57,12 @@ class ObjectAwareFilter(nn.Module):
             raise ValueError(f"{num_heads} heads do not divide the width {dim}")
         self.num_heads = num_heads
         self.kernel = kernel
-        self.fuse = fuse
-        self.gradients_to_prototypes = gradients_to_prototypes
-        self.out_dim = 2 * dim if fuse == "concat" else dim
+        self.out_dim = 2 * dim
         self.prototypes = nn.Parameter(nn.init.normal_(torch.empty(num_prototypes, kernel, kernel, dim), std=0.02))
         self.queries, self.keys, self.values = (nn.Linear(dim, dim) for _ in range(3))
         for layer in (self.queries, self.keys, self.values):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
-        self.output: nn.Linear | None = None
-        if fuse == "project":
-            self.output = nn.Linear(2 * dim, dim)
-            with torch.no_grad():
-                self.output.weight.copy_(torch.eye(dim, 2 * dim))
-                self.output.bias.zero_()
 
     def flat_prototypes(self) -> Tensor:
         """Prototypes (m, k k f), places in rows from the top, then features; for a loss on them."""
@@ -106,7 +90,7 @@ class ObjectAwareFilter(nn.Module):
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Keys (m, k, k, f), and values (m, f), which are means over places; of prototypes with unit mean square."""
-        prototypes = self.prototypes if self.gradients_to_prototypes else self.prototypes.detach()
+        prototypes = self.prototypes.detach()
         flat = prototypes.flatten(1)
         length = flat.norm(dim=1).clamp(min=1e-12)
         scaled = prototypes * (math.sqrt(flat.shape[1]) / length)[:, None, None, None]
@@ -138,8 +122,4 @@ class ObjectAwareFilter(nn.Module):
         return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
 
     def _fused(self, features: Tensor, answers: Tensor) -> Tensor:
-        both = torch.cat((features, answers.to(features.dtype)), dim=-1)
-        if self.output is None:
-            return both
-        fused: Tensor = self.output(both)
-        return fused
+        return torch.cat((features, answers.to(features.dtype)), dim=-1)

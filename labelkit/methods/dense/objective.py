@@ -16,21 +16,21 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes, unit
 from labelkit.data.batch import Batch
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.sending import send, send_all
+from labelkit.data.sending import send_all
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense import diagnostics
 from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
 from labelkit.methods.dense.networks import DenseNetwork, Tokens
 from labelkit.methods.dense.ranking_loss import DenseRankingLoss, patch_similarity
-from labelkit.training.distributed import gather_batch
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
+#: Overlaps with a side of fewer tokens are left out of dense terms (ours): all cells would show the same one.
+MIN_TOKENS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,12 @@ class Aligned:
     Attributes:
         online: (b, g, g, p) unit features of the student's view.
         target: (b, g, g, p) of the teacher's view, the same places.
-        boxes: (b, 4) overlap in pixels of the teacher's view.
         valid: (b,) bool on the CPU, the overlap has enough tokens in both views.
         places: (v,) int64, where it has.
     """
 
     online: Tensor
     target: Tensor
-    boxes: Tensor
     valid: NDArray[np.bool_]
     places: Tensor
 
@@ -76,10 +74,6 @@ class DenseObjective(nn.Module):
         config: the options.
         patch_size: side of a token in pixels.
         image_size: side of a large view in pixels.
-
-    Attributes:
-        queue: (sk_queue, p) past class tokens of the teacher, zeros until it is full.
-        queued: () int64, the number of filled places.
     """
 
     def __init__(self, config: CoTAPConfig, *, patch_size: int, image_size: int) -> None:
@@ -93,14 +87,9 @@ class DenseObjective(nn.Module):
             threshold=config.ranking_threshold,
             floor=config.ranking_floor,
             margin=config.ranking_margin,
-            max_bytes=int(config.ranking_max_gib * 2**30),
             is_finite=True,  # see ``_check_finite``
         )
         self.entropy = PrototypeEntropyLoss(config.prototype_temperature)
-        self.queue: Tensor = nn.Buffer(torch.zeros(config.sk_queue, config.projector_dims[1]))
-        self.queued: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
-        self._newest: Tensor | None = None
-        self._full = False  # the queue was seen to be
 
     @property
     def needs_images(self) -> bool:
@@ -138,10 +127,10 @@ class DenseObjective(nn.Module):
         terms: dict[str, Tensor] = {}
         logs: dict[str, Tensor] = {}
         if self.needs_images:
-            terms |= self._image_terms(online, target, student, teacher, state, logs)
+            terms |= self._image_terms(online, target, state, logs)
         aligned = self._aligned(batch, online, target)
         if config.patch_alignment:
-            terms["patch_alignment"] = self._patch_alignment(aligned, target, student, teacher, state)
+            terms["patch_alignment"] = self._patch_alignment(aligned, state)
         if config.patch_ranking:
             terms["patch_ranking"] = self._patch_ranking(aligned, online, target, state, logs)
         if config.prototype_entropy:
@@ -153,16 +142,6 @@ class DenseObjective(nn.Module):
             )
         loss = torch.stack([getattr(config, name) * term for name, term in terms.items()]).sum()
         return StepOutput(loss, {name: term.detach() for name, term in terms.items()} | logs)
-
-    @torch.no_grad()
-    def remember(self) -> None:
-        """Put the class tokens of the last step into the queue, of all processes in one order."""
-        if self._newest is None or not len(self.queue):
-            return
-        newest = gather_batch(self._newest)[: len(self.queue)]
-        self._newest = None
-        self.queue.copy_(torch.cat((newest.to(self.queue), self.queue))[: len(self.queue)])
-        self.queued.copy_((self.queued + len(newest)).clamp(max=len(self.queue)))
 
     # ------------------------------------------------------------------ networks
 
@@ -219,40 +198,24 @@ class DenseObjective(nn.Module):
         self,
         online: Branch,
         target: Branch,
-        student: DenseNetwork,
-        teacher: DenseNetwork,
         state: TrainState | None,
         logs: dict[str, Tensor],
     ) -> dict[str, Tensor]:
         """Alignment of class tokens with the two large views of the teacher, and with one of a neighbor."""
-        logits = [student.assignment_logits(view) for view in online.images]
+        logits = online.images  # the softmax is over the dimensions of the projection
         terms: dict[str, Tensor] = {}
         if self.config.image_alignment:
             losses = []
             for a in (0, 1):
-                assigned = self._image_assignments(target.images[a], teacher, state)
+                assigned = self._assignments(target.images[a], state)
                 if a == 0 and state is not None and state.log_now:
                     logs |= diagnostics.of_assignments(assigned, logits[1], self.config.student_temperature)
                 losses += [self.assignment(view, assigned) for v, view in enumerate(logits) if v != a]
             terms["image_alignment"] = torch.stack(losses).mean()
         if self.config.image_concentration:
-            assigned = self._image_assignments(target.images[2], teacher, state)
+            assigned = self._assignments(target.images[2], state)
             terms["image_concentration"] = torch.stack([self.assignment(view, assigned) for view in logits]).mean()
-        self._newest = target.images[0].detach()
         return terms
-
-    def _is_full(self) -> bool:
-        """Whether the queue is; it stays so, so that a GPU is asked no more."""
-        self._full = self._full or int(self.queued) == len(self.queue)
-        return self._full
-
-    def _image_assignments(self, projections: Tensor, teacher: DenseNetwork, state: TrainState | None) -> Tensor:
-        rows, count = projections, len(projections)
-        if len(self.queue) and self._is_full():
-            rank, processes = _process()
-            rows = torch.cat((projections, self.queue[rank::processes].to(projections)))
-        with torch.no_grad():
-            return self._assignments(teacher.assignment_logits(rows), state)[:count]
 
     # ------------------------------------------------------------------ patches
 
@@ -268,7 +231,7 @@ class DenseObjective(nn.Module):
         arrays: list[NDArray[np.generic]] = []
         for v, a in pairs:
             inside = [overlap_boxes(boxes[i], boxes[j], self._sizes[i]) for i, j in ((v, a), (a, v))]
-            valid = [covers_tokens(box, self._patch_size, config.min_roi_tokens) for box in inside]
+            valid = [covers_tokens(box, self._patch_size, MIN_TOKENS) for box in inside]
             both = valid[0] & valid[1]
             # a place to look at where nothing may be used
             whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
@@ -281,34 +244,17 @@ class DenseObjective(nn.Module):
             found[v, a] = Aligned(
                 unit(align_regions(online.patches[v], ours, config.roi_size, self._patch_size)),
                 unit(align_regions(target.patches[a], theirs, config.roi_size, self._patch_size)),
-                theirs,
                 np.asarray(arrays[4 * number + 2], dtype=np.bool_),
                 places,
             )
         return found
 
-    def _patch_alignment(
-        self,
-        aligned: dict[tuple[int, int], Aligned],
-        target: Branch,
-        student: DenseNetwork,
-        teacher: DenseNetwork,
-        state: TrainState | None,
-    ) -> Tensor:
-        whole: dict[int, Tensor] = {}
-        if self.config.sk_order == "sk-first":
-            for a in (0, 1):
-                logits = teacher.assignment_logits(target.patches[a].flatten(0, 2))
-                whole[a] = self._assignments(logits, state).reshape(*target.patches[a].shape[:3], -1)
+    def _patch_alignment(self, aligned: dict[tuple[int, int], Aligned], state: TrainState | None) -> Tensor:
+        """Sinkhorn on the aligned patches of the teacher (Eq. 4), not on whole maps."""
         losses = []
-        for (_, a), pair in aligned.items():
-            if a in whole:
-                cells = align_regions(whole[a], pair.boxes, self.config.roi_size, self._patch_size)[pair.places]
-                assigned = (cells / cells.sum(dim=-1, keepdim=True)).flatten(0, 2)
-            else:
-                logits = teacher.assignment_logits(pair.target[pair.places].flatten(0, 2))
-                assigned = self._assignments(logits, state)
-            losses.append(self.assignment(student.assignment_logits(pair.online[pair.places].flatten(0, 2)), assigned))
+        for pair in aligned.values():
+            assigned = self._assignments(pair.target[pair.places].flatten(0, 2), state)
+            losses.append(self.assignment(pair.online[pair.places].flatten(0, 2), assigned))
         return torch.stack(losses).mean()
 
     def _patch_ranking(
@@ -319,54 +265,31 @@ class DenseObjective(nn.Module):
         state: TrainState | None,
         logs: dict[str, Tensor],
     ) -> Tensor:
-        partners = self._partners(target.tokens[0].image, state)
+        partners = self._partners(len(target.tokens[0].image), state)
         scores: list[Tensor] = []
         wanted: list[Tensor] = []
         for a, b in GLOBAL_PAIRS:
             valid = np.ones(len(partners), dtype=np.bool_)
             if self.config.ranking_views == "same":
-                ours, theirs = online.patches[a], self._target_features(target, a)
+                ours, theirs = online.patches[a], target.patches[a]
             else:
                 pair = aligned[a, b]
                 ours, theirs, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
-                if self.config.ranking_targets == "backbone":
-                    whole = self._target_features(target, b)
-                    theirs = unit(align_regions(whole, pair.boxes, self.config.roi_size, self._patch_size))
             first, second = send_all((np.flatnonzero(valid), partners[valid]), ours.device)
             for features, made in ((ours, scores), (theirs, wanted)):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
-        if self.config.ranking_subsample is not None and self.config.ranking_subsample < p.shape[1]:
-            drawn = self._generator("patch pairs", state).choice(
-                p.shape[1], self.config.ranking_subsample, replace=False
-            )
-            chosen = send(drawn, p.device)
-            p, q = p[:, chosen], q[:, chosen]
         if state is not None and state.log_now:
             logs |= diagnostics.of_ranking(p, q, self.config.ranking_floor, self.config.ranking_margin)
         loss: Tensor = self.ranking(p, q)
         return loss
 
-    def _target_features(self, target: Branch, view: int) -> Tensor:
-        """What target similarities are of, (b, h, w, d) unit vectors."""
-        if self.config.ranking_targets == "projector":
-            return target.patches[view]
-        return unit(target.tokens[view].patches)
-
-    def _partners(self, images: Tensor, state: TrainState | None) -> NDArray[np.int64]:
-        """(b,) another image of the batch for each, on the CPU."""
-        b = len(images)
-        if self.config.ranking_pairs == "random":
-            shift = int(self._generator("image pairs", state).integers(1, b))
-            return np.asarray((np.arange(b) + shift) % b, dtype=np.int64)
-        with without_autocast(images):  # neighbors differ in digits that half precision does not have
-            features = unit(promote(images))
-            nearest = (features @ features.T).fill_diagonal_(-torch.inf).argmax(dim=1)
-        return np.asarray(nearest.cpu().numpy(), dtype=np.int64)
-
-    def _generator(self, purpose: str, state: TrainState | None) -> np.random.Generator:
-        return keyed_generator(self.config.seed, f"cotap {purpose}", 0 if state is None else state.step, _process()[0])
+    def _partners(self, count: int, state: TrainState | None) -> NDArray[np.int64]:
+        """(b,) another image of the batch of this process for each, at random, on the CPU."""
+        rank, _ = _process()
+        generator = keyed_generator(self.config.seed, "cotap image pairs", 0 if state is None else state.step, rank)
+        return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
 
     def _prototype_entropy(
         self,
@@ -379,8 +302,6 @@ class DenseObjective(nn.Module):
         assert student.filter is not None  # the config sees to it
         maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
         pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
-        if self.config.prototype_gather:
-            pooled = gather_batch(pooled)
         prototypes = student.filter.flat_prototypes()
         if state is not None and state.log_now:
             logs |= diagnostics.of_prototypes(prototypes, pooled)

@@ -32,7 +32,11 @@ NO_DATASET = "none"
 class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     """Two networks, crops, images of one and of several objects, and a run whose rates follow cosines."""
 
-    constants: ClassVar[Mapping[str, object]] = {**StepRunConfig.constants, "scene_split": "auto"}
+    constants: ClassVar[Mapping[str, object]] = {
+        "scene_split": "auto",
+        "object_batch_size": None,
+        "head_lr_mult": 1.0,
+    }
 
     backbone: str = Field(
         "vit_small_patch16_224.dino",
@@ -79,12 +83,6 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         description="Images of several objects: likewise, or none. In cotap only for the dense terms.",
         json_schema_extra=_DATA,
     )
-    object_batch_size: int | None = Field(
-        None,
-        ge=0,
-        description="Images of --dataset in a batch; default: half of --batch-size, all of it without --scene-dataset.",
-        json_schema_extra=_DATA,
-    )
 
     steps: int = Field(100_000, ge=1, description="Updates of the student.", json_schema_extra=_OPTIMIZATION)
     batch_size: int = Field(
@@ -100,12 +98,6 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     lr_final: float = Field(1e-6, ge=0, description="Last learning rate (cosine).", json_schema_extra=_OPTIMIZATION)
     lr_warmup_steps: int = Field(
         0, ge=0, description="Steps of linear growth at the start.", json_schema_extra=_OPTIMIZATION
-    )
-    head_lr_mult: float = Field(
-        1.0,
-        gt=0,
-        description="Learning rate of all that stands on the backbone, over that of the backbone.",
-        json_schema_extra=_OPTIMIZATION,
     )
     weight_decay: float = Field(
         0.024,
@@ -150,11 +142,9 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def objects_per_batch(self) -> int:
-        """Images of ``dataset`` in a batch, over all processes."""
+        """Images of ``dataset`` in a batch, over all processes: half of it, all without scenes (Sec. 5.1)."""
         if not self.has_objects:
             return 0
-        if self.object_batch_size is not None:
-            return self.object_batch_size
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
 
     @property
@@ -178,14 +168,6 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     def _check_shares(self) -> SlowTargetConfig:
         if not self.has_objects and self.scene_dataset is None:
             raise ValueError("dataset none needs a scene_dataset")
-        objects = self.objects_per_batch
-        if objects > self.batch_size or (self.scene_dataset is None and objects != self.batch_size):
-            raise ValueError(
-                f"object_batch_size {objects} does not fit batch_size {self.batch_size}"
-                + ("" if self.scene_dataset else " without a scene_dataset")
-            )
-        if self.scene_dataset is not None and objects == self.batch_size:
-            raise ValueError("scene_dataset has no share of a batch; lower object_batch_size")
         return self
 
 

@@ -74,7 +74,7 @@ def mixed_phase(
 
 def backbone_and_head_rates(config: SlowTargetConfig) -> GroupRates:
     """Backbone, and what stands on it."""
-    return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": config.head_lr_mult}}
+    return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": 1.0}}
 
 
 def backbone_and_head_groups(
@@ -116,7 +116,7 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
             f"Try {max(config.local_size // patch, 1) * patch}.",
         )
     processes, objects = process_count(), config.objects_per_batch
-    for name, count in (("--object-batch-size", objects), ("--batch-size", config.batch_size)):
+    for name, count in (("--batch-size", objects), ("--batch-size", config.batch_size)):
         if count % processes:
             raise ConfigError(
                 name, f"{count} cannot be shared by {processes} processes", "Every one needs as many of each kind."

@@ -52,6 +52,10 @@ def view_strength(config: FlipClassConfig, epoch: int) -> float:
     return min(1.0, epoch / (0.5 * config.epochs))
 
 
+#: Least confidence of a target that counts, as published.
+FIXMATCH_THRESHOLD = 0.95
+
+
 class FlipClass(Method[FlipClassConfig]):
     """A weak-view teacher whose keys follow the strong-view student's queries; one network."""
 
@@ -73,8 +77,6 @@ class FlipClass(Method[FlipClassConfig]):
                 gamma_update=config.gamma_update,
                 gamma_reg=config.gamma_reg,
                 space=config.update_space,
-                tokens=config.align_tokens,
-                grad=config.update_grad,
             )
             if config.align_mode == "flip"
             else None
@@ -94,7 +96,7 @@ class FlipClass(Method[FlipClassConfig]):
             DistributionAlignment(num_classes, config.student_temperature) if config.align_mode == "da" else None
         )
         self.confident = (
-            ConfidentPseudoLabelLoss(config.student_temperature, config.fixmatch_threshold)
+            ConfidentPseudoLabelLoss(config.student_temperature, FIXMATCH_THRESHOLD)
             if config.align_mode == "fixmatch"
             else None
         )

@@ -11,6 +11,7 @@ Options of SimGCD, the baseline under FlipClass.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -91,6 +92,8 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
     """A classifier over old and new classes beside the contrastive space; defaults are those of SimGCD's code."""
 
+    constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
+
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 
     student_temperature: float = Field(
@@ -114,13 +117,6 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         description="Weight of the mean-entropy regularizer (eps); differs by data set.",
         json_schema_extra=_LOSS,
     )
-    collapse_patience_epochs: int = Field(
-        5,
-        ge=1,
-        description="Stop after this number of evaluations in a row with a single cluster. They span at least 200 "
-        "steps.",
-        json_schema_extra=_LOSS,
-    )
 
     view_gap: bool = Field(
         False,
@@ -141,6 +137,11 @@ class FlipClassConfig(DiscoveryTrainConfig):
     """``labelkit train flipclass``; alignment defaults are those of the paper's Appendix D.1."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
+    constants: ClassVar[Mapping[str, object]] = {
+        "fixmatch_threshold": 0.95,
+        "align_tokens": "all",
+        "update_grad": "stop",
+    }
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
         "flip",
@@ -173,15 +174,6 @@ class FlipClassConfig(DiscoveryTrainConfig):
     align_weight: float = Field(
         1.0, ge=0, description="Weight of the loss of l2, kld, coral.", json_schema_extra=_ALIGN
     )
-    fixmatch_threshold: float = Field(
-        0.95, ge=0, le=1, description="Least confidence of a target that counts (fixmatch).", json_schema_extra=_ALIGN
-    )
-    align_tokens: Literal["all", "patch"] = Field(
-        "all", description="Tokens that take part; patch leaves out the class token.", json_schema_extra=_ALIGN
-    )
-    update_grad: Literal["stop", "through"] = Field(
-        "stop", description="Whether gradients pass through the increment.", json_schema_extra=_ALIGN
-    )
     student_view: Literal["strong", "weak"] = Field(
         "strong", description="Augmentation of the student's view.", json_schema_extra=_ALIGN
     )
@@ -203,10 +195,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
         owners = {
             "align_loss_blocks": ("l2", "kld", "coral"),
             "align_weight": ("l2", "kld", "coral"),
-            "fixmatch_threshold": ("fixmatch",),
-            **dict.fromkeys(
-                ("update_space", "update_grad", "align_tokens", "alpha", "beta", "gamma_update", "gamma_reg"), ("flip",)
-            ),
+            **dict.fromkeys(("update_space", "alpha", "beta", "gamma_update", "gamma_reg"), ("flip",)),
         }
         for name, modes in owners.items():
             default = type(self).model_fields[name].default

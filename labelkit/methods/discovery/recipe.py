@@ -168,6 +168,10 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
     return old
 
 
+#: Evaluations in a row with a single cluster that end a run; they span at least 200 steps.
+COLLAPSE_PATIENCE = 5
+
+
 def discovery_monitor(
     config: DiscoveryTrainConfig, data: DataInfo, inputs: MonitorInputs, views: PairOfViews
 ) -> DiscoveryMonitor:
@@ -180,7 +184,7 @@ def discovery_monitor(
         views: of teacher and student in an epoch; looked at only with ``--view-gap``.
     """
     unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
-    patience = config.collapse_patience_epochs if config.guard == "stop" else sys.maxsize
+    patience = COLLAPSE_PATIENCE if config.guard == "stop" else sys.maxsize
     old = old_class_mask(data)
     pair = views if config.view_gap else None
     return DiscoveryMonitor(unlabeled, inputs.truth, old, data.num_old_classes, patience, pair)

@@ -61,12 +61,10 @@ class MasterRules:
         lr: of Adam.
         decay: of the average of its weights.
         weight: lambda of the unlabeled part.
-        warm: begin as the master of the block before.
         supervised: with J_X.
         mixup_alpha: of the blends of J_X.
         discrimination: J_D; ``None``: without.
-        discrimination_weight: eta; ``None``: half of J_C at the start, within ``ETA_LIMITS``.
-        num_centroids: of J_D.
+        num_centroids: of J_D, the classes.
         recalibrate: take statistics of batch normalization anew.
         seed: of the run.
     """
@@ -75,11 +73,9 @@ class MasterRules:
     lr: float
     decay: float
     weight: float
-    warm: bool
     supervised: bool
     mixup_alpha: float
     discrimination: Discrimination | None
-    discrimination_weight: float | None
     num_centroids: int
     recalibrate: bool
     seed: int
@@ -190,8 +186,7 @@ class MasterTraining:
         master.previous.load_state_dict((student if first else master.current).state_dict())
         master.current.load_state_dict(student.state_dict())
         master.averaged.load_state_dict(teacher.state_dict())
-        if first or not rules.warm:
-            master.composition.start_from(master.averaged)
+        master.composition.start_from(master.averaged)
         device = next(master.parameters()).device
         composition, generator = master.composition, self.state.generator("lmcs/master")
         sums = torch.zeros(4, device=device)
@@ -251,11 +246,9 @@ class MasterTraining:
 
     @torch.no_grad()
     def _eta(self) -> float:
-        """Weight of J_D; by default what makes it half of J_C before the first update."""
+        """Weight of J_D: what makes it half of J_C before the first update, within ``ETA_LIMITS``."""
         if self._discrimination is None:
             return 0.0
-        if self.rules.discrimination_weight is not None:
-            return self.rules.discrimination_weight
         sums = torch.zeros(2)
         with batch_statistics(self.master.composition):
             for step, batch in enumerate(self.diet.batches(self.state, self.block, self.rules)):

@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.methods.few_labels.nearest_centroid import (
     BLOCK_ROWS,
-    FeatureNorm,
     Rows,
     class_means,
     distances_between,
@@ -41,16 +40,15 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     capped,
     check_cap,
     check_choice,
-    check_factor,
     extent,
     search,
 )
 
-Reference = Literal["original", "all"]
 LabelRule = Literal["agree", "vote", "center"]
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
-Delta = tuple[Literal["quantile", "absolute"], float]
 
+# Candidates for each wanted row (ours; Eq. 3.9's radius is not given).
+_CONFINE_FACTOR = 10
 # Distances to the reference rows per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
 
@@ -101,15 +99,11 @@ def discover_critical(
     count: Count,
     rounds: int = 1,
     *,
-    reference: Reference = "original",
-    delta: Delta | None = None,
     beta: float | None = None,
     label_rule: LabelRule = "agree",
     criterion: Criterion = "max_entropy",
     confine: bool = True,
-    confine_factor: int = 10,
     confine_cap: float = 0.25,
-    feature_norm: FeatureNorm = "none",
     **options: Unpack[SearchOptions],
 ) -> CriticalDiscovery:
     """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
@@ -119,19 +113,14 @@ def discover_critical(
         labels: (n,) integers, class or -1 = unlabeled; given ones and those found earlier.
         count: rows to find in each round, or ``double``.
         rounds: >= 1.
-        reference: rows that means and soft labels come from: ``original`` (the equations) or ``all``, those found too.
-        delta: radius: ``("absolute", v)`` (Eq. 3.9), ``("quantile", q)`` of the distances of the pool; ``None``: the
-            nearest ``confine_factor`` times as many rows as are wanted, but at most ``confine_cap`` of the candidates
-            (and not less than what is wanted), for each class by itself if balanced.
         beta: of the weights ``beta / (beta + rank / reference rows)``, > 0; ``None``: 1 / number of classes with
             labels, which gives half weight where as many rows are nearer as a class has.
         label_rule: ``agree``: only rows whose soft label is largest for the class of the nearest mean; ``vote``: the
             largest; ``center``: the nearest mean.
         criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
-        confine: ``False``: any distance.
-        confine_factor: >= 1.
+        confine: take the nearest 10 times as many rows as are wanted, but at most ``confine_cap`` of the candidates
+            (and not less than what is wanted), for each class by itself if balanced; ``False``: any distance.
         confine_cap: in (0, 1].
-        feature_norm: ``l2`` scales rows to length 1 first.
         options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
 
     Returns:
@@ -140,8 +129,8 @@ def discover_critical(
     Raises:
         ValueError: an argument that cannot be used, with the first row at fault.
     """
-    rows = Rows(features, feature_norm=feature_norm)
-    critical = _Critical(rows, reference, delta, beta, label_rule, criterion, confine, confine_factor, confine_cap)
+    rows = Rows(features)
+    critical = _Critical(rows, beta, label_rule, criterion, confine, confine_cap)
     return search(critical, len(rows), labels, count, rounds, **options)
 
 
@@ -203,38 +192,26 @@ class _Critical:
     """The score; see :func:`discover_critical`."""
 
     rows: Rows
-    reference: Reference
-    delta: Delta | None
     beta: float | None
     label_rule: LabelRule
     criterion: Criterion
     confine: bool
-    confine_factor: int
     confine_cap: float
 
     def __post_init__(self) -> None:
         """Check the options."""
-        check_choice("reference", self.reference, ("original", "all"))
-        if self.delta is not None:
-            kind, value = self.delta
-            if kind not in ("quantile", "absolute"):
-                raise ValueError(f"delta must be a quantile or absolute, got {self.delta!r}")
-            if not 0 <= value or (kind == "quantile" and value > 1):
-                raise ValueError(f"delta must be >= 0, a quantile at most 1, got {self.delta!r}")
         if self.beta is not None and not 0 < self.beta < np.inf:
             raise ValueError(f"beta must be > 0, got {self.beta}")
         check_choice("label_rule", self.label_rule, ("agree", "vote", "center"))
         check_choice("criterion", self.criterion, ("max_entropy", "min_entropy", "min_distance"))
-        check_factor("confine_factor", self.confine_factor)
         check_cap("confine_cap", self.confine_cap)
 
     def __call__(self, turn: Round) -> CriticalDiscovery:
         known, warnings = turn.known, [*spread_warnings([self.rows])]
-        referred = known.original if self.reference == "original" else known.current
-        candidates = turn.candidates(*self._nearest_means(referred, known))
+        candidates = turn.candidates(*self._nearest_means(known))
         confined = np.concatenate(self._confined(candidates))
         beta = 1 / len(known.present) if self.beta is None else self.beta
-        soft = soft_labels(self.rows, known.pool[confined], referred, known.num_classes, beta, candidates.scale)
+        soft = soft_labels(self.rows, known.pool[confined], known.original, known.num_classes, beta, candidates.scale)
         entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
         voted = _largest(soft, nearest)
         if len(np.unique(rounded(entropy))) == 1 < len(confined) and self.criterion != "min_distance":
@@ -279,21 +256,14 @@ class _Critical:
         """Return the places of each group that are near enough (Eq. 3.9)."""
         if not self.confine:
             return candidates.groups
-        if self.delta is None:
-            return [
-                group[: min(self.confine_factor * want, max(want, capped(self.confine_cap, len(group))))]
-                for group, want in zip(candidates.groups, candidates.wants, strict=True)
-            ]
-        kind, radius = self.delta
-        if kind == "quantile":
-            radius = float(np.quantile(candidates.distance, radius)) if len(candidates.order) else 0.0
-        return [group[candidates.keys[group] <= round(radius / candidates.scale, 9)] for group in candidates.groups]
+        return [
+            group[: min(_CONFINE_FACTOR * want, max(want, capped(self.confine_cap, len(group))))]
+            for group, want in zip(candidates.groups, candidates.wants, strict=True)
+        ]
 
-    def _nearest_means(
-        self, referred: NDArray[np.int64], known: Labels
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Distance of each pool row to the nearest class mean, and the class."""
-        means = class_means(self.rows, referred, known.num_classes)
+    def _nearest_means(self, known: Labels) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
+        means = class_means(self.rows, known.original, known.num_classes)
         distance, nearest = np.empty(len(known.pool)), np.empty(len(known.pool), dtype=np.int64)
         for start in range(0, len(known.pool), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)

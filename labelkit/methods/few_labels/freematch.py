@@ -41,7 +41,7 @@ from labelkit.training.method import StepOutput
 class FreeMatchObjective(StudentObjective):
     r"""Cross-entropy of labeled images, and of strong views with the class of a sure weak view.
 
-    .. math:: J = J_X + \lambda (J_U + J_M) + \lambda_f J_F
+    .. math:: J = J_X + J_U + J_M + \lambda_f J_F
 
     1. one pass over labeled images, weak and strong views of the others
     2. thresholds follow the mean confidence and the mix of predicted classes; or one is fixed (FixMatch)
@@ -55,7 +55,6 @@ class FreeMatchObjective(StudentObjective):
         num_classes: k.
         decay: of the averages behind the thresholds.
         fixed_threshold: FixMatch's; ``None``: adaptive.
-        weight: :math:`\lambda`.
         fairness_weight: :math:`\lambda_f`.
     """
 
@@ -67,12 +66,11 @@ class FreeMatchObjective(StudentObjective):
         num_classes: int,
         decay: float,
         fixed_threshold: float | None,
-        weight: float,
         fairness_weight: float,
     ) -> None:
         super().__init__()
         self._views = weak, strong
-        self._weight, self._fairness_weight = weight, fairness_weight
+        self._fairness_weight = fairness_weight
         self.runs_teacher, self.runs_master = False, True
         self.threshold = AdaptiveThreshold(num_classes, decay, fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
@@ -110,7 +108,7 @@ class FreeMatchObjective(StudentObjective):
                 self.threshold.update(predictions, clock.total)
                 kept = self.threshold(predictions)
             pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), kept)
-            loss = loss + self._weight * pseudo
+            loss = loss + pseudo
             logs |= {
                 "unlabeled": pseudo.detach(),
                 "kept": kept.float().mean(),
@@ -127,7 +125,7 @@ class FreeMatchObjective(StudentObjective):
                 target = logits_of(networks.master, weak)[0][labeled]
             with batch_statistics(student):
                 agreement = self.consistency(logits_of(student, weak[labeled])[0], target).sum() / mean_count
-            loss = loss + self._weight * agreement
+            loss = loss + agreement
             logs["master_consistency"] = agreement.detach()
         return StepOutput(loss, logs)
 
@@ -147,7 +145,6 @@ def freematch_objective(options: FreeMatchOptions, views: Sequence[ViewSpec], nu
         num_classes=num_classes,
         decay=options.threshold_decay,
         fixed_threshold=options.fixed_threshold,
-        weight=options.pseudo_label_weight,
         fairness_weight=options.fairness_weight,
     )
 

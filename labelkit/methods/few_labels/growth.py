@@ -307,6 +307,8 @@ def add_found(
     )
 
 
+#: Largest change of the error on --val-split that ends a generation, in points (ours; not published).
+VAL_DELTA: Final = 0.2
 DISCOVERED: Final = "discovered.csv"
 _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation", "iteration", "network")
 

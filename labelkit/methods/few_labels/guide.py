@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.methods.few_labels.composed_networks import ComposedNetwork
@@ -23,12 +21,10 @@ def master_rules(config: LMCSConfig, num_classes: int) -> MasterRules:
         lr=config.master_lr,
         decay=config.master_decay,
         weight=config.unlabeled_weight,
-        warm=config.master_init == "warm",
         supervised=config.master_supervised,
         mixup_alpha=config.mixup_alpha,
         discrimination=None if config.discrimination == "none" else config.discrimination,
-        discrimination_weight=None if config.discrimination_weight == "auto" else config.discrimination_weight,
-        num_centroids=config.num_centroids or num_classes,
+        num_centroids=num_classes,
         recalibrate=config.bn_recalibration,
         seed=config.seed,
     )
@@ -47,12 +43,10 @@ class Guide(nn.Module):
 
     def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:
         super().__init__()
-        self._config = config
         self._rules = master_rules(config, student.num_outputs)
         self.master = ComposedNetwork(student, config.compose_at) if config.guide == "composed" else None
         self.snapshot = EMATeacher(student, 0.0) if config.guide == "average" else None
         self.is_ready = False
-        self._cached: Tensor | None = None
 
     @property
     def network(self) -> InferenceNetwork:
@@ -83,19 +77,7 @@ class Guide(nn.Module):
         record = MasterTraining(self.master, self._rules, diet, state, state.epoch).run(student, teacher, first=first)
         return {f"master/{name}": value for name, value in record.to_dict().items()}
 
-    def look(self, state: TrainState, rows: NDArray[np.int64], num_samples: int) -> None:
-        """Ask the guide about all images at once, if that is asked for."""
-        if not self._config.guidance_cache or not self.is_ready:
-            return
-        logits = state.embed(self._logits, rows)
-        table = logits.new_zeros((num_samples, logits.shape[1]))
-        table[torch.from_numpy(rows)] = logits
-        self._cached = table.to(next(self.parameters()).device)
-
     @torch.no_grad()
-    def logits(self, images: Tensor, sample_index: Tensor) -> Tensor:
-        """What the guide says of images: (b, c, h, w) and (b,) rows to (b, k)."""
-        return self._logits(images) if self._cached is None else self._cached[sample_index]
-
-    def _logits(self, images: Tensor) -> Tensor:
+    def logits(self, images: Tensor) -> Tensor:
+        """What the guide says of images: (b, c, h, w) to (b, k)."""
         return self.network.classify(self.network.embed(images))

@@ -34,6 +34,7 @@ from labelkit.methods.few_labels.composition import MasterDiet
 from labelkit.methods.few_labels.critical_samples import CriticalDiscovery
 from labelkit.methods.few_labels.freematch import FreeMatchObjective, freematch_objective
 from labelkit.methods.few_labels.growth import (
+    VAL_DELTA,
     GrowthMonitor,
     LabelGrowth,
     add_found,
@@ -254,7 +255,6 @@ class LMCS(Method[LMCSConfig]):
                 self._rows,
                 self._views[0],
                 steps=config.pretext_steps,
-                lr=config.pretext_lr,
                 batch_size=config.batch_size,
                 seed=config.seed,
             )
@@ -262,10 +262,6 @@ class LMCS(Method[LMCSConfig]):
         self.chain.restart(self.network)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")
-
-    def on_epoch_start(self, state: TrainState) -> None:
-        """Ask the guide about all images, if that is to be done once a block."""
-        self.guide.look(state, self._rows, self.data.num_samples)
 
     def on_step_start(self, state: TrainState) -> None:
         """Remember where the run is."""
@@ -280,7 +276,7 @@ class LMCS(Method[LMCSConfig]):
         wanted = config.guidance == "guess" or (config.guidance == "consistency" and weight > 0)
         if not (wanted and self.guide.is_ready and len(others)):
             return self.objective(batch, networks, clock)
-        said = self.guide.logits(batch.views[0][others], batch.sample_index[others])
+        said = self.guide.logits(batch.views[0][others])
         if config.guidance == "guess":
             return self.objective.forward(batch, networks, clock, said.float().softmax(dim=1))
         output = self.objective(batch, networks, clock)
@@ -349,7 +345,7 @@ class LMCS(Method[LMCSConfig]):
         stable = [value is not None and value < config.churn for value in changed]
         if self.validation is not None:
             error = 100 * (1 - ClassificationMonitor(self.validation, self.data.class_order)(self, state)["accuracy"])
-            stable = [last is not None and abs(error - last) <= config.val_delta for last in self._errors]
+            stable = [last is not None and abs(error - last) <= VAL_DELTA for last in self._errors]
             self._errors[0] = metrics["val_error"] = error
         return metrics, stable[0], stable[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -27,6 +28,13 @@ class LMCSConfig(
     """``labelkit train lmcs``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
+    constants: ClassVar[Mapping[str, object]] = {
+        "pretext_lr": 0.1,
+        "guidance_cache": False,
+        "master_init": "ema",
+        "discrimination_weight": "auto",
+        "num_centroids": None,
+    }
 
     steps: int = Field(1_048_576, ge=1, description="Updates of the student in all.", json_schema_extra=_OPTIMIZATION)
     labeled_batch_size: int = Field(
@@ -64,12 +72,6 @@ class LMCSConfig(
         "(Table 3.9). They are not among --steps, and begin anew if they are interrupted.",
         json_schema_extra={**_PRETEXT, "before": 0},
     )
-    pretext_lr: float = Field(
-        0.1,
-        gt=0,
-        description="Highest learning rate of these updates (sgd); it falls to 0 along a cosine.",
-        json_schema_extra={**_PRETEXT, "before": 0.1},
-    )
 
     guidance: Literal["consistency", "guess", "none"] = Field(
         "consistency",
@@ -84,11 +86,6 @@ class LMCSConfig(
         "on digits).",
         json_schema_extra=_MASTER,
     )
-    guidance_cache: bool = Field(
-        False,
-        description="Ask the master once a block, for images without augmentation, instead of at every update.",
-        json_schema_extra=_MASTER,
-    )
     guide: Literal["composed", "average"] = Field(
         "composed",
         description="Who guides: the composed master; or the student's average as it was after the last block, without "
@@ -99,12 +96,6 @@ class LMCSConfig(
         "last-stage",
         description="Where the three networks are joined: before the last stage of the backbone, or at its features "
         "(any backbone; the source names no layer).",
-        json_schema_extra=_MASTER,
-    )
-    master_init: Literal["ema", "warm"] = Field(
-        "ema",
-        description="Begin each block's master as the mean of the three with the average's last layers, or as the "
-        "master of the block before.",
         json_schema_extra=_MASTER,
     )
     master_steps: int | None = Field(
@@ -134,15 +125,6 @@ class LMCSConfig(
         description="Loss on the distances of master features to the two nearest centroids; literal is the printed "
         "Eq. 3.6, whose sign is wrong.",
         json_schema_extra=_MASTER,
-    )
-    discrimination_weight: float | Literal["auto"] = Field(
-        "auto",
-        description="Weight (eta) of --discrimination beside the agreement with the average; auto: it starts at half "
-        "of that.",
-        json_schema_extra=_MASTER,
-    )
-    num_centroids: int | None = Field(
-        None, ge=2, description="Centroids of --discrimination; default: the classes.", json_schema_extra=_MASTER
     )
 
     growth_limit: float = Field(
@@ -213,8 +195,6 @@ class LMCSConfig(
             )
         if self.guide == "average" and self.embed_with == "master":
             raise ValueError("embed_with master needs guide composed")
-        if self.discrimination_weight != "auto" and self.discrimination_weight < 0:
-            raise ValueError(f"discrimination_weight must be >= 0, or auto (value {self.discrimination_weight})")
         return self
 
     def shortened(self, fraction: float) -> dict[str, object]:

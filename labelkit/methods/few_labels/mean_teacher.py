@@ -43,7 +43,6 @@ class MeanTeacherObjective(StudentObjective):
         weight: :math:`\lambda` by the step of a phase with new networks; in later phases it is full.
         class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
         head_weight: :math:`\lambda_h` of the difference between two heads; a single head has none.
-        master_on: rows of :math:`J_M`, the consistency with the master: ``labeled`` (Eq. 2.7) or ``all``.
     """
 
     def __init__(
@@ -53,12 +52,11 @@ class MeanTeacherObjective(StudentObjective):
         weight: GrowingWeight,
         class_norm: Literal["labeled", "batch"] = "labeled",
         head_weight: float = 0.01,
-        master_on: Literal["labeled", "all"] = "labeled",
     ) -> None:
         super().__init__()
         self._view = view
         self._weight = weight
-        self._class_norm, self._head_weight, self._master_on = class_norm, head_weight, master_on
+        self._class_norm, self._head_weight = class_norm, head_weight
         self.runs_teacher = self.runs_master = weight.full > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
@@ -91,7 +89,7 @@ class MeanTeacherObjective(StudentObjective):
                     # all rows, or the statistics of the batch would be those of a few images
                     target = logits_of(networks.master, batch.views[1])[0]
                 difference = self.consistency(heads[-1], target)
-                agreement = difference.mean() if self._master_on == "all" else _sum(difference, labeled) / mean_count
+                agreement = _sum(difference, labeled) / mean_count  # of labeled rows (Eq. 2.7)
                 loss = loss + weight * agreement
                 logs["master_consistency"] = agreement.detach()
         if len(heads) > 1:
@@ -111,7 +109,7 @@ def consistency_weight(config: FewLabelTrainConfig, options: MeanTeacherOptions)
 
 
 def mean_teacher_objective(
-    config: FewLabelTrainConfig, options: MeanTeacherOptions, view: ViewSpec, *, master_on: str = "labeled"
+    config: FewLabelTrainConfig, options: MeanTeacherOptions, view: ViewSpec
 ) -> MeanTeacherObjective:
     """Build the objective of the options; ``config.steps`` is the length of the first phase."""
     return MeanTeacherObjective(
@@ -119,7 +117,6 @@ def mean_teacher_objective(
         weight=consistency_weight(config, options),
         class_norm=options.class_norm,
         head_weight=options.head_weight,
-        master_on="all" if master_on == "all" else "labeled",
     )
 
 

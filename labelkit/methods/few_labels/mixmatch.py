@@ -15,7 +15,7 @@ accuracy is the last one, not the median of the last 20.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -41,6 +41,9 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput
 from labelkit.training.schedules import GrowingWeight
 from labelkit.training.timing import RunSize, Scheduled
+
+#: Guessed labels are sharpened with it (paper and released code, on all sets).
+TEMPERATURE: Final = 0.5
 
 # Source: ``google-research/mixmatch:libml/layers.py`` (``interleave``).
 
@@ -81,11 +84,8 @@ class MixMatchObjective(StudentObjective):
 
     Args:
         view: how an image is augmented, twice.
-        temperature: of the sharpening.
         alpha: of the Beta distribution of the shares.
         weight: :math:`\lambda` by the update of the run.
-        pairing: ``mixmatch``; ``labeled-unlabeled``: each labeled image with the first view of an unlabeled one, and no
-            :math:`J_U` (the dissertation's Eq. 3.1 to 3.3).
         seed: of the run.
     """
 
@@ -93,17 +93,15 @@ class MixMatchObjective(StudentObjective):
         self,
         view: ViewSpec,
         *,
-        temperature: float,
         alpha: float,
         weight: GrowingWeight,
-        pairing: Literal["mixmatch", "labeled-unlabeled"] = "mixmatch",
         seed: int,
     ) -> None:
         super().__init__()
         self._view = view
-        self._temperature, self._alpha = temperature, alpha
+        self._alpha = alpha
         self.unlabeled_weight = weight
-        self._pairing, self._seed = pairing, seed
+        self._seed = seed
         self.runs_teacher, self.runs_master = False, weight.full > 0
         self.loss = MixMatchLoss()
         self.consistency = SquaredConsistency()
@@ -125,7 +123,7 @@ class MixMatchObjective(StudentObjective):
             predictions = [logits_of(student, view)[0].float().softmax(dim=1) for view in views]
         if advice is not None:
             predictions.append(advice)
-        return sharpen(torch.stack(predictions).mean(0), self._temperature)
+        return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
     def forward(
         self, batch: Batch, networks: StudentNetworks, clock: StudentClock, advice: Tensor | None = None
@@ -158,14 +156,9 @@ class MixMatchObjective(StudentObjective):
         else:
             guesses = self.guess(student, others, advice)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
-            if self._pairing == "mixmatch":
-                shares = row_shares(3 * rows, self._alpha, generator, images.device)
-                logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
-                targets = shares.blend(torch.cat([targets, guesses, guesses]))
-            else:
-                share = row_shares(rows, self._alpha, generator, images.device).shares[:, None]
-                logits = logits_of(student, torch.lerp(others[0], images, share[..., None, None]))[0]
-                targets = torch.lerp(guesses, targets, share)
+            shares = row_shares(3 * rows, self._alpha, generator, images.device)
+            logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
+            targets = shares.blend(torch.cat([targets, guesses, guesses]))
         terms = self.loss(logits, targets, rows)
         loss = terms.labeled + weight * terms.unlabeled
         logs |= {"cross_entropy": terms.labeled.detach(), "unlabeled": terms.unlabeled.detach()}
@@ -210,10 +203,8 @@ def mixmatch_objective(config: FewLabelTrainConfig, options: MixMatchOptions, vi
     """
     return MixMatchObjective(
         view,
-        temperature=options.sharpening_temperature,
         alpha=options.mixup_alpha,
         weight=unlabeled_weight(config, options),
-        pairing=options.pairing,
         seed=config.seed,
     )
 

@@ -8,30 +8,26 @@ lowest row, so that neither BLAS nor threads nor block sizes change what is foun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-FeatureNorm = Literal["none", "l2"]
 
 BLOCK_ROWS = 4096
 _DECIMALS = 9
 
 
 class Rows:
-    """Checked rows of one feature array, handed out as float64 and normalized as asked.
+    """Checked rows of one feature array, handed out as float64.
 
     Args:
         array: (n, d) numbers, d >= 1.
         name: for messages.
-        feature_norm: ``l2`` scales each row to length 1; rows of zeros stay.
 
     Raises:
         ValueError: another shape or type, or a value that is not finite, with its row.
     """
 
-    def __init__(self, array: ArrayLike, *, name: str = "features", feature_norm: FeatureNorm = "none") -> None:
+    def __init__(self, array: ArrayLike, *, name: str = "features") -> None:
         found = np.asarray(array)
         if found.ndim != 2 or found.shape[1] == 0:
             raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {found.shape}")
@@ -41,10 +37,7 @@ class Rows:
             bad = ~np.isfinite(found[start : start + BLOCK_ROWS]).all(axis=1)
             if bad.any():
                 raise ValueError(f"{name} has a value that is not finite in row {start + int(bad.argmax())}")
-        if feature_norm not in ("none", "l2"):
-            raise ValueError(f"feature_norm must be none or l2, got {feature_norm!r}")
         self._array = found
-        self._unit = feature_norm == "l2"
 
     def __len__(self) -> int:
         return len(self._array)
@@ -56,11 +49,7 @@ class Rows:
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return some rows, (m, d) float64."""
-        taken = np.asarray(self._array[rows], dtype=np.float64)
-        if self._unit:
-            lengths = np.sqrt(np.einsum("ij,ij->i", taken, taken))[:, None]
-            taken = taken / np.where(lengths > 0, lengths, 1)
-        return taken
+        return np.asarray(self._array[rows], dtype=np.float64)
 
     def is_constant(self) -> bool:
         """Return whether all rows are the same."""

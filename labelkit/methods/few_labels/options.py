@@ -15,6 +15,7 @@ Options of Mean Teacher: a student that agrees with its own average.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -37,6 +38,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
+    constants: ClassVar[Mapping[str, object]] = {"sync_bn": True}
     #: Where no consistency grows, these never acted.
     retired_fields: ClassVar[frozenset[str]] = frozenset({"ema_decay_start", "ema_ramp"})
 
@@ -97,13 +99,6 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         json_schema_extra=_AVERAGES,
     )
 
-    sync_bn: bool = Field(
-        True,
-        description="With several processes: batch normalization uses the images of all of them. Training then "
-        "does not depend on their number.",
-        json_schema_extra=_AVERAGES,
-    )
-
     @property
     def learns_from_labels(self) -> bool:
         """Always."""
@@ -145,6 +140,8 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
 class MeanTeacherOptions(TwoStreamOptions):
     """Loss of Mean Teacher, and how its teacher slows down."""
 
+    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step"}
+
     whitening: Literal["none", "zca"] = Field(
         "none",
         description="zca: first normalize the contrast of each image and whiten pixels by the training images, as the "
@@ -155,11 +152,8 @@ class MeanTeacherOptions(TwoStreamOptions):
         0.99,
         ge=0,
         lt=1,
-        description="Decay of the teacher's weights while the consistency grows.",
+        description="Decay of the teacher's weights while the consistency grows; then --ema-decay.",
         json_schema_extra=_AVERAGES,
-    )
-    ema_ramp: Literal["step", "linear"] = Field(
-        "step", description="How the decay goes from --ema-decay-start to --ema-decay.", json_schema_extra=_AVERAGES
     )
     consistency_weight: float = Field(
         100.0,
@@ -208,9 +202,8 @@ _FREEMATCH: JsonDict = {"panel": "FreeMatch"}
 class MixMatchOptions(StageConfig):
     """Loss of MixMatch; defaults are those of the released code for CIFAR-10."""
 
-    sharpening_temperature: float = Field(
-        0.5, gt=0, le=1, description="Temperature that guessed labels are sharpened with.", json_schema_extra=_MIXMATCH
-    )
+    constants: ClassVar[Mapping[str, object]] = {"sharpening_temperature": 0.5, "pairing": "mixmatch"}
+
     mixup_alpha: float = Field(
         0.75,
         gt=0,
@@ -230,16 +223,12 @@ class MixMatchOptions(StageConfig):
         description="Share of --steps in which --unlabeled-weight grows from 0 (released code: 16,384 of 1,048,576).",
         json_schema_extra=_MIXMATCH,
     )
-    pairing: Literal["mixmatch", "labeled-unlabeled"] = Field(
-        "mixmatch",
-        description="What is blended: all rows with all; or each labeled image with an unlabeled one, without a loss "
-        "on the unlabeled ones (the dissertation's Eq. 3.1 to 3.3).",
-        json_schema_extra=_MIXMATCH,
-    )
 
 
 class FreeMatchOptions(StageConfig):
     """Loss of FreeMatch; defaults are those of the published code for CIFAR-10."""
+
+    constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0}
 
     fixed_threshold: float | None = Field(
         None,
@@ -255,9 +244,6 @@ class FreeMatchOptions(StageConfig):
         lt=1,
         description="Decay of the averages that moving thresholds follow.",
         json_schema_extra=_FREEMATCH,
-    )
-    pseudo_label_weight: float = Field(
-        1.0, ge=0, description="Weight of the loss on unlabeled images.", json_schema_extra=_FREEMATCH
     )
     fairness_weight: float = Field(
         0.01,

@@ -21,7 +21,7 @@ from labelkit.models.seeding import seeded_init
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import PhaseLearningRate
 
-MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
+LR, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4
 #: epochs whose random numbers no training draws
 _EPOCH = 1 << 29
 
@@ -33,7 +33,6 @@ def learn_rotations(
     view: ViewSpec,
     *,
     steps: int,
-    lr: float,
     batch_size: int,
     seed: int,
 ) -> float:
@@ -45,7 +44,6 @@ def learn_rotations(
         rows: images that can be read; no label is used.
         view: of an image before it is turned.
         steps: updates.
-        lr: highest learning rate.
         batch_size: images of a batch, of which each is turned four ways.
         seed: of the classifier and of the order.
 
@@ -56,13 +54,13 @@ def learn_rotations(
         DivergenceError: the loss is not finite.
     """
     sampler = StreamSampler([Stream("pretext", rows, batch_size)], steps=steps, seed=seed, phase=0)
-    rate = PhaseLearningRate(lr, steps)
+    rate = PhaseLearningRate(LR, steps)
     # dropout and the like draw from torch's global generator
     with seeded_init(seed + 5):
         device = next(network.parameters()).device
         head = nn.Linear(network.embed_dim, NUM_ROTATIONS).to(device)
         trained = [*network.backbone.parameters(), *head.parameters()]
-        optimizer = torch.optim.SGD(trained, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
+        optimizer = torch.optim.SGD(trained, lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
         network.train()
         named = torch.zeros(2, dtype=torch.float64)
         for step, batch in enumerate(state.batches(Phase(1, (view,), sampler), _EPOCH)):
@@ -79,6 +77,6 @@ def learn_rotations(
                 right = float((logits.argmax(1) == turns).sum())
                 named += torch.tensor([right, len(turns)], dtype=torch.float64)
     if not bool(torch.isfinite(loss.detach())):
-        raise DivergenceError("pretext", "the loss of naming turns is not finite", "Lower --pretext-lr.")
+        raise DivergenceError("pretext", "the loss of naming turns is not finite", "Leave out --pretext-steps.")
     right, count = state.combine(named, "sum").tolist()
     return float(right / count)

@@ -189,7 +189,6 @@ class Round:
         ties: Sequence[NDArray[Any]],
         *,
         labels: NDArray[np.int64] | None = None,
-        num_last: int = 0,
         warnings: Sequence[str] = (),
     ) -> Discovery:
         """Make the table of what was chosen.
@@ -199,13 +198,11 @@ class Round:
             chosen: places of each group, in the order of selection.
             ties: (s,) keys by which rows of the same place in their groups are ranked.
             labels: (s,) int64 classes of the chosen; by default the nearest ones.
-            num_last: chosen rows, the last ones, that rank behind all others.
             warnings: of the score.
         """
         known, places = self.known, np.concatenate(chosen)
         named = candidates.nearest[places] if labels is None else labels
         position = np.concatenate([np.arange(len(group)) for group in chosen])
-        position[len(places) - num_last :] += len(places)
         told = [*known.warnings, *warnings]
         if self.shares is None:
             taken = np.bincount(named, minlength=known.num_classes)

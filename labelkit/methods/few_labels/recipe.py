@@ -190,7 +190,7 @@ def build_student(
     if config.dropout is not None and not set_dropout(network.backbone, config.dropout) and config.dropout > 0:
         raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
     add_whitening(network, config)
-    if config.sync_bn and process_count() > 1:
+    if process_count() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network
 
@@ -311,7 +311,7 @@ def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: flo
     high = horizon_decay(phase_steps, config.ema_decay) if config.ema_horizon else config.ema_decay
     if not isinstance(config, MeanTeacherOptions):
         return EMADecay(high, high, 0)
-    return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps), config.ema_ramp)
+    return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps))
 
 
 def recalibrate_students(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.freematch import freematch_objective
 from labelkit.methods.few_labels.growth import (
+    VAL_DELTA,
     GrowthMonitor,
     LabelGrowth,
     PastFeatures,
@@ -66,6 +67,9 @@ from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainSt
 from labelkit.training.monitors.classification import ClassificationMonitor
 from labelkit.training.timing import Pace, RunSize, Scheduled
 
+#: Networks that --fusion joins: those of the last discoveries.
+FUSION_COUNT: Final = 3
+
 
 def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec], num_classes: int) -> StudentObjective:
     """Build what ``--trainer`` names.
@@ -79,7 +83,7 @@ def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec],
         return mixmatch_objective(config, config, views[0])
     if config.trainer == "freematch":
         return freematch_objective(config, views, num_classes)
-    return mean_teacher_objective(config, config, views[0], master_on=config.master_on)
+    return mean_teacher_objective(config, config, views[0])
 
 
 def _selection(config: SnowballConfig) -> Select:
@@ -173,7 +177,7 @@ class Snowball(Method[SnowballConfig]):
         self.objective = snowball_objective(config, views, self.num_classes)
         self.growth = LabelGrowth(data.labels, snowball_rules(config))
         width = self.num_classes if config.score == "softmax" else self.network.embed_dim
-        self.past = PastFeatures(1 if config.fusion == "none" else config.fusion_count, data.num_samples, width)
+        self.past = PastFeatures(1 if config.fusion == "none" else FUSION_COUNT, data.num_samples, width)
         own = ("growth.", "past.", "chain.has_master")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self.validation: HeldOut | None = None  # of --val-split
@@ -302,7 +306,7 @@ class Snowball(Method[SnowballConfig]):
         stable = [value is not None and value < self.config.churn for value in (since_phase, since_generation)]
         if self.validation is not None:
             error = 100 * (1 - ClassificationMonitor(self.validation, self.data.class_order)(self, state)["accuracy"])
-            stable = [last is not None and abs(error - last) <= self.config.val_delta for last in self._errors]
+            stable = [last is not None and abs(error - last) <= VAL_DELTA for last in self._errors]
             self._errors[0] = metrics["val_error"] = error
         metrics["discovered"] = float(self._grow(state, *stable))
         return metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -36,6 +37,7 @@ class SnowballConfig(
     """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
+    constants: ClassVar[Mapping[str, object]] = {"master_on": "labeled", "fusion_count": 3}
 
     steps: int = Field(
         150_000,
@@ -60,11 +62,6 @@ class SnowballConfig(
         "mean-teacher",
         description="How the student learns in each phase; options of the others have no effect. FixMatch is freematch "
         "with --fixed-threshold 0.95. Under mixmatch and freematch, --dropout 0 suits convnet13.",
-        json_schema_extra=_LOSS,
-    )
-    master_on: Literal["labeled", "all"] = Field(
-        "labeled",
-        description="Images on which the student is to agree with the master (Eq. 2.7: the labeled ones).",
         json_schema_extra=_LOSS,
     )
     anchor_fraction: float = Field(
@@ -122,12 +119,6 @@ class SnowballConfig(
         "(Table 2.9); the set must have them.",
         json_schema_extra={**_DISCOVERY, "before": "assigned"},
     )
-    fusion_count: int = Field(
-        3,
-        ge=1,
-        description="Networks that --fusion joins: those of the last discoveries.",
-        json_schema_extra=_DISCOVERY,
-    )
 
     churn: float = Field(
         0.01,
@@ -155,8 +146,6 @@ class SnowballConfig(
             raise ValueError(
                 f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
             )
-        if self.score == "softmax" and self.feature_norm != "none":
-            raise ValueError("feature_norm has no meaning for score softmax")
         if self.reinit == "generation" and (self.pretrained or self.weights or self.init_from):
             raise ValueError("reinit generation starts from random weights, not from given ones")
         if self.embed_with == "master" and not self.master:

@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.methods.few_labels.nearest_centroid import (
     BLOCK_ROWS,
-    FeatureNorm,
     Rows,
     class_means,
     mean_distances,
@@ -24,14 +23,12 @@ from labelkit.methods.few_labels.nearest_centroid import (
     spread_warnings,
 )
 from labelkit.methods.few_labels.pseudo_label_selection import (
-    Candidates,
     Count,
     Discovery,
     Labels,
     Round,
     SearchOptions,
     capped,
-    check_cap,
     check_choice,
     check_factor,
     search,
@@ -41,6 +38,8 @@ Select = Literal["min", "far", "random", "max"]
 Fusion = Literal["none", "distance", "cascade", "rank"]
 Score = Literal["distance", "softmax"]
 
+# Largest share of the candidates in the confident set of far (ours; Sec. 2.4.1 has no limit).
+_FAR_CAP = 0.5
 # Probabilities may have been stored in half precision.
 _SUM_TOLERANCE = 0.01
 
@@ -53,12 +52,8 @@ def discover_confident(
     *,
     select: Select = "min",
     far_factor: int = 10,
-    far_cap: float | None = 0.5,
     fusion: Fusion = "none",
-    fusion_scale: bool = False,
     score: Score = "distance",
-    feature_norm: FeatureNorm = "none",
-    refill: bool = False,
     seed: int = 0,
     **options: Unpack[SearchOptions],
 ) -> Discovery:
@@ -72,15 +67,11 @@ def discover_confident(
         rounds: >= 1.
         select: which rows of a class (or of all): ``min`` the nearest; ``far`` the farthest of a confident set of
             ``far_factor`` times as many nearest; ``random``; ``max`` the farthest.
-        far_factor: >= 1.
-        far_cap: the confident set is at most this share of the candidates (but not less than what is wanted of
-            them), in (0, 1]; ``None`` = no limit.
+        far_factor: >= 1; the confident set is at most half of the candidates (but not less than what is wanted of
+            them).
         fusion: of several arrays: ``distance`` means of the distances; ``cascade`` features side by side; ``rank``
             mean of the ranks, label by majority.
-        fusion_scale: divide the distances of each array by their median first.
         score: ``distance``, or ``softmax``: 1 - probability in place of a distance (confidence-based self-training).
-        feature_norm: ``l2`` scales rows to length 1 first.
-        refill: balanced: make up for classes with too few candidates by the best other rows.
         seed: of ``random``, the same in each round.
         options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
 
@@ -91,12 +82,10 @@ def discover_confident(
         ValueError: an argument that cannot be used, with the first row at fault.
     """
     check_choice("score", score, ("distance", "softmax"))
-    if score == "softmax" and feature_norm != "none":
-        raise ValueError("feature_norm has no meaning for probabilities")
-    parts = _parts(features, feature_norm)
+    parts = _parts(features)
     if score == "softmax":
         options["num_classes"] = _check_probabilities(parts, options.get("num_classes"))
-    confident = _Confident(parts, select, far_factor, far_cap, fusion, fusion_scale, score, refill, seed)
+    confident = _Confident(parts, select, far_factor, fusion, score, seed)
     return search(confident, len(parts[0]), labels, count, rounds, **options)
 
 
@@ -142,11 +131,8 @@ class _Confident:
     parts: Sequence[Rows]
     select: Select
     far_factor: int
-    far_cap: float | None
     fusion: Fusion
-    fusion_scale: bool
     score: Score
-    refill: bool
     seed: int
 
     def __post_init__(self) -> None:
@@ -156,8 +142,6 @@ class _Confident:
         if self.fusion == "none" and len(self.parts) > 1:
             raise ValueError(f"{len(self.parts)} feature arrays and no fusion")
         check_factor("far_factor", self.far_factor)
-        if self.far_cap is not None:
-            check_cap("far_cap", self.far_cap)
 
     def __call__(self, turn: Round) -> Discovery:
         candidates, pool = turn.candidates(*self._nearest(turn.known)), turn.known.pool
@@ -170,39 +154,22 @@ class _Confident:
             chosen.append(rows)
             was_capped |= cut
         if was_capped:
-            warnings.append(f"the confident set of far is cut to {self.far_cap} of the candidates")
-        num_last = 0
-        if self.refill and turn.shares is not None:
-            chosen.append(self._refilled(turn, candidates, np.concatenate(chosen), generator))
-            num_last = len(chosen[-1])
+            warnings.append(f"the confident set of far is cut to {_FAR_CAP} of the candidates")
         tie = {"max": -candidates.keys, "random": candidates.nearest}.get(self.select, candidates.keys)
-        return turn.table(candidates, chosen, [tie[np.concatenate(chosen)]], num_last=num_last, warnings=warnings)
+        return turn.table(candidates, chosen, [tie[np.concatenate(chosen)]], warnings=warnings)
 
     def _chosen(
         self, group: NDArray[np.int64], pool: NDArray[np.int64], keys: NDArray[np.float64], want: int
     ) -> tuple[NDArray[np.int64], bool]:
-        """Return the chosen of a group that is ordered best first, and whether ``far_cap`` cut the confident set."""
+        """Return the chosen of a group that is ordered best first, and whether ``_FAR_CAP`` cut the confident set."""
         if self.select == "max":
             return group[np.lexsort((pool[group], -keys[group]))][:want], False
         if self.select != "far" or want == 0:
             return group[:want], False
         confident = min(self.far_factor * want, len(group))
-        limit = confident if self.far_cap is None else max(want, capped(self.far_cap, len(group)))
+        limit = max(want, capped(_FAR_CAP, len(group)))
         kept = group[: min(confident, limit)]
         return kept[max(0, len(kept) - want) :], limit < confident
-
-    def _refilled(
-        self, turn: Round, candidates: Candidates, places: NDArray[np.int64], generator: np.random.RandomState
-    ) -> NDArray[np.int64]:
-        """Return places that make up for classes with too few candidates."""
-        taken = np.zeros(len(turn.known.pool), dtype=bool)
-        taken[places] = True
-        rest, missing = candidates.order[~taken[candidates.order]], turn.wanted - len(places)
-        if self.select == "random":
-            rest = rest[generator.permutation(len(rest))]
-        if self.select == "max":
-            rest = rest[np.lexsort((turn.known.pool[rest], -candidates.keys[rest]))]
-        return rest[:missing]
 
     def _nearest(self, known: Labels) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return what each pool row is judged by and its class."""
@@ -215,29 +182,20 @@ class _Confident:
                 partial(_distances, rows, class_means(rows, known.current, known.num_classes)) for rows in parts
             ]
         blocks = [known.pool[start : start + BLOCK_ROWS] for start in range(0, len(known.pool), BLOCK_ROWS)]
-        scales = [1.0] * len(parts)
-        if self.fusion_scale and kind != "none" and blocks:
-            scales = [
-                order_keys(np.concatenate([measure(block).min(axis=1) for block in blocks]))[1] for measure in measures
-            ]
         labels = np.empty(len(known.pool), dtype=np.int64)
         nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
         for number, block in enumerate(blocks):
-            found = [measure(block) / scale for measure, scale in zip(measures, scales, strict=True)]
-            named, column = fuse(found, kind)
+            named, column = fuse([measure(block) for measure in measures], kind)
             labels[number * BLOCK_ROWS :][: len(block)] = named
             nearest.append(column)
         distances = np.concatenate(nearest)
         return mean_ranks(distances) if kind == "rank" else distances[:, 0], labels
 
 
-def _parts(features: ArrayLike | Sequence[ArrayLike], feature_norm: FeatureNorm) -> list[Rows]:
+def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[Rows]:
     several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
     arrays: Sequence[ArrayLike] = features if several else [features]  # type: ignore[assignment,list-item] # looked at
-    parts = [
-        Rows(array, name=f"features[{number}]" if several else "features", feature_norm=feature_norm)
-        for number, array in enumerate(arrays)
-    ]
+    parts = [Rows(array, name=f"features[{number}]" if several else "features") for number, array in enumerate(arrays)]
     for number, rows in enumerate(parts):
         if len(rows) != len(parts[0]):
             raise ValueError(f"features[{number}] has {len(rows)} rows, features[0] has {len(parts[0])}")

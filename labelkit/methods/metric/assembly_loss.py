@@ -7,14 +7,11 @@ minimum of all three at once: only the loss of the embeddings pushes away from i
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Border = Literal["zero", "mask", "roll"]
-View = Literal["source", "target"]
 NEIGHBORS = tuple((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0))
 
 
@@ -63,30 +60,19 @@ def neighbor_pairs(height: int, width: int) -> int:
     return 2 * (height * (width - 1) + width * (height - 1) + 2 * (height - 1) * (width - 1))
 
 
-def assembly_coherence(
-    weights: Tensor,
-    maps: Tensor,
-    *,
-    border: Border = "zero",
-    view: View = "source",
-    positions: Tensor | None = None,
-) -> Tensor:
+def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
     r"""How differently neighbors with like features move (Eq. 5.7, 5.8).
 
     .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
 
-    with W_p what position p gives to each output position, S a shift by the way from q to p, alpha the cosine of the
-    features of p and q, no less than 0, and # the ordered pairs of neighbors. 0 where nothing moves, and for no other
-    permutation if all features are alike.
+    with W_p what position p gives to each output position, S a shift by the way from q to p that brings in zeros,
+    alpha the cosine of the features of p and q, no less than 0, and # the ordered pairs of neighbors. 0 where nothing
+    moves, and for no other permutation if all features are alike.
 
     Args:
         weights: ``(b, n, n)`` float at [input, output], n = h w. Gradients flow.
         maps: ``(b, c, h, w)`` float, the features before the assembly; no gradient, or the loss would make neighbors
             different.
-        border: what a shift brings in from outside: ``zero``: nothing, so that tearing over the border costs; ``mask``:
-            only what exists on both sides is compared; ``roll``: the other side, as on a torus.
-        view: compare what positions give (``source``), or what they get (``target``).
-        positions: ``(k,)`` int64 in [0, n) on the CPU, the p that count, each with all of its neighbors; ``None``: all.
 
     Returns:
         ``(b,)``; 0 for a single position.
@@ -97,52 +83,25 @@ def assembly_coherence(
     b, _, h, w = maps.shape
     if h * w == 1:
         return weights.sum((-2, -1)) * 0
-    table = (weights if view == "source" else weights.transpose(1, 2)).reshape(b, h, w, h, w)
+    table = weights.reshape(b, h, w, h, w)
     padded = F.pad(table, (1, 1, 1, 1))
     unit = F.normalize(maps.detach().to(weights.dtype), dim=1, eps=1e-8)
-    inside = F.pad(weights.new_ones(h, w), (1, 1, 1, 1))
     total, pairs = weights.new_zeros(b), 0
     for di, dj in NEIGHBORS:
-        here, there = _neighbors(h, w, di, dj) if positions is None else _chosen_neighbors(positions, h, w, di, dj)
-        if border == "roll":
-            shifted = _at(table, there, 1).roll((-di, -dj), (-2, -1))
-        else:
-            shifted = _at(padded, there, 1)[..., 1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
-        gap = _at(table, here, 1) - shifted
-        if border == "mask":
-            gap = gap * inside[1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
+        here, there = _neighbors(h, w, di, dj)
+        gap = table[:, *here] - padded[:, *there][..., 1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
         distance = ((gap**2).sum((-2, -1)) + 1e-12).sqrt() - 1e-6
-        alpha = (_at(unit, here, 2) * _at(unit, there, 2)).sum(1).clamp_min(0)
+        alpha = (unit[:, :, *here] * unit[:, :, *there]).sum(1).clamp_min(0)
         total = total + (alpha * distance).flatten(1).sum(1)
         pairs += alpha[0].numel()
     return total / max(pairs, 1)
 
 
-_Places = tuple[slice, slice] | Tensor
-
-
-def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[_Places, _Places]:
+def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
     """Return all positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
     here = (slice(max(0, -di), height - max(0, di)), slice(max(0, -dj), width - max(0, dj)))
     there = (slice(max(0, di), height - max(0, -di)), slice(max(0, dj), width - max(0, -dj)))
     return here, there
-
-
-def _chosen_neighbors(positions: Tensor, height: int, width: int, di: int, dj: int) -> tuple[_Places, _Places]:
-    """Return those of some positions, (k',) int64, that have such a neighbor, and these neighbors.
-
-    Positions lie on the CPU: how many of them have a neighbor is known without waiting for a GPU.
-    """
-    rows, columns = positions // width + di, positions % width + dj
-    found = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    return positions[found], (rows * width + columns)[found]
-
-
-def _at(values: Tensor, places: _Places, axis: int) -> Tensor:
-    """Take places of a grid that lies in two axes; two axes are left of a part of the grid, one of chosen places."""
-    if isinstance(places, Tensor):
-        return values.flatten(axis, axis + 1).index_select(axis, places.to(values.device, non_blocking=True))
-    return values[(*[slice(None)] * axis, *places)]
 
 
 def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:

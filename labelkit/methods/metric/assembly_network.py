@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from labelkit.algorithms.precision import promote, without_autocast
 
 Kind = Literal["sinkhorn", "softmax", "hard", "identity"]
-Predictor = Literal["conv", "attention", "fc"]
-MAX_DENSE, MAX_POSITIONS = 49, 400
+MAX_POSITIONS = 400
+# largest vote; normalizations of rows and columns (ours: the chapter says nothing of the predictor)
+BOUND, SWEEPS = 10.0, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +83,15 @@ class SpatialAssembly(nn.Module):
     """Predict the assembly of each image from its own feature maps, and apply it.
 
     The predictor: a 1x1 and a 3x3 convolution (which also sees where it is), plus a summary of the whole image, then a
-    layer that gives position u its votes for each position v. The vote for staying starts ahead of the others, and the
-    layer starts at 0, so that at first a share of ``diagonal`` stays in place, whatever the image.
+    1x1 convolution that gives position u its votes for each position v, squeezed into plus and minus
+    ``BOUND``. The vote for staying starts ahead of the others, and the layer starts at 0, so that at first a share of
+    ``diagonal`` stays in place, whatever the image.
 
     Args:
         channels: c of the maps.
         grid: their rows and columns; others are refused.
-        predictor: ``conv``: the layer is a 1x1 convolution; ``attention``: products with one learned vector for each
-            output position, for many of them; ``fc``: fully connected, for at most 49 positions.
         width: channels of the predictor.
         diagonal: share that stays in place at first, in (0, 1).
-        temperature: the lower, the sharper.
-        sweeps: of the normalization, >= 1.
-        bound: votes are squeezed into plus and minus this much.
         kind: ``sinkhorn``: rows and columns sum to 1; ``softmax``: columns only; ``hard``: as sinkhorn, and in
             evaluation mode the nearest permutation; ``identity``: nothing moves and nothing is learned.
 
@@ -111,28 +108,18 @@ class SpatialAssembly(nn.Module):
         channels: int,
         grid: tuple[int, int],
         *,
-        predictor: Predictor = "conv",
         width: int = 64,
         diagonal: float = 0.9,
-        temperature: float = 1.0,
-        sweeps: int = 20,
-        bound: float = 10.0,
         kind: Kind = "sinkhorn",
     ) -> None:
         super().__init__()
         n = grid[0] * grid[1]
-        if not 0 < diagonal < 1 or temperature <= 0 or sweeps < 1 or bound <= 0 or width < 1:
-            raise ValueError(
-                f"diagonal must be in (0, 1), temperature, bound, sweeps and width positive, got {diagonal}, "
-                f"{temperature}, {bound}, {sweeps}, {width}"
-            )
-        if predictor == "fc" and n > MAX_DENSE:
-            raise ValueError(f"predictor fc is for at most {MAX_DENSE} positions, got {n}")
-        if predictor == "conv" and n > MAX_POSITIONS:
-            raise ValueError(f"predictor conv is for at most {MAX_POSITIONS} positions, got {n}; attention takes more")
+        if not 0 < diagonal < 1 or width < 1:
+            raise ValueError(f"diagonal must be in (0, 1) and width positive, got {diagonal} and {width}")
+        if n > MAX_POSITIONS:
+            raise ValueError(f"it is for at most {MAX_POSITIONS} positions, got {n}")
         self.channels, self.grid = channels, grid
         self.kind: Kind = kind if n > 1 else "identity"
-        self.temperature, self.sweeps, self.bound = temperature, sweeps, bound
         #: leaves maps as they are, to see what the module does
         self.bypassed = False
         self.start = identity_logit(diagonal, n) if n > 1 else 0.0
@@ -144,7 +131,7 @@ class SpatialAssembly(nn.Module):
             nn.Conv2d(width + 2, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
         )
         self.context = nn.Linear(width, width)
-        self.votes = _VOTES[predictor](width, n)
+        self.votes = _Votes(width, n)
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Assembly]:
         """Return the assembled maps, and how that was done."""
@@ -160,12 +147,12 @@ class SpatialAssembly(nn.Module):
         votes = self._votes(maps)
         with without_autocast(maps):
             # half precision would lose the sums of rows
-            votes = self.bound * torch.tanh(promote(votes) / self.bound)
-            logits = (votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)) / self.temperature
+            votes = BOUND * torch.tanh(promote(votes) / BOUND)
+            logits = votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)
             if self.kind == "softmax":
                 logs = logits - logits.logsumexp(-2, keepdim=True)
             else:
-                logs = normalize_doubly(logits, self.sweeps)
+                logs = normalize_doubly(logits, SWEEPS)
             weights = logs.exp()
             if self.kind == "hard" and not self.training:
                 weights = nearest_permutation(weights)
@@ -192,7 +179,7 @@ class SpatialAssembly(nn.Module):
         return torch.stack([x.expand(h, w), y[:, None].expand(h, w)]).expand(len(like), -1, -1, -1)
 
 
-class _ConvVotes(nn.Module):
+class _Votes(nn.Module):
     """A 1x1 convolution: the votes of a position follow from its own features."""
 
     def __init__(self, width: int, n: int) -> None:
@@ -206,41 +193,6 @@ class _ConvVotes(nn.Module):
         """(b, m, h, w) to (b, n, n)."""
         votes: Tensor = self.layer(hidden)
         return votes.flatten(2).transpose(1, 2)
-
-
-class _AttentionVotes(nn.Module):
-    """Products of the features of a position with a learned vector for each output position."""
-
-    def __init__(self, width: int, n: int) -> None:
-        super().__init__()
-        self.queries = nn.Parameter(torch.zeros(n, width))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(b, m, h, w) to (b, n, n)."""
-        return hidden.flatten(2).transpose(1, 2) @ self.queries.T / math.sqrt(self.queries.shape[1])
-
-
-class _DenseVotes(nn.Module):
-    """All positions vote together."""
-
-    def __init__(self, width: int, n: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(width * n, n * n)
-        nn.init.zeros_(self.layer.weight)
-        nn.init.zeros_(self.layer.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(b, m, h, w) to (b, n, n)."""
-        n = hidden.shape[2] * hidden.shape[3]
-        votes: Tensor = self.layer(hidden.flatten(1))
-        return votes.reshape(-1, n, n)
-
-
-_VOTES: dict[Predictor, type[_ConvVotes | _AttentionVotes | _DenseVotes]] = {
-    "conv": _ConvVotes,
-    "attention": _AttentionVotes,
-    "fc": _DenseVotes,
-}
 
 
 def nearest_permutation(weights: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ _MARGIN = 0.25
 _LEAST_SIDE = 0.4
 _JITTER = 0.05
 _DRAWS = 8
+# How often an image with a partner in its cluster is shown with it (ours).
+_SHARE = 0.5
 # Images whose bytes are compared, so that a set of equal names is not taken for the one that was matched.
 _LOOKED_AT = 8
 
@@ -61,12 +63,11 @@ class MatchedPairing:
 
     Args:
         images: the matches.
-        share: how often an image with a usable partner is shown with it.
         clusters: (n,) cluster of each row at this time; partners of another cluster are not used.
     """
 
-    def __init__(self, images: MatchedImages, share: float, clusters: Callable[[], NDArray[np.int64]]) -> None:
-        self._images, self._share, self._clusters = images, share, clusters
+    def __init__(self, images: MatchedImages, clusters: Callable[[], NDArray[np.int64]]) -> None:
+        self._images, self._clusters = images, clusters
         order = np.argsort(images.matches.pairs[:, 0], kind="stable")
         firsts = images.matches.pairs[order, 0]
         self._links = {
@@ -83,7 +84,7 @@ class MatchedPairing:
         boxes = np.tile(np.array([-1.0, -1, 1, 1]), (len(rows), 2, 1))
         for i, row in enumerate(rows.tolist()):
             found = self._links.get(row)
-            if found is None or u[i, 0] >= self._share:
+            if found is None or u[i, 0] >= _SHARE:
                 continue
             usable = found[clusters[seconds[found]] == clusters[row]]
             if not len(usable):
@@ -130,12 +131,9 @@ class PairGeometry:
 
     Args:
         images: matches that second views may be of.
-        config: how the maps of two images are compared.
     """
 
-    def __init__(self, images: MatchedImages | None, config: TACCCLConfig) -> None:
-        self._align, self._sigma = config.match_align == "homography", config.match_sigma
-        self._clip = config.match_mask == "clip"
+    def __init__(self, images: MatchedImages | None) -> None:
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
         if images is not None and len(images.matches):
             matches = images.matches
@@ -167,12 +165,10 @@ class PairGeometry:
         same = torch.eye(3, device=first.device)
         with without_autocast(first):  # a product in half precision moves points by .006, and fits into no solve
             homographies = torch.linalg.solve_ex(second, torch.where(is_linked, over[links], same) @ first).result
-        if not self._align:
-            homographies = torch.where(is_linked, same, homographies)
         masks = []
         for side, matrices in enumerate((first, second)):
             points, inside = move_points(keypoints[links, :, side], torch.linalg.inv_ex(matrices).inverse)
-            mask = keypoint_masks(points, inside & present[links], size, sigma=self._sigma, clip=self._clip)
+            mask = keypoint_masks(points, inside & present[links], size)
             masks.append(torch.where(is_linked, mask, 1.0))
         return homographies, (masks[0], masks[1])
 

@@ -68,6 +68,9 @@ from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 
+#: Of the cosines with class vectors (cross-entropy).
+CLASS_TEMPERATURE = 0.05
+
 
 class SAN(Method[SANConfig]):
     """A network that moves features about before it looks at them; with labels or clusters."""
@@ -187,7 +190,7 @@ class SAN(Method[SANConfig]):
                 logs["memory"] = remembered.detach()
         if output.assembly is not None:
             assert self.network.assembly is not None
-            terms = assembly_terms(config, output.assembly, 0 if state is None else state.step)
+            terms = assembly_terms(config, output.assembly)
             done = 0.0 if state is None else share_done(config, state)
             loss = loss + term_strength(config, done) * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
@@ -261,7 +264,7 @@ def _memory_loss(
     if config.memory_loss == "contrastive":
         return MemoryContrastiveLoss()
     if config.memory_loss == "contrastive-bayesian":
-        return ContrastiveBayesianLoss(config.memory_variance_weight)
+        return ContrastiveBayesianLoss()
     return pairs
 
 
@@ -270,4 +273,4 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
     with seeded_init(config.seed + 4):
         if config.loss == "proxy-anchor":
             return ProxyAnchorLoss(num_classes, embed_dim, config.proxy_margin, config.proxy_alpha)
-        return NormalizedSoftmaxLoss(num_classes, embed_dim, config.class_temperature)
+        return NormalizedSoftmaxLoss(num_classes, embed_dim, CLASS_TEMPERATURE)

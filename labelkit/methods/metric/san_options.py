@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -23,12 +24,22 @@ class SANConfig(RowOptions, MetricLearningConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "san")
     #: What a user gives to train without a memory.
     without_memory: ClassVar[str] = "--memory none"
+    constants: ClassVar[Mapping[str, object]] = {
+        "san_predictor": "conv",
+        "san_temperature": 1.0,
+        "san_sweeps": 20,
+        "san_bound": 10.0,
+        "coherence_border": "zero",
+        "coherence_view": "source",
+        "coherence_positions": None,
+        "class_temperature": 0.05,
+        "memory_variance_weight": 75.0,
+    }
     # a row has one position, and a head no new layers on it
     row_refuses: ClassVar[tuple[str, ...]] = (
         "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
-        "san_before", "san_predictor", "san_width", "san_diagonal", "san_temperature", "san_sweeps", "san_bound",
-        "san_assembly", "san_lr_scale", "entropy_weight", "correlation_weight", "coherence_weight", "term_ramp",
-        "term_gradients", "coherence_border", "coherence_view", "coherence_positions",
+        "san_before", "san_width", "san_diagonal", "san_assembly", "san_lr_scale", "entropy_weight",
+        "correlation_weight", "coherence_weight", "term_ramp", "term_gradients",
     )  # fmt: skip
 
     mode: Literal["supervised", "unsupervised"] = Field(
@@ -44,11 +55,6 @@ class SANConfig(RowOptions, MetricLearningConfig):
         "than 1x1 or a strided pool (layer4 of resnet18, block4 of smallcnn_pool).",
         json_schema_extra=_ASSEMBLY,
     )
-    san_predictor: Literal["conv", "attention", "fc"] = Field(
-        "conv",
-        description="What predicts the weights: conv; attention: for more than 400 positions; fc: for at most 49.",
-        json_schema_extra=_ASSEMBLY,
-    )
     san_width: int = Field(64, ge=1, description="Channels of the predictor.", json_schema_extra=_ASSEMBLY)
     san_diagonal: float = Field(
         0.9,
@@ -57,13 +63,6 @@ class SANConfig(RowOptions, MetricLearningConfig):
         description="Share of a feature that stays in place at first; 0.5 for networks from scratch.",
         json_schema_extra=_ASSEMBLY,
     )
-    san_temperature: float = Field(
-        1.0, gt=0, description="The lower, the sharper the weights.", json_schema_extra=_ASSEMBLY
-    )
-    san_sweeps: int = Field(
-        20, ge=1, description="Normalizations of rows and columns (Sinkhorn).", json_schema_extra=_ASSEMBLY
-    )
-    san_bound: float = Field(10.0, gt=0, description="Largest vote of the predictor.", json_schema_extra=_ASSEMBLY)
     san_assembly: Literal["sinkhorn", "softmax", "hard", "identity"] = Field(
         "sinkhorn",
         description="sinkhorn: rows and columns sum to 1; softmax: columns only; hard: a permutation once trained; "
@@ -106,22 +105,6 @@ class SANConfig(RowOptions, MetricLearningConfig):
         "the network before it.",
         json_schema_extra={**_ASSEMBLY, "before": "network"},
     )
-    coherence_border: Literal["zero", "mask", "roll"] = Field(
-        "zero",
-        description="How to compare a shifted map beyond its border: with zeros, not at all, or with its other side.",
-        json_schema_extra=_ASSEMBLY,
-    )
-    coherence_view: Literal["source", "target"] = Field(
-        "source", description="Compare where neighbors go, or where they come from.", json_schema_extra=_ASSEMBLY
-    )
-
-    coherence_positions: int | None = Field(
-        None,
-        ge=1,
-        description="Compare this many positions with their neighbors, drawn anew at each step. Default: all; for maps "
-        "with many positions.",
-        json_schema_extra=_ASSEMBLY,
-    )
 
     loss: Literal["multi-similarity", "contrastive", "proxy-anchor", "cross-entropy"] = Field(
         "multi-similarity",
@@ -135,12 +118,6 @@ class SANConfig(RowOptions, MetricLearningConfig):
         100.0,
         gt=0,
         description="Learning rate of class vectors (proxy-anchor, cross-entropy) over that of the backbone.",
-        json_schema_extra=_LOSS,
-    )
-    class_temperature: float = Field(
-        0.05,
-        gt=0,
-        description="Temperature of the cosines with class vectors (cross-entropy).",
         json_schema_extra=_LOSS,
     )
 
@@ -165,13 +142,6 @@ class SANConfig(RowOptions, MetricLearningConfig):
         description="Loss of pairs with the memory. contrastive: as XBM's code; contrastive-bayesian: of the paper "
         "that the chapter cites.",
         json_schema_extra=_MEMORY,
-    )
-    memory_variance_weight: float = Field(
-        75.0,
-        ge=0,
-        description="Weight in contrastive-bayesian of the mean square by which similarities of negatives differ; 75: "
-        "the sum over the negatives of a batch of 80, as in its code.",
-        json_schema_extra={**_MEMORY, "before": 75.0},
     )
     memory_weight: float = Field(
         1.0, ge=0, description="Weight of the loss of pairs with the memory.", json_schema_extra=_MEMORY

@@ -40,19 +40,15 @@ def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:
                 return SpatialAssembly(
                     channels,
                     grid,
-                    predictor=config.san_predictor,
                     width=config.san_width,
                     diagonal=config.san_diagonal,
-                    temperature=config.san_temperature,
-                    sweeps=config.san_sweeps,
-                    bound=config.san_bound,
                     kind=config.san_assembly,
                 )
             except ValueError as error:
                 raise ConfigError(
                     "--san-before",
                     f"{config.san_before} of {config.backbone} has {grid[0]} x {grid[1]} positions: {error}",
-                    "Choose a later stage, smaller images or another --san-predictor.",
+                    "Choose a later stage or smaller images.",
                 ) from error
 
     network.insert_assembly(config.san_before, build)
@@ -66,15 +62,7 @@ def term_strength(config: SANConfig, done: float) -> float:
     return max(0.0, (done - start) / (end - start))
 
 
-def drawn_positions(config: SANConfig, count: int, step: int) -> Tensor | None:
-    """Return the positions whose neighbors this step looks at, (k,) on the CPU; ``None``: all of them."""
-    if config.coherence_positions is None or config.coherence_positions >= count:
-        return None
-    generator = keyed_generator(config.seed, "coherence", step)
-    return torch.from_numpy(np.sort(generator.choice(count, config.coherence_positions, replace=False)))
-
-
-def assembly_terms(config: SANConfig, seen: Assembly, step: int = 0) -> dict[str, Tensor]:
+def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
     """Return entropy, correlation and coherence that have a weight, means over the batch."""
     terms: dict[str, Tensor] = {}
     if config.entropy_weight > 0 or config.correlation_weight > 0:
@@ -82,13 +70,7 @@ def assembly_terms(config: SANConfig, seen: Assembly, step: int = 0) -> dict[str
             term.mean() for term in normalized_terms(seen.weights, seen.log_weights)
         )
     if config.coherence_weight > 0:
-        terms["coherence"] = assembly_coherence(
-            seen.weights,
-            seen.maps,
-            border=config.coherence_border,
-            view=config.coherence_view,
-            positions=drawn_positions(config, seen.weights.shape[-1], step),
-        ).mean()
+        terms["coherence"] = assembly_coherence(seen.weights, seen.maps).mean()
     weights = {
         "entropy": config.entropy_weight,
         "correlation": config.correlation_weight,
@@ -145,7 +127,7 @@ class AssemblyDiagnostics:
         """Return the numbers by name; warn once each when the module does nothing."""
         count = min(LOOKED_AT, len(rows))
         chosen = np.sort(keyed_generator(self._config.seed, "assembly diagnostics").choice(rows, count, replace=False))
-        table = state.embed(lambda images: _measure(network, images, self._config), chosen)
+        table = state.embed(lambda images: _measure(network, images), chosen)
         found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
         found["sources"] = float(2 ** table[:, 1].double().mean())
         found["row_error"] = float(table[:, 2].max())
@@ -160,7 +142,7 @@ class AssemblyDiagnostics:
         return {f"assembly/{name}": value for name, value in found.items()}
 
 
-def _measure(network: MetricNetwork, images: Tensor, config: SANConfig) -> Tensor:
+def _measure(network: MetricNetwork, images: Tensor) -> Tensor:
     """Numbers of each image, then its weights: (b, 8 + n n)."""
     output = network(images)
     with network.without_assembly():
@@ -169,7 +151,7 @@ def _measure(network: MetricNetwork, images: Tensor, config: SANConfig) -> Tenso
     weights, (height, width) = seen.weights, seen.grid
     n = height * width
     entropy, correlation = normalized_terms(weights, seen.log_weights)
-    coherence = assembly_coherence(weights, seen.maps, border=config.coherence_border, view=config.coherence_view)
+    coherence = assembly_coherence(weights, seen.maps)
     columns = torch.special.entr(weights).sum(1).mean(1) / np.log(2)
     place = torch.arange(n, device=weights.device)
     best = weights.argmax(2)
@@ -200,5 +182,5 @@ def _warnings(found: Mapping[str, float]) -> dict[str, str]:
             "lower --san-diagonal"
         )
     if found["row_error"] > UNEVEN_ROWS:
-        texts["rows"] = f"rows of the assembly sum to 1 up to {found['row_error']:.2g} only: raise --san-sweeps"
+        texts["rows"] = f"rows of the assembly sum to 1 up to {found['row_error']:.2g} only: lower --san-lr-scale"
     return texts

@@ -11,7 +11,7 @@ Source: "Unsupervised deep metric learning via transformed attention consistency
        (of two images: near the keypoints that match, Eqs. 4.4 to 4.6)
 ``--no-ccl`` and ``--no-tac`` leave out 4 and 5; without both it is the paper's baseline.
 Departures: places that leave the second view do not count; maps of matching images are compared at places that match
-(``--match-align none`` compares equal places, as printed); the memory is filled anew at each clustering, and its labels
+(the printed equation compares equal places); the memory is filled anew at each clustering, and its labels
 are looked up when they are used. Weights, ranges and learning rates are ours where the paper gives none.
 """
 
@@ -88,8 +88,8 @@ class TACCCL(Method[TACCCLConfig]):
             "collapsed_loss",
         )
         self.pair_loss = shared.multi_similarity_loss(config)
-        self.center_loss = ContrastiveClusteringLoss(config.ccl_positive)
-        self.attention_loss = TransformedAttentionLoss(config.tac_reduction, both=config.tac_both)
+        self.center_loss = ContrastiveClusteringLoss()
+        self.attention_loss = TransformedAttentionLoss()
         self.feature_loss = FeatureSimilarityLoss()
         self.matched: MatchedImages | None = None
         self.use_matches(None)
@@ -100,7 +100,7 @@ class TACCCL(Method[TACCCLConfig]):
     def use_matches(self, matched: MatchedImages | None) -> None:
         """Let second views show partners; before training, also before it is resumed."""
         self.matched = matched
-        self.geometry = PairGeometry(matched, self.config)
+        self.geometry = PairGeometry(matched)
 
     def attach(self, inputs: RunInputs) -> None:
         """Read the matches."""
@@ -117,7 +117,7 @@ class TACCCL(Method[TACCCLConfig]):
         pairing = None
         if self.matched is not None:
             clusters = self.labels.cluster_ids
-            pairing = MatchedPairing(self.matched, self.config.match_share, lambda: clusters.cpu().numpy())
+            pairing = MatchedPairing(self.matched, lambda: clusters.cpu().numpy())
         return (Phase(self.config.epochs, self.views(), self._sampler, pairing=pairing),)
 
     @classmethod
@@ -189,12 +189,9 @@ class TACCCL(Method[TACCCLConfig]):
         first, second = seen.embeddings[:count], seen.embeddings[count:]
         logs: dict[str, Tensor] = {}
         total = self._pairs(first, batch.sample_index)
-        if config.ms_both:
-            total = 0.5 * (total + self._pairs(second, batch.sample_index))
         logs["ms"], logs["ms_gap"] = total.detach(), total.detach() - self.collapsed_loss
         if self._use_centers:
-            ids = self.labels.cluster_ids[batch.sample_index].repeat(len(batch.views))
-            centers = self.center_loss(seen.embeddings, self.labels.centroids, ids)
+            centers = self.center_loss(seen.embeddings, self.labels.centroids)
             total = total + config.ccl_weight * centers
             logs["ccl"] = centers.detach()
         if seen.attention is not None:

@@ -7,9 +7,6 @@ Ask for the attention that moves with the image (TAC).
 
 from __future__ import annotations
 
-from typing import Literal
-
-import torch
 from torch import Tensor, nn
 
 from labelkit.algorithms.homographies import look_up
@@ -25,47 +22,29 @@ class ContrastiveClusteringLoss(nn.Module):
 
     Without unit, in [0, 1]: 0 on a center, 1 midway between two of them.
 
-    Args:
-        positive: :math:`C^+` is the ``nearest`` center (the paper's), or that of the ``assigned`` cluster and
-            :math:`C^-` the nearest other one; the ratio can pass 1 then.
-
     Shape:
         - embeddings: ``(b, d)`` float; gets gradients.
         - centroids: ``(k, d)`` float, k >= 2; no gradient.
-        - cluster_ids: ``(b,)`` int64 in ``[0, k)``; only for ``assigned``.
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: unknown positive, fewer than 2 centroids, or no cluster ids where they are needed.
+        ValueError: fewer than 2 centroids.
 
     Source:
         TAC-CCL, Eq. 4.3. The text below it praises small values of the inverse ratio, which would be ambiguous images;
         the equation is followed.
     """
 
-    def __init__(self, positive: Literal["nearest", "assigned"] = "nearest") -> None:
-        super().__init__()
-        if positive not in ("nearest", "assigned"):
-            raise ValueError(f"unknown positive {positive!r}")
-        self.positive = positive
-
-    def forward(self, embeddings: Tensor, centroids: Tensor, cluster_ids: Tensor | None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean ratio."""
         if len(centroids) < 2:
             raise ValueError(f"need at least 2 centroids, got {len(centroids)}")
-        if self.positive == "assigned" and cluster_ids is None:
-            raise ValueError("positive 'assigned' needs cluster_ids")
         with without_autocast(embeddings):
             rows = promote(embeddings)
             centers = centroids.detach().to(rows.dtype)
             # chosen by the product, measured by the difference: the product cancels on a center
             scores = (centers.square().sum(dim=1) - 2 * rows.detach() @ centers.T).detach()
-            if self.positive == "nearest":
-                near, far = scores.topk(2, dim=1, largest=False).indices.unbind(1)
-            else:
-                assert cluster_ids is not None
-                near = cluster_ids
-                far = scores.scatter(1, near[:, None], torch.inf).argmin(dim=1)
+            near, far = scores.topk(2, dim=1, largest=False).indices.unbind(1)
             to_near, to_far = (((rows - centers[i]).square().sum(dim=1) + 1e-12).sqrt() for i in (near, far))
             return (to_near / to_far.clamp(min=_LEAST_DISTANCE)).mean()
 
@@ -79,47 +58,28 @@ class TransformedAttentionLoss(nn.Module):
     places the second view shows. Without unit, in [0, 1] for maps in [0, 1]; 0 when M' is M moved by H, and also when
     both are constant: a constant map satisfies every H.
 
-    Args:
-        reduction: ``mean`` over V, or ``sum``.
-        both: average with the same for the maps exchanged and H inverted.
-
     Shape:
         - first, second: ``(b, h, w)`` float; both get gradients.
         - homographies: ``(b, 3, 3)`` float in normalized coordinates; no gradient.
         - returns: ``()`` float32 (float64 stays), mean over the pairs with at least one cell in V; 0, still
           differentiable, where no pair has one.
 
-    Raises:
-        ValueError: unknown reduction.
-
     Source:
-        TAC-CCL, Eqs. 4.1 and 4.2. The sum there does not say what becomes of places that leave the second view; here
+        TAC-CCL, Eqs. 4.1 and 4.2; the mean over V is ours.
+        The sum there does not say what becomes of places that leave the second view; here
         they do not count. With maps that were multiplied by ``keypoint_masks`` it is Eq. 4.6, which in the printed
         form compares equal places of two different images; pass identities for that.
     """
 
-    def __init__(self, reduction: Literal["mean", "sum"] = "mean", *, both: bool = False) -> None:
-        super().__init__()
-        if reduction not in ("mean", "sum"):
-            raise ValueError(f"unknown reduction {reduction!r}")
-        self.reduction = reduction
-        self.both = both
-
     def forward(self, first: Tensor, second: Tensor, homographies: Tensor) -> Tensor:
         """Return the mean over pairs."""
         with without_autocast(first):
-            first, second, maps = promote(first), promote(second), promote(homographies)
-            loss = self._one_way(first, second, maps)
-            return 0.5 * (loss + self._one_way(second, first, torch.linalg.inv_ex(maps).inverse)) if self.both else loss
-
-    def _one_way(self, first: Tensor, second: Tensor, homographies: Tensor) -> Tensor:
-        moved, visible = look_up(second[:, None], homographies, first.shape[-2:])
-        weights = visible.to(first.dtype)
-        terms = ((first - moved[:, 0]).square() * weights).sum(dim=(1, 2))
-        number = weights.sum(dim=(1, 2))
-        if self.reduction == "mean":
-            terms = terms / number.clamp(min=1)
-        return terms.sum() / (number > 0).sum().clamp(min=1)
+            first, second = promote(first), promote(second)
+            moved, visible = look_up(second[:, None], promote(homographies), first.shape[-2:])
+            weights = visible.to(first.dtype)
+            number = weights.sum(dim=(1, 2))
+            terms = ((first - moved[:, 0]).square() * weights).sum(dim=(1, 2)) / number.clamp(min=1)
+            return terms.sum() / (number > 0).sum().clamp(min=1)
 
 
 class FeatureSimilarityLoss(nn.Module):

@@ -27,13 +27,20 @@ class TACCCLConfig(MetricLearningConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
     #: What may happen to the second view is `labelkit.data.views.pairs.PairTransform`'s.
     constants: ClassVar[Mapping[str, object]] = {
-        **MetricLearningConfig.constants,
         "transforms": ("crop", "rotation", "zoom", "perspective"),
         "pair_crop_area": (0.36, 1.0),
         "pair_rotation_degrees": 30.0,
         "pair_zoom": (0.7, 1.4),
         "pair_perspective": 0.3,
         "pair_mirror": 0.5,
+        "ccl_positive": "nearest",
+        "tac_reduction": "mean",
+        "tac_both": False,
+        "ms_both": False,
+        "match_share": 0.5,
+        "match_align": "homography",
+        "match_mask": "clip",
+        "match_sigma": 1.0,
     }
     #: What a user gives to train without a memory.
     without_memory: ClassVar[str] = "--no-memory"
@@ -84,11 +91,6 @@ class TACCCLConfig(MetricLearningConfig):
         description="Weight of the contrastive clustering loss (ours; the paper gives none).",
         json_schema_extra=_CENTERS,
     )
-    ccl_positive: Literal["nearest", "assigned"] = Field(
-        "nearest",
-        description="Which center pulls: the nearest (the paper), or that of the image's cluster.",
-        json_schema_extra=_CENTERS,
-    )
     ccl_start_epoch: int = Field(0, ge=0, description="First epoch with this loss.", json_schema_extra=_CENTERS)
 
     tac: bool = Field(
@@ -105,41 +107,10 @@ class TACCCLConfig(MetricLearningConfig):
         description="Weight of the feature similarity; large ones collapse (ours).",
         json_schema_extra=_ATTENTION,
     )
-    tac_reduction: Literal["mean", "sum"] = Field(
-        "mean", description="Attention loss over the cells of a map; sum is the paper's.", json_schema_extra=_ATTENTION
-    )
-    tac_both: bool = Field(
-        False, description="Compare in both directions; helps with strong crops.", json_schema_extra=_ATTENTION
-    )
-    ms_both: bool = Field(False, description="The pair loss sees second views too.", json_schema_extra=_ATTENTION)
 
     matches: Path | None = Field(
         None,
         description="Pairs of images found by `labelkit match`: second views may show the partner.",
-        json_schema_extra=_MATCHES,
-    )
-    match_share: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="How often an image with a partner in its cluster is shown with it (ours).",
-        json_schema_extra=_MATCHES,
-    )
-    match_align: Literal["homography", "none"] = Field(
-        "homography",
-        description="Compare attention at places that match, or at equal places of both views (the paper's Eq. 4.6 as "
-        "printed).",
-        json_schema_extra=_MATCHES,
-    )
-    match_mask: Literal["clip", "sum"] = Field(
-        "clip",
-        description="Weight of a place near keypoints: at most 1, or the sum over them (the paper's).",
-        json_schema_extra=_MATCHES,
-    )
-    match_sigma: float = Field(
-        1.0,
-        gt=0,
-        description="How far a keypoint reaches, in cells of the attention map (ours).",
         json_schema_extra=_MATCHES,
     )
 
@@ -149,9 +120,7 @@ class TACCCLConfig(MetricLearningConfig):
             raise ValueError("tac needs attention; pass --no-tac too")
         if self.matches is not None and not self.tac:
             raise ValueError("matches are used by tac, which is off")
-        if self.ms_both and not self.tac:
-            raise ValueError("ms_both needs second views, which tac makes")
-        if self.tac and self.tac_weight == 0 and self.feature_weight == 0 and not self.ms_both:
+        if self.tac and self.tac_weight == 0 and self.feature_weight == 0:
             raise ValueError("tac makes second views that no loss uses: tac_weight and feature_weight are 0")
         if self.memory and self.memory_size is not None and self.memory_size < self.batch_size:
             raise ValueError(f"memory_size {self.memory_size} is smaller than batch_size {self.batch_size}")

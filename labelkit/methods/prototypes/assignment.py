@@ -6,7 +6,6 @@ ties, classes without an image and the times are ours (specification 3.4).
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import asdict, dataclass
 
@@ -43,7 +42,7 @@ class AssignmentRecord:
         return {name: float(value) for name, value in asdict(self).items()}
 
 
-def is_due(state: Moment, updates_per_epoch: float, last_epoch: float) -> bool:
+def is_due(state: Moment, updates_per_epoch: float) -> bool:
     """Whether an assignment is to be made before the coming step.
 
     Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
@@ -53,29 +52,24 @@ def is_due(state: Moment, updates_per_epoch: float, last_epoch: float) -> bool:
     Args:
         state: where the run is.
         updates_per_epoch: assignments per epoch, > 0; below 1, an assignment every ``1 / updates_per_epoch`` epochs.
-        last_epoch: none from this epoch on.
     """
     if state.step == 0:
         return False
-    before, now = (
-        assignments_made(state, step, updates_per_epoch, last_epoch) for step in (state.step - 1, state.step)
-    )
+    before, now = (assignments_made(state, step, updates_per_epoch) for step in (state.step - 1, state.step))
     return now > before
 
 
-def assignments_made(now: Moment, step: int, updates_per_epoch: float, last_epoch: float) -> int:
+def assignments_made(now: Moment, step: int, updates_per_epoch: float) -> int:
     """Assignments that were made when a step of the run begins; see `is_due`.
 
     Args:
         now: says how many steps an epoch has.
         step: updates finished.
         updates_per_epoch: as for `is_due`.
-        last_epoch: likewise.
     """
     # 1e-9: 3 / 0.1 may be a little less than 30
     period = max(1, int(now.steps_per_epoch / updates_per_epoch + 1e-9))
-    last_step = math.ceil(last_epoch) * now.steps_per_epoch - 1
-    return min(step, max(0, last_step)) // period
+    return step // period
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ Departures from the released code:
     - class means weigh each image of a batch alike, start at their first batch instead of at noise, and know both
       labels of a mixed image
     - the past weighs 0.9 in a class mean; the code adds a tenth of the new one to 1.9 times the old one, so that the
-      past weighs 0.95 there (``--class-mean-decay 0.95``)
+      past weighs 0.95 there
 Departures from the paper:
     - prototypes without a closed form are sharpened until the largest cosine counts, and those of c <= 2 d classes may
       be exact opposites; neither minimizes Eq. 5, which ``--sharpest-t none`` does
@@ -65,11 +65,8 @@ from labelkit.training.monitors.classification import ClassificationMonitor
 from labelkit.training.timing import Pace, RunSize, Scheduled
 
 FEW_DIMENSIONS = 4
-
-
-def last_epoch(config: DL2PAConfig) -> float:
-    """Epoch from which on no assignment is made."""
-    return config.epochs if config.freeze_after is None else config.freeze_after * config.epochs
+#: Weight of the past in a class mean (alpha). The released code means it too, but its update amounts to 0.95.
+MEAN_DECAY = 0.9
 
 
 class DL2PA(Method[DL2PAConfig]):
@@ -104,11 +101,7 @@ class DL2PA(Method[DL2PAConfig]):
         """Assignments made so far."""
         if not config.reassign:
             return {}
-        return {
-            "assignments": lambda now: float(
-                assignments_made(now, now.step, config.updates_per_epoch, last_epoch(config))
-            )
-        }
+        return {"assignments": lambda now: float(assignments_made(now, now.step, config.updates_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
         """Set the prototypes; a resumed run has them in its checkpoint, like one that starts from another."""
@@ -117,9 +110,6 @@ class DL2PA(Method[DL2PAConfig]):
         if not head.prototypes.any():
             names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
             head.prototypes.copy_(starting_prototypes(config, count, dim, state.warn, names))
-            if config.initial_assignment == "random":
-                order = keyed_generator(config.seed, "initial assignment").permutation(count)
-                head.assignment.copy_(torch.from_numpy(order[: head.num_classes]))
         if dim < FEW_DIMENSIONS:
             state.warn(f"warning: in {dim} dimensions many images start opposite to their prototype and learn slowly")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
@@ -135,7 +125,7 @@ class DL2PA(Method[DL2PAConfig]):
     def on_step_start(self, state: TrainState) -> None:
         """Assign classes anew when it is time."""
         self._state, config = state, self.config
-        if config.reassign and is_due(state, config.updates_per_epoch, last_epoch(config)):
+        if config.reassign and is_due(state, config.updates_per_epoch):
             record = reassign(self.network.head, state)
             self._records.append(record)
             state.log("assignment", record.to_dict())
@@ -215,6 +205,6 @@ class DL2PA(Method[DL2PAConfig]):
             embeddings,
             labels,
             shares,
-            decay=self.config.class_mean_decay,
+            decay=MEAN_DECAY,
             combine=(lambda table: table) if state is None else (lambda table: state.combine(table, "sum")),
         )

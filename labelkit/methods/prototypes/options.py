@@ -9,6 +9,7 @@ Options of the learned softmax classifier (the paper's PSC), the baseline of DL2
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -89,6 +90,12 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
     """``labelkit train dl2pa``; defaults are those of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
+    constants: ClassVar[Mapping[str, object]] = {
+        "prototype_seed": 0,
+        "freeze_after": None,
+        "initial_assignment": "identity",
+        "class_mean_decay": 0.9,
+    }
 
     epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
 
@@ -105,9 +112,6 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
         description="With --prototypes words or hpn: text file of word2vec or GloVe, in each line a class name (_ for "
         "a space) and its numbers. As prototypes, those of more than d numbers are cut to their principal directions.",
         json_schema_extra={**_PROTOTYPES, "before": None},
-    )
-    prototype_seed: int = Field(
-        0, ge=0, description="Seed of the prototypes; apart from --seed.", json_schema_extra=_PROTOTYPES
     )
     prototypes_from: Path | None = Field(
         None,
@@ -136,26 +140,6 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
         gt=0,
         description="Assignments per epoch, tau' of the paper's Fig. 3b: 10 = ten times an epoch, 0.1 = every tenth "
         "epoch.",
-        json_schema_extra=_ASSIGNMENT,
-    )
-    freeze_after: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="No new assignment after this share of the epochs; default: to the end.",
-        json_schema_extra=_ASSIGNMENT,
-    )
-    initial_assignment: Literal["identity", "random"] = Field(
-        "identity",
-        description="Assignment to start with; random is drawn by --seed.",
-        json_schema_extra=_ASSIGNMENT,
-    )
-    class_mean_decay: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Weight of the past in a class mean (alpha). The released code "
-        "means 0.9, but its update amounts to 0.95.",
         json_schema_extra=_ASSIGNMENT,
     )
 
@@ -189,18 +173,12 @@ class SoftmaxConfig(RowOptions, SupervisedTrainConfig):
     """``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")
+    constants: ClassVar[Mapping[str, object]] = {"cosine_scale": None}
 
     epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
     uniformity_weight: float = Field(
         0.0,
         ge=0,
         description="Weight of the uniformity loss on the directions of the classifier (Table 8: 0.01).",
-        json_schema_extra=_LOSS,
-    )
-    cosine_scale: float | None = Field(
-        None,
-        gt=0,
-        description="Factor that turns cosines of embeddings and class vectors into logits. Default: a plain "
-        "linear layer.",
         json_schema_extra=_LOSS,
     )

@@ -7,7 +7,7 @@ Each step:
     3. ``--uniformity-weight``: spread the directions of the class vectors, Eq. 5 (PSC* of Table 8)
 A method of its own and not a switch of ``dl2pa``, since nothing of that one's state is in it: no fixed prototypes, no
 class means, no assignment. Network, data and views are the same.
-Departure: the released code's baseline normalizes both sides without a temperature (``--cosine-scale 1``); its text
+Departure: the released code's baseline normalizes both sides without a temperature; its text
 does not, and we follow the text.
 """
 
@@ -35,7 +35,7 @@ from labelkit.methods.prototypes.recipe import (
     reuse_stages,
     train_view,
 )
-from labelkit.models.classifier_network import ClassifierNetwork, ScaledCosineHead
+from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.frozen_part import KeptPart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
@@ -46,17 +46,12 @@ from labelkit.training.timing import Pace, RunSize
 class Softmax(Method[SoftmaxConfig]):
     """Class vectors are parameters like all others; needs labels."""
 
-    network: ClassifierNetwork[nn.Linear | ScaledCosineHead]
+    network: ClassifierNetwork[nn.Linear]
 
     def __init__(self, config: SoftmaxConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         num_classes = check_supervised_data(config, data)
-
-        def head(dim: int) -> nn.Linear | ScaledCosineHead:
-            scale = config.cosine_scale
-            return nn.Linear(dim, num_classes) if scale is None else ScaledCosineHead(dim, num_classes, scale)
-
-        self.network = build_classifier(config, data, num_classes, head)
+        self.network = build_classifier(config, data, num_classes, lambda dim: nn.Linear(dim, num_classes))
         self.loss = WeightedCrossEntropy()
         self.uniformity = UniformityLoss()
         self._class_weights = ClassWeights(config, data, num_classes)

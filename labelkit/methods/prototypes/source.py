@@ -50,14 +50,14 @@ def starting_prototypes(
     if source is None and config.prototypes == "hpn":
         words = None if config.class_vectors is None else _words(config.class_vectors, num_classes, class_names)
         try:
-            made = load_or_separate(num_classes, dim, seed=config.prototype_seed, words=words, say=say)
+            made = load_or_separate(num_classes, dim, seed=0, words=words, say=say)
         except ValueError as error:
             raise ConfigError("--class-vectors", f"{config.class_vectors}: {error}", "Use other vectors.") from error
         return torch.from_numpy(made.vectors)
     if source is None and config.class_vectors is not None:
         return _of_words(config.class_vectors, num_classes, dim, class_names)
     if source is None:
-        make = partial(load_or_make_prototypes, num_classes, dim, seed=config.prototype_seed, say=say)
+        make = partial(load_or_make_prototypes, num_classes, dim, seed=0, say=say)
         made = make(sharpest_t=config.sharpest_t)
         if made.source == "closed form" and config.sharpest_t is None and not closed_form_is_least(num_classes, dim):
             # with opposite pairs it has not always the least loss, and no more has what one start leads to

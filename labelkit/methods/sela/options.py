@@ -25,7 +25,14 @@ class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
     """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
-    constants: ClassVar[Mapping[str, object]] = {"solver": "auto", "solver_stop": "marginal", "solver_memory_gib": None}
+    constants: ClassVar[Mapping[str, object]] = {
+        "solver": "auto",
+        "solver_stop": "marginal",
+        "solver_memory_gib": None,
+        "allow_empty": False,
+        "label_pass_batch_size": None,
+        "optimization_epochs": None,
+    }
     # heads have no batch normalization
     row_refuses: ClassVar[tuple[str, ...]] = ("rotation", "label_pass_bn")
 
@@ -64,18 +71,10 @@ class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
         "times.",
         json_schema_extra=_LABELS,
     )
-    optimization_epochs: tuple[float, ...] | None = Field(
-        None,
-        description="Optimize labels at these times instead, in epochs; fractions are fine.",
-        json_schema_extra=_LABELS,
-    )
     refresh: Literal["all", "one"] = Field(
         "all",
         description="Heads that an optimization refreshes: all, or one after the other.",
         json_schema_extra=_LABELS,
-    )
-    allow_empty: bool = Field(
-        False, description="Allow more clusters than images, so that some stay empty.", json_schema_extra=_LABELS
     )
 
     label_pass: Literal["clean", "official"] = Field(
@@ -89,9 +88,6 @@ class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
         description="Batch normalization in the clean label pass: statistics of the batch, the running ones being left "
         "alone, or the running ones.",
         json_schema_extra=_PASS,
-    )
-    label_pass_batch_size: int | None = Field(
-        None, ge=2, description="Images of a batch of the label pass; default: --batch-size.", json_schema_extra=_PASS
     )
 
     solver_tolerance: float = Field(1e-4, gt=0, description="Error to stop at.", json_schema_extra=_SOLVER)
@@ -125,9 +121,6 @@ class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
                 raise ValueError(f"prior {self.prior}: zipf: needs a number") from error
             if not 0 <= exponent < float("inf"):
                 raise ValueError(f"prior {self.prior}: the number must be finite and not negative")
-        times = self.optimization_epochs
-        if times is not None and (not times or list(times) != sorted(set(times)) or times[0] < 0):
-            raise ValueError("optimization_epochs must increase from 0 or later")
         if self.label_pass == "official" and self.label_pass_bn != "batch":
             raise ValueError("label_pass_bn has no meaning for label_pass official: it runs as in training")
         return self
@@ -138,8 +131,5 @@ class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
         return self.num_clusters if len(self.num_clusters) > 1 else self.num_clusters * self.num_heads
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs and optimizations, and their times."""
-        options = super().shortened(fraction) | self._scaled(fraction, "num_optimizations", least=1)
-        if self.optimization_epochs is not None and fraction < 1:
-            options["optimization_epochs"] = tuple(epoch * fraction for epoch in self.optimization_epochs)
-        return options
+        """Return fewer epochs and optimizations."""
+        return super().shortened(fraction) | self._scaled(fraction, "num_optimizations", least=1)

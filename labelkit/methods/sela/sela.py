@@ -55,9 +55,7 @@ def label_times(config: SeLaConfig) -> tuple[float, ...]:
     """When labels are optimized, in epochs; labels that are taken from elsewhere never are."""
     if config.labels_from:
         return ()
-    return config.optimization_epochs or optimization_times(
-        config.optimization_schedule, config.epochs, config.num_optimizations
-    )
+    return optimization_times(config.optimization_schedule, config.epochs, config.num_optimizations)
 
 
 class SeLa(Method[SeLaConfig]):
@@ -68,11 +66,11 @@ class SeLa(Method[SeLaConfig]):
     def __init__(self, config: SeLaConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         clusters = config.clusters_per_head
-        if max(clusters) > data.num_samples and not config.allow_empty:
+        if max(clusters) > data.num_samples:
             raise ConfigError(
                 "--num-clusters",
                 f"{max(clusters)} clusters for {data.num_samples} images",
-                "Lower it, or pass --allow-empty.",
+                "Lower it.",
             )
         self.network = MultiHeadNetwork(
             config.backbone,
@@ -186,7 +184,7 @@ class SeLa(Method[SeLaConfig]):
 
     def _renew(self, heads: tuple[int, ...], state: TrainState) -> None:
         """The label pass, then each head's own problem on the same features."""
-        config, batch_size = self.config, self.config.label_pass_batch_size or self.config.batch_size
+        config, batch_size = self.config, self.config.batch_size
         if config.label_pass == "official":
             how = FullPass("train", self._train_view(), "new", batch_size)
         else:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+from labelkit.algorithms.feature_probes import knn_votes
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import (
@@ -34,14 +34,6 @@ class ProbeOptions(Protocol):
     def knn_temperature(self) -> float:
         """Temperature of a vote."""
 
-    @property
-    def linear_monitor(self) -> bool:
-        """Whether a linear probe is trained as well."""
-
-    @property
-    def seed(self) -> int:
-        """Seed of the probe."""
-
 
 class RepresentationMonitor(Monitor):
     """Scores against the truth, which is used here and nowhere else.
@@ -55,8 +47,6 @@ class RepresentationMonitor(Monitor):
         held_out: images to judge the features by; ``None``: only the groups are scored.
         num_classes: classes of the data set.
         k, temperature: of the kNN vote.
-        linear: train a linear probe as well.
-        seed: of the probe.
     """
 
     def __init__(
@@ -68,15 +58,12 @@ class RepresentationMonitor(Monitor):
         num_classes: int,
         k: int = 10,
         temperature: float = 0.1,
-        linear: bool = False,
-        seed: int = 0,
     ) -> None:
         self._truth = truth
         self._known = rows[truth[rows] >= 0]
         self._held_out = held_out
         self._num_classes = num_classes
         self._k, self._temperature = k, temperature
-        self._linear, self._seed = linear, seed
 
     @classmethod
     def of(cls, inputs: MonitorInputs, config: ProbeOptions, *, num_classes: int) -> RepresentationMonitor:
@@ -94,8 +81,6 @@ class RepresentationMonitor(Monitor):
             num_classes=num_classes,
             k=config.knn_neighbors,
             temperature=config.knn_temperature,
-            linear=config.linear_monitor,
-            seed=config.seed,
         )
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
@@ -115,19 +100,12 @@ class RepresentationMonitor(Monitor):
         num_classes = self._num_classes
         votes = knn_votes(asked, gallery, known, num_classes=num_classes, k=self._k, temperature=self._temperature)
         metrics["knn_accuracy"] = top_k_accuracy(votes, wanted)
-        if self._linear:
-            logits = linear_probe(gallery, known, asked, num_classes=num_classes, seed=self._seed)
-            metrics["linear_accuracy"] = top_k_accuracy(logits, wanted)
         return metrics
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Accuracies on held-out images, and NMI of the groups."""
-        accuracies = [
-            f"{text} {percent(metrics[f'{name}_accuracy'])}"
-            for name, text in (("knn", "kNN"), ("linear", "linear"))
-            if f"{name}_accuracy" in metrics
-        ]
-        return accuracies + describe_groups(metrics)
+        """Accuracy on held-out images, and NMI of the groups."""
+        accuracy = [f"kNN {percent(metrics['knn_accuracy'])}"] if "knn_accuracy" in metrics else []
+        return accuracy + describe_groups(metrics)
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
         """The same."""
@@ -147,11 +125,10 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
     if "knn_accuracy" not in metrics:
         title = "groups of the images trained on, against the truth; no image is held out, so features are not judged"
         return ScoreTable(title, ("NMI", "ARI", "purity"), tuple(groups))
-    accuracies = [percent(metrics[name]) if name in metrics else None for name in ("knn_accuracy", "linear_accuracy")]
     return ScoreTable(
-        "held-out images: kNN and linear accuracy in %; groups of training images against the truth: NMI, ARI, purity",
-        ("kNN", "linear", "NMI", "ARI", "purity"),
-        (*accuracies, *groups),
+        "held-out images: kNN accuracy in %; groups of training images against the truth: NMI, ARI, purity",
+        ("kNN", "NMI", "ARI", "purity"),
+        (percent(metrics["knn_accuracy"]), *groups),
     )
 
 

@@ -104,7 +104,7 @@ def test_every_option_is_written_as_it_was_used(store: EmbeddingStore) -> None:
     params = read_result(store, "lmcs").params
 
     assert params["beta"] == pytest.approx(1 / 3)
-    assert (params["delta"], params["confine"], params["count"], params["rounds"]) == ("auto", True, 9, 1)
+    assert (params["confine"], params["count"], params["rounds"]) == (True, 9, 1)
     assert (params["label_source"], params["given"], params["score"]) == ("store", 9, "entropy")
     first = discover_critical(blob_rows(), LABELS, 9).per_class[0]
     assert params["per_class_report"][0]["radius"] == first.radius
@@ -145,11 +145,9 @@ def test_a_result_keeps_its_name_and_table(store: EmbeddingStore, tmp_path: Path
 @pytest.mark.parametrize(
     "options",
     [
-        {"count": 12, "select": "far", "far_factor": 3, "far_cap": None},
+        {"count": 12, "select": "far", "far_factor": 3},
         {"count": 12, "select": "random", "seed": 4},
         {"count": 12, "balance": "global", "select": "max"},
-        {"count": 50, "refill": True},
-        {"count": 6, "feature_norm": "l2"},
     ],
 )
 def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
@@ -159,21 +157,17 @@ def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: di
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments"),
+    "options",
     [
-        ({"criterion": "min_entropy"}, {"criterion": "min_entropy"}),
-        ({"confine": False, "label_rule": "vote"}, {"confine": False, "label_rule": "vote"}),
-        ({"delta": "quantile:0.5"}, {"delta": ("quantile", 0.5)}),
-        ({"delta": "absolute:.9", "beta": 2.0}, {"delta": ("absolute", 0.9), "beta": 2.0}),
-        ({"confine_factor": 2, "confine_cap": 1.0}, {"confine_factor": 2, "confine_cap": 1.0}),
-        ({"reference": "all", "balance": "global"}, {"reference": "all", "balance": "global"}),
+        {"criterion": "min_entropy"},
+        {"confine": False, "label_rule": "vote"},
+        {"beta": 2.0, "confine_cap": 1.0},
+        {"balance": "global"},
     ],
 )
-def test_lmcs_options_reach_the_algorithm(
-    store: EmbeddingStore, options: dict[str, Any], arguments: dict[str, Any]
-) -> None:
+def test_lmcs_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
     lmcs(store, count=9, rounds=2, **options)
-    expected = discover_critical(blob_rows(), LABELS, 9, 2, **arguments)
+    expected = discover_critical(blob_rows(), LABELS, 9, 2, **options)
     assert read_result(store, "lmcs").arrays["discovered_rows"].tolist() == expected.indices.tolist()
 
 
@@ -426,7 +420,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("snowball", ["--fusion", "rank"], "--fusion and --fusion-scale need further stores"),
+        ("snowball", ["--fusion", "rank"], "--fusion needs further stores"),
         ("snowball", ["--fuse-with", "other.h5"], "--fuse-with needs --fusion"),
         ("snowball", ["--count", "4", "--per-class", "2"], "--count or --per-class, not both"),
         ("snowball", ["--per-class", "2", "--balance", "global"], "--per-class goes with --balance balanced"),
@@ -435,10 +429,6 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--count", "twice"], "count"),
         ("snowball", ["--csv", "x.h5"], "is named like a store"),
         ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
-        ("lmcs", ["--delta", "half"], "delta must be auto, quantile:Q or absolute:V"),
-        ("lmcs", ["--delta", "quantile:2"], "a quantile is at most 1"),
-        ("lmcs", ["--delta", "absolute:-1"], "delta must be auto"),
-        ("lmcs", ["--delta", "absolute:1", "--no-confine"], "--delta has no meaning with --no-confine"),
         ("lmcs", ["--beta", "0"], "beta must be > 0"),
         ("lmcs", ["--rounds", "0"], "must be >= 1"),
     ],

@@ -14,7 +14,7 @@ import pytest
 from labelkit.cli.main import main
 
 QUICK = [
-    *("--steps", "6", "--later-steps", "3", "--batch-size", "16", "--labeled-batch-size", "6", "--refill"),
+    *("--steps", "6", "--later-steps", "3", "--batch-size", "16", "--labeled-batch-size", "6", "--balance", "global"),
     *("--eval-every-steps", "6", "--threads", "1", "--device", "cpu", "--log-every-steps", "1"),
 ]
 SHORT = [*QUICK, "--max-per-class", "30", "--num-labels", "20", "--cap", "4", "--generations", "2"]
@@ -85,6 +85,23 @@ def test_a_run_of_when_there_was_an_option_that_never_acted_goes_on(tmp_path: Pa
     assert "ema_ramp" not in (run / "config.yaml").read_text()
 
 
+def test_a_run_of_when_a_constant_was_an_option_goes_on_with_that_value_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    size = ["--steps", "4", "--batch-size", "16", "--labeled-batch-size", "6", "--max-per-class", "20"]
+    words = ["train", "mean-teacher", *size, "--device", "cpu", "--out", str(run), "-q"]
+    assert main([*words, "--stop-after-steps", "2"]) == 0
+    written = (run / "config.yaml").read_text()
+    resume = [*words, "--resume", "--config", str(run / "config.yaml")]
+    (run / "config.yaml").write_text(written + "ema_ramp: linear\n")
+    assert main(resume) == 2
+    assert "ema_ramp: no option any more, it is always step (value linear)" in " ".join(capsys.readouterr().err.split())
+    (run / "config.yaml").write_text(written + "ema_ramp: step\nsync_bn: true\n")
+    assert main(resume) == 0
+    assert "sync_bn" not in (run / "config.yaml").read_text()
+
+
 @pytest.mark.parametrize("method", ["supervised", "mean-teacher", "snowball"])
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
@@ -112,7 +129,8 @@ def test_labels_that_cannot_be_learned_from_are_refused(
 
 def test_labels_that_are_not_balanced_are_grown_as_they_are(tmp_path: Path, photos: Path) -> None:
     table = write_csv(tmp_path / "few.csv", photos, {"ant": 1, "bee": 4})
-    options = [*QUICK, "--num-labels", "none", "--holdout", "none", "--cap", "2"]
+    quick = ["balanced" if word == "global" else word for word in QUICK]
+    options = [*quick, "--num-labels", "none", "--holdout", "none", "--cap", "2"]
     out = tmp_path / "run"
     data = ["--dataset", str(table), "--preset", "digits", "--out", str(out)]
     assert main(["train", "snowball", *options, *data]) == 0

@@ -393,9 +393,9 @@ def test_lengths_of_one_fit_rows_that_are_held_at_one(tmp_path: Path) -> None:
 
 
 def test_both_kinds_of_images_come_in_their_shares_and_count_alike() -> None:
-    of, rows = method("dino", object_batch_size=3), np.arange(8)
+    of, rows = method("dino"), np.arange(8)
     drawn = of.phases(rows)[0].sampler.indices(0).reshape(-1, 4)
-    assert [((row < 4).sum(), (row >= 4).sum()) for row in drawn] == [(3, 1)] * len(drawn)
+    assert [((row < 4).sum(), (row >= 4).sum()) for row in drawn] == [(2, 2)] * len(drawn)
     batch = shown()
     changed = tuple(torch.cat((view[:2], torch.randn_like(view[2:]))) for view in batch.views)
     assert of.training_step(batch).loss != of.training_step(replace(batch, views=changed)).loss

@@ -78,14 +78,6 @@ def test_consistency_grows_while_the_networks_are_fresh() -> None:
     assert loss(LATER) == pytest.approx(cross_entropy + 10 * consistency, abs=1e-5)
 
 
-def test_the_master_may_teach_all_rows() -> None:
-    labeled = objective()(batch([0, -1]), networks(), LATER).logs["master_consistency"]
-    every = objective(master_on="all")(batch([0, -1]), networks(), LATER).logs["master_consistency"]
-    assert labeled.item() == pytest.approx(0.003023, abs=1e-6)
-    uniform, own = torch.full((3,), 1 / 3), torch.tensor(STUDENT[1]).softmax(0)
-    assert every.item() == pytest.approx((0.003023 + (own - uniform).square().mean().item()) / 2, abs=1e-6)
-
-
 def test_two_heads_split_labels_and_consistency() -> None:
     """Cross-entropy by the first, consistency of the second with the first of the teacher."""
     nets = StudentNetworks(Fixed(STUDENT, TEACHER), Fixed(TEACHER, MASTER))  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ def test_the_mean_teacher_keeps_the_statistics_that_it_collects(make: Make) -> N
 @pytest.mark.parametrize("trainer", ["mean-teacher", "mixmatch", "freematch"])
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_an_objective_tells_which_averages_it_runs(make: Make, trainer: str, weight: float) -> None:
-    weights = dict.fromkeys(("consistency_weight", "unlabeled_weight", "pseudo_label_weight"), weight)
+    weights = dict.fromkeys(("consistency_weight", "unlabeled_weight"), weight)
     setup = make("snowball", trainer=trainer, labeled_batch_size=8, unlabeled_ramp=0.0, **weights)
     method, ran = setup.method, set()
     method.chain.form_master()

@@ -24,8 +24,15 @@ from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import TrainState
 
 Make = Callable[..., Any]
-# a network of four steps names some classes so rarely that their share cannot be found: refill
-QUICK = {"steps": 4, "later_steps": 2, "eval_every_steps": 4, "churn": 0.0, "labeled_batch_size": 6, "refill": True}
+# a network of four steps names some classes so rarely that their share cannot be found: global
+QUICK = {
+    "steps": 4,
+    "later_steps": 2,
+    "eval_every_steps": 4,
+    "churn": 0.0,
+    "labeled_batch_size": 6,
+    "balance": "global",
+}
 
 
 def grow(make: Make, path: Path | None = None, **options: Any) -> Any:
@@ -158,7 +165,7 @@ def test_true_labels_must_be_known(make: Make, few: PreparedData) -> None:
 
 
 def test_each_class_gets_its_share(make: Make) -> None:
-    setup = grow(make, refill=False)
+    setup = grow(make, balance="balanced")
     setup.trainer.fit()
     counts = np.bincount([sample.label for sample in setup.method.growth.samples()], minlength=10)
     assert counts.max() <= 2  # two labels of each class were given
@@ -267,10 +274,10 @@ def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make) ->
         {"trainer": "freematch"},
         {"balance": "global", "select": "max"},
         {"select": "random", "score": "softmax"},
-        {"select": "far", "far_cap": None, "feature_norm": "l2"},
+        {"select": "far"},
         {"embed_with": "student-first"},
-        {"num_heads": 2, "class_norm": "batch", "anchor_fraction": 0.5, "master_on": "all"},
-        {"fusion": "rank", "fusion_count": 2, "cap": 3.0},
+        {"num_heads": 2, "class_norm": "batch", "anchor_fraction": 0.5},
+        {"fusion": "rank", "cap": 3.0},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
@@ -331,7 +338,7 @@ def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Ma
 
 
 def test_growth_ends_with_a_generation_that_could_not_find_enough(make: Make) -> None:
-    setup = grow(make, cap=3.0, refill=False, lr=1e-9)
+    setup = grow(make, cap=3.0, balance="balanced", lr=1e-9)
     fit = setup.trainer.fit()
     found = setup.method.growth.samples()
     assert 0 < len(found) < 20  # a network that knows nothing has classes that are nobody's nearest

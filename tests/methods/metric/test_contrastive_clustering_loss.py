@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from labelkit.methods.metric.losses import collapsed_multi_similarity
@@ -33,12 +31,6 @@ def test_it_is_zero_on_a_center_and_one_between_two() -> None:
     assert float(loss((CENTERS[:1] + CENTERS[1:2]) / 2, CENTERS)) == pytest.approx(1)
 
 
-def test_the_assigned_center_may_be_the_farther_one() -> None:
-    loss = ContrastiveClusteringLoss("assigned")
-    far, near = math.dist([1, 0], [0, 0.9]), math.dist([1, 0], [0.9, 0.1])
-    assert float(loss(ROWS[:1], CENTERS, torch.tensor([1]))) == pytest.approx(far / near)
-
-
 def test_two_equal_centers_do_not_divide_by_zero() -> None:
     row = torch.tensor([[1.0, 0.0]], requires_grad=True)
     loss = ContrastiveClusteringLoss()(row, torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
@@ -51,11 +43,6 @@ def test_two_equal_centers_do_not_divide_by_zero() -> None:
 def test_one_center_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         ContrastiveClusteringLoss()(ROWS, CENTERS[:1])
-
-
-def test_assigned_without_ids_is_refused() -> None:
-    with pytest.raises(ValueError, match="cluster_ids"):
-        ContrastiveClusteringLoss("assigned")(ROWS, CENTERS)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from labelkit.methods.metric.losses import ContrastiveBayesianLoss, MemoryContra
 from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
 from labelkit.methods.metric.san import SAN
 from labelkit.methods.metric.san_options import SANConfig
-from labelkit.methods.metric.spatial_assembly import assembly_terms, drawn_positions, term_strength, weighted_sum
+from labelkit.methods.metric.spatial_assembly import assembly_terms, term_strength, weighted_sum
 from labelkit.options.presets import available_presets, resolve
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.monitors.retrieval import similarity_spread
@@ -96,10 +96,9 @@ def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str)
     ],
 )
 def test_the_memory_is_compared_with_by_the_loss_that_is_named(make: Make, name: str, kind: type) -> None:
-    options = {"memory": "momentum", "memory_loss": name, "memory_variance_weight": 3.0}
+    options = {"memory": "momentum", "memory_loss": name}
     loss = make("san", **options).method.memory_loss
     assert isinstance(loss, kind)
-    assert getattr(loss, "variance_weight", 3.0) == 3.0
 
 
 def steps(setup: Any, *rows: Any) -> Iterator[Any]:
@@ -179,16 +178,6 @@ def test_terms_without_weight_are_left_out(make: Make) -> None:
     assert {"correlation"} == set(logs) & {"entropy", "correlation", "coherence"}
 
 
-def test_some_positions_are_drawn_at_each_step_and_all_if_there_are_no_more() -> None:
-    config = resolve(SANConfig, preset="digits", overrides={"coherence_positions": 5}).config
-    drawn = [drawn_positions(config, 64, step) for step in (0, 1, 1)]
-    assert all(len(set(places.tolist())) == 5 and 0 <= places.min() and places.max() < 64 for places in drawn)
-    assert torch.equal(drawn[1], drawn[2])
-    assert not torch.equal(drawn[0], drawn[1])
-    assert {place for step in range(100) for place in drawn_positions(config, 64, step).tolist()} == set(range(64))
-    assert drawn_positions(config, 5, 0) is None
-
-
 @pytest.mark.parametrize("trained", ["predictor", "network"])
 def test_terms_of_the_assembly_train_the_predictor_alone_unless_asked(make: Make, trained: str) -> None:
     weights = {"entropy_weight": 0.3, "correlation_weight": 0.2, "coherence_weight": 0.1}
@@ -249,7 +238,6 @@ def test_an_assembly_that_does_nothing_is_said_once(make: Make) -> None:
         ({"term_ramp": "0.5,0.1"}, "two shares in order"),
         ({"batch_size": 5}, "not a multiple"),
         ({"batch_size": 4, "images_per_class": 4}, "no negatives"),
-        ({"san_predictor": "fc"}, "at most 49"),
         ({"san_before": "layer9"}, "no stage 'layer9'"),
         ({"san_before": "pool"}, "nothing sees where"),
         ({"recall_ks": "4,2"}, "positive and increase"),

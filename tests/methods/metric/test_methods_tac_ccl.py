@@ -96,12 +96,13 @@ def setup_batches(setup: Any) -> Any:
     return setup.trainer.batches(setup.trainer.phases[0], 0)
 
 
-def test_second_views_show_partners_of_the_same_cluster(make: Make) -> None:
-    setup = make("tac-ccl", match_share=1.0)
+def test_second_views_show_partners_of_the_same_cluster(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelkit.methods.metric.matched_images._SHARE", 1.0)
+    setup = make("tac-ccl")
     pairs = [(row, (row + 1) % 64) for row in range(64)]
     matched = MatchedImages(_some_matches(pairs), np.full((64, 2), 8), "digest")
     clusters = np.arange(64) // 4
-    plan = MatchedPairing(matched, 1.0, lambda: clusters).plan(np.arange(64), np.arange(64), seed=0, epoch=0)
+    plan = MatchedPairing(matched, lambda: clusters).plan(np.arange(64), np.arange(64), seed=0, epoch=0)
 
     same = clusters == clusters[(np.arange(64) + 1) % 64]
     assert ((plan.links >= 0) == same).all()
@@ -116,27 +117,26 @@ def test_second_views_show_partners_of_the_same_cluster(make: Make) -> None:
 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
-def test_maps_between_partners_fit_together_under_cuda_autocast(make: Make, precision: torch.dtype) -> None:
+def test_maps_between_partners_fit_together_under_cuda_autocast(precision: torch.dtype) -> None:
     matched = MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
-    config = make("tac-ccl").config
     with fake_cuda(precision) as cuda:
         matrices = torch.eye(3, device=cuda)[:2].expand(4, 2, 3)
         batch = Batch(
             (), torch.zeros(4), torch.zeros(4), (ViewGeometry(matrices), ViewGeometry(matrices)),
             torch.zeros(4, dtype=torch.int64, device=cuda),
         )  # fmt: skip
-        geometry = PairGeometry(matched, config)
+        geometry = PairGeometry(matched)
         homographies, masks = geometry(batch, (2, 2))
         assert masks is not None
         assert {found.dtype for found in (homographies, *masks)} == {torch.float32}
 
 
-def test_maps_between_partners_are_as_exact_under_autocast(make: Make) -> None:
+def test_maps_between_partners_are_as_exact_under_autocast() -> None:
     matched = MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")
     matrices = torch.rand(4, 2, 3, generator=torch.Generator().manual_seed(0))
     views = ViewGeometry(torch.eye(3)[:2].expand(4, 2, 3)), ViewGeometry(matrices)
     batch = Batch((), torch.zeros(4), torch.zeros(4), views, torch.zeros(4, dtype=torch.int64))
-    geometry = PairGeometry(matched, make("tac-ccl").config)
+    geometry = PairGeometry(matched)
     expected, expected_masks = geometry(batch, (2, 2))
     with torch.autocast("cpu", torch.bfloat16):
         found, masks = geometry(batch, (2, 2))
@@ -148,7 +148,7 @@ def test_maps_between_partners_are_as_exact_under_autocast(make: Make) -> None:
 
 def test_half_of_the_images_with_a_partner_are_shown_with_it() -> None:
     matched = MatchedImages(_some_matches([(row, 999) for row in range(400)]), np.full((1000, 2), 8), "digest")
-    pairing = MatchedPairing(matched, 0.5, lambda: np.zeros(1000, dtype=np.int64))
+    pairing = MatchedPairing(matched, lambda: np.zeros(1000, dtype=np.int64))
     plan = pairing.plan(np.arange(800), np.arange(800), seed=0, epoch=0)
     assert 0.42 < (plan.links[:400] >= 0).mean() < 0.58
     assert (plan.links[400:] == -1).all()
@@ -183,7 +183,6 @@ def test_going_on_with_other_matches_is_refused(make: Make) -> None:
     [
         ({"attention": False}, "tac needs attention"),
         ({"tac": False, "matches": "m.h5"}, "matches are used by tac"),
-        ({"tac": False, "ms_both": True}, "ms_both needs second views"),
         ({"tac_weight": 0, "feature_weight": 0}, "no loss uses"),
         ({"memory_size": 79}, "smaller than batch_size"),
     ],

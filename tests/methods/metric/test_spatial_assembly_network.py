@@ -11,7 +11,7 @@ from labelkit.methods.metric.assembly_network import (
     nearest_permutation,
     normalize_doubly,
 )
-from torch import Tensor, nn
+from torch import nn
 
 
 def count(module: nn.Module) -> int:
@@ -47,10 +47,9 @@ def test_logit_of_the_start(n: int, share: float, logit: float) -> None:
     assert identity_logit(share, n) == pytest.approx(logit, abs=5e-7)
 
 
-@pytest.mark.parametrize("predictor", ["conv", "attention", "fc"])
 @pytest.mark.parametrize("kind", ["sinkhorn", "softmax"])
-def test_at_first_the_share_asked_for_stays_whatever_the_image(predictor: str, kind: str) -> None:
-    module = SpatialAssembly(8, (3, 4), predictor=predictor, kind=kind, diagonal=0.7, width=5)
+def test_at_first_the_share_asked_for_stays_whatever_the_image(kind: str) -> None:
+    module = SpatialAssembly(8, (3, 4), kind=kind, diagonal=0.7, width=5)
     _, seen = module(torch.randn(3, 8, 3, 4))
     expected = torch.full((12, 12), 0.3 / 11).fill_diagonal_(0.7)
     assert torch.allclose(seen.weights, expected.expand(3, -1, -1), atol=1e-6)
@@ -109,12 +108,6 @@ def test_numbers_of_parameters_of_the_predictor(channels: int, side: int, parame
     assert count(SpatialAssembly(channels, (side, side))) == parameters
 
 
-def test_number_of_parameters_of_a_fully_connected_layer() -> None:
-    dense = SpatialAssembly(832, (7, 7), predictor="fc")
-    assert dense.votes is not None
-    assert count(dense.votes) == 7_531_937
-
-
 def varied(module: SpatialAssembly) -> SpatialAssembly:
     """Give the last layer weights, so that images are assembled differently."""
     torch.manual_seed(2)
@@ -124,9 +117,8 @@ def varied(module: SpatialAssembly) -> SpatialAssembly:
     return module
 
 
-@pytest.mark.parametrize("predictor", ["conv", "attention", "fc"])
-def test_columns_sum_to_one_and_every_image_has_its_own_weights(predictor: str) -> None:
-    module = varied(SpatialAssembly(8, (4, 4), predictor=predictor, diagonal=0.5, width=6))
+def test_columns_sum_to_one_and_every_image_has_its_own_weights() -> None:
+    module = varied(SpatialAssembly(8, (4, 4), diagonal=0.5, width=6))
     moved, seen = module(torch.randn(3, 8, 4, 4))
     assert torch.allclose(seen.weights.sum(1), torch.ones(3, 16), atol=1e-5)
     assert (seen.weights.sum(2) - 1).abs().max() < 0.1
@@ -194,10 +186,8 @@ def test_an_identity_has_no_parameters_and_changes_no_bit(module: SpatialAssembl
     [
         ({"diagonal": 1.0}, "diagonal"),
         ({"diagonal": 0.0}, "diagonal"),
-        ({"sweeps": 0}, "sweeps"),
-        ({"temperature": 0.0}, "temperature"),
-        ({"grid": (8, 8), "predictor": "fc"}, "at most 49"),
-        ({"grid": (21, 21)}, "attention takes more"),
+        ({"width": 0}, "width"),
+        ({"grid": (21, 21)}, "at most 400 positions, got 441"),
     ],
 )
 def test_what_cannot_be_built_is_refused(options: dict[str, object], problem: str) -> None:
@@ -208,9 +198,3 @@ def test_what_cannot_be_built_is_refused(options: dict[str, object], problem: st
 def test_maps_of_another_size_are_refused_with_both_sizes() -> None:
     with pytest.raises(ValueError, match=r"4 x 7 x 7, got 4 x 8 x 8"):
         SpatialAssembly(4, (7, 7))(torch.zeros(1, 4, 8, 8))
-
-
-def test_a_large_grid_is_for_attention() -> None:
-    module = SpatialAssembly(4, (21, 21), predictor="attention", width=3)
-    weights: Tensor = module(torch.zeros(1, 4, 21, 21))[1].weights
-    assert weights.shape == (1, 441, 441)

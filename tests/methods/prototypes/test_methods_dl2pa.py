@@ -77,11 +77,8 @@ def test_a_resumed_run_with_many_assignments_and_mixup_equals_an_uninterrupted_o
     assert sum(changes(tmp_path / "whole")) > 0
 
 
-def test_assignments_stop_when_they_are_to_be_frozen_or_fixed(make: Make, tmp_path: Path) -> None:
+def test_classes_keep_their_first_prototypes_when_these_are_to_be_fixed(make: Make) -> None:
     options = {"embed_dim": 3, "epochs": 4, "reduction": "half-mean", "lr": 0.1, "updates_per_epoch": 4}
-    frozen = make("dl2pa", tmp_path / "frozen", freeze_after=0.25, **options)
-    frozen.trainer.fit()
-    assert changes(tmp_path / "frozen")[1:] == [0, 0, 0]
     fixed = make("dl2pa", reassign=False, **options)
     fixed.trainer.fit()
     assert fixed.method.network.head.assignment.tolist() == list(range(10))
@@ -191,10 +188,9 @@ def test_two_halves_of_a_batch_give_the_gradient_and_the_means_of_the_whole(make
     [
         ("dl2pa", {"prototypes": "simplex", "embed_dim": 9, "reassign": False}),
         ("dl2pa", {"loss": "cross-entropy", "reduction": "half-mean", "reassign": False}),
-        ("dl2pa", {"initial_assignment": "random"}),
         ("dl2pa", {"class_weights": "global", "mixup_alpha": 0.5}),
         ("softmax", {"uniformity_weight": 0.01}),
-        ("softmax", {"cosine_scale": 16.0, "mixup_alpha": 1.0, "class_weights": "batch"}),
+        ("softmax", {"mixup_alpha": 1.0, "class_weights": "batch"}),
     ],
 )
 def test_every_baseline_trains(make: Make, name: str, options: dict[str, Any]) -> None:

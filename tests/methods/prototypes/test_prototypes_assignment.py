@@ -113,10 +113,5 @@ def test_a_mean_that_is_not_finite_is_refused_by_its_class() -> None:
     ],
 )
 def test_assignments_come_evenly_and_never_before_the_first_step(updates: float, due: Any) -> None:
-    found = [step for step in range(101) if is_due(state(step=step, epoch=step // 10), updates, 99)]
+    found = [step for step in range(101) if is_due(state(step=step, epoch=step // 10), updates)]
     assert found == list(due)
-
-
-def test_no_assignment_comes_after_the_last_epoch_that_allows_one() -> None:
-    found = [step for step in range(60) if is_due(state(step=step, epoch=step // 10), 1, 0.5 * 6)]
-    assert found == [10, 20]

@@ -131,12 +131,11 @@ def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
 
 def test_a_run_with_prototypes_of_hpn_pushes_each_from_its_nearest(make: Make, own_cache: Path) -> None:
     heads = []
-    for seed in (0, 0, 1):
-        setup = make("dl2pa", prototypes="hpn", prototype_seed=seed, embed_dim=4, reassign=False, epochs=1)
+    for _ in range(2):
+        setup = make("dl2pa", prototypes="hpn", embed_dim=4, reassign=False, epochs=1)
         setup.trainer.fit()
         heads.append(setup.method.network.head.prototypes.clone())
     assert torch.equal(heads[0], heads[1])  # the second is from the cache
-    assert not torch.equal(heads[0], heads[2])
     cosines = heads[0] @ heads[0].T - 2 * torch.eye(10)
     # nearest others are about equally near, and farther than those of 10 random directions of 4 dimensions would be
     assert float(cosines.max(dim=1).values.std()) < 0.03
@@ -154,7 +153,7 @@ def test_words_change_the_prototypes_of_hpn_and_their_place_in_the_cache(
             path = tmp_path / f"{seed}.txt"
             rows = np.random.default_rng(seed).standard_normal((10, 12))
             path.write_text("".join(f"{i} {' '.join(map(str, row))}\n" for i, row in enumerate(rows)))
-        options = {"prototype_seed": 7, "embed_dim": 4, "reassign": False, "epochs": 1}
+        options = {"embed_dim": 5, "reassign": False, "epochs": 1}
         setup = make("dl2pa", prototypes="hpn", class_vectors=path, **options)
         setup.trainer.fit()
         heads.append(setup.method.network.head.prototypes.clone())
