@@ -3,13 +3,11 @@
 Were every class labeled, labels drawn by chance would seldom miss large parts of the data. A Ward tree, built without
 any label, is cut into its largest branches that hold no labeled row. The rows in the five largest of them are compared
 with the same number where as many labels of each class are drawn at random from the rows that a classifier gives to it.
-With two or three labels of each class, chance alone can hardly tell; there it counts beside how far the missed branches
-lie from all classes.
+With two or three labels of each class, that can hardly tell.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.algorithms.label_spreading import neighbor_graph
 
 _BRANCHES: Final = 5
-_SEPARATE_BRANCHES: Final = 3
-_LEAST_ROWS: Final = 5
 _DIMENSIONS: Final = 64
 _SMOOTHINGS: Final = 2
 #: Inverse regularization of logistic regression on rows of length 1.
@@ -30,24 +26,9 @@ _ITERATIONS: Final = 30
 _FLOOR: Final = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class LabelCoverage:
-    """Whether the labels reach all classes.
-
-    Attributes:
-        chance: p-value of "every class has a label": share of random draws that miss at least as many rows, in [0, 1].
-            At or below .05 some classes have no label; where all have one, that happens in about one of twenty cases.
-        separation: distance of the most distant of the three largest missed branches to the nearest class, in units of
-            the median distance of a class to its nearest one; 0 without a branch of five rows or more.
-    """
-
-    chance: float
-    separation: float
-
-
-def label_coverage(
+def chance_all_labeled(
     features: ArrayLike, labels: ArrayLike, *, generator: np.random.Generator, num_draws: int = 100
-) -> LabelCoverage:
+) -> float:
     """Compare the rows that the labels miss with those that random labels would miss.
 
     Args:
@@ -57,7 +38,8 @@ def label_coverage(
         num_draws: random draws of as many labels.
 
     Returns:
-        The chance of so many missed rows, and how separate they are.
+        p-value of "every class has a label": share of the draws that miss at least as many rows, in [0, 1]. At or below
+        .05 some classes have no label; where all have one, that happens in about one of twenty cases.
 
     Raises:
         ValueError: labels of fewer than two classes.
@@ -73,8 +55,7 @@ def label_coverage(
     guesses = _guess(rows, graph, labeled, own)
     places = _smoothed(rows, graph)
     parents, sizes = _parents(linkage(places, "ward"), len(rows))
-    branches = _missed(parents, sizes, labeled)
-    missed = int(sizes[branches].sum())
+    missed = int(sizes[_missed(parents, sizes, labeled)].sum())
     counts = np.bincount(own)
     members = [np.flatnonzero(guesses == label) for label in range(len(classes))]
     at_least = 0
@@ -84,9 +65,7 @@ def label_coverage(
             for rows_of, count in zip(members, counts, strict=True)
         ]
         at_least += int(sizes[_missed(parents, sizes, np.concatenate(drawn))].sum()) >= missed
-    large = [branch for branch in branches[:_SEPARATE_BRANCHES] if sizes[branch] >= _LEAST_ROWS]
-    inside = [_below(parents, branch, len(rows)) for branch in large]
-    return LabelCoverage(at_least / num_draws, max((_separation(places, guesses, one) for one in inside), default=0.0))
+    return at_least / num_draws
 
 
 def _guess(
@@ -139,24 +118,3 @@ def _missed(parents: NDArray[np.int64], sizes: NDArray[np.int64], labeled: NDArr
     free = np.flatnonzero(~reached)
     free = free[reached[parents[free]]]
     return free[np.argsort(-sizes[free], kind="stable")[:_BRANCHES]]
-
-
-def _below(parents: NDArray[np.int64], node: int, n: int) -> NDArray[np.bool_]:
-    """Return which of the n rows lie below a node."""
-    inside = np.zeros(len(parents), dtype=np.bool_)
-    inside[node] = True
-    for child in range(node - 1, -1, -1):  # parents come after their children
-        inside[child] = inside[parents[child]]
-    return inside[:n]
-
-
-def _separation(places: NDArray[np.float64], guesses: NDArray[np.int64], inside: NDArray[np.bool_]) -> float:
-    """Return how far a branch is from the nearest class, beside the median distance of a class to its nearest one."""
-    rest = [places[(guesses == label) & ~inside] for label in np.unique(guesses[~inside])]
-    if len(rest) < 2:
-        return 0.0
-    means = np.array([rows.mean(axis=0) for rows in rest])
-    between = np.linalg.norm(means[:, None] - means, axis=2)
-    np.fill_diagonal(between, np.inf)
-    near = np.linalg.norm(means - places[inside].mean(axis=0), axis=1).min()
-    return float(near / max(np.median(between.min(axis=1)), 1e-12))

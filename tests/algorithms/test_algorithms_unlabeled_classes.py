@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.unlabeled_classes import _missed, _parents, label_coverage
+from labelkit.algorithms.unlabeled_classes import _missed, _parents, chance_all_labeled
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, linkage
 
@@ -31,7 +31,7 @@ def chances(labeled_classes: int) -> list[float]:
     for seed in range(10):
         rows, truth = blobs(seed)
         labels = some_labels(truth, labeled_classes, 4, seed)
-        found.append(label_coverage(rows, labels, generator=np.random.default_rng(seed)).chance)
+        found.append(chance_all_labeled(rows, labels, generator=np.random.default_rng(seed)))
     return found
 
 
@@ -63,17 +63,4 @@ def test_labels_of_one_class_are_refused() -> None:
     labels[:3] = 0
 
     with pytest.raises(ValueError, match="two classes"):
-        label_coverage(rows, labels, generator=np.random.default_rng(0))
-
-
-def test_a_class_that_is_missed_is_as_far_away_as_classes_are_from_each_other() -> None:
-    random = np.random.default_rng(0)
-    truth = np.repeat(np.arange(3), 10)
-    rows = np.eye(3)[truth] + 0.05 * random.standard_normal((30, 3))
-    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
-
-    missed = label_coverage(rows, some_labels(truth, 2, 2, 0), generator=np.random.default_rng(0))
-    all_reached = label_coverage(rows, some_labels(truth, 3, 2, 0), generator=np.random.default_rng(0))
-
-    assert 0.9 <= missed.separation <= 1.1
-    assert all_reached.separation < 0.5
+        chance_all_labeled(rows, labels, generator=np.random.default_rng(0))

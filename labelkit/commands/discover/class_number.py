@@ -12,7 +12,7 @@ from labelkit.algorithms.class_number import ClassNumberChoice, by_density, by_s
 from labelkit.algorithms.group_tree import GroupTree
 from labelkit.algorithms.over_clustering import estimate_num_classes
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.unlabeled_classes import label_coverage
+from labelkit.algorithms.unlabeled_classes import chance_all_labeled
 from labelkit.commands.common.contradiction import contradiction
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
@@ -29,11 +29,10 @@ _MOST_TRIED = 1000
 _NUM_INITS = 10
 #: Level of the test whether every class has a label.
 RISK = 0.05
-#: Up to here it is open if what is missed lies as far from all classes as these from each other. There are others then
-#: if they seem to be half as many as those with labels: of fewer, to invent some costs more than to miss some.
+#: Up to here it is open. There are others then if all seem to be so many times as many as those with labels: of fewer,
+#: to invent some costs more than to miss some.
 UNCLEAR_RISK = 0.35
-SEPARATE = 0.95
-UNCLEAR_MANY = 1.5
+UNCLEAR_MANY = 1.4
 
 
 @dataclass(frozen=True)
@@ -146,11 +145,9 @@ def _estimated(
     chance = None
     if config.new_classes == "auto" and config.min_classes is None and num_old > 1:
         with current_progress().task("are all classes labeled?", total=None):
-            coverage = label_coverage(
-                rows, labels[used], generator=keyed_generator(config.seed, "classes without a label")
-            )
-        chance = coverage.chance
-        if chance > (UNCLEAR_RISK if coverage.separation >= SEPARATE else RISK):
+            generator = keyed_generator(config.seed, "classes without a label")
+            chance = chance_all_labeled(rows, labels[used], generator=generator)
+        if chance > UNCLEAR_RISK:
             return _no_others(config, tree, chance, notes)
         notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
