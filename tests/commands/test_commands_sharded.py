@@ -13,20 +13,15 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.shard_writing import Sharding
 from tests.running import Labelkit
-from tests.tiers import quick_every
 
 SHARDS, ROWS = 4, 48
 COMMANDS = {
     "k-means": ("cluster", "k-means", "--num-clusters", "4"),
-    "k-means in blocks": ("cluster", "k-means", "--num-clusters", "4", "--max-memory", "8GiB"),
     "categories": ("discover", "categories", "--num-classes", "4"),
     "retrieve": ("retrieve", "--query-rows", "0,20,47", "-k", "5"),
     "retrieve by a graph": ("retrieve", "--query-rows", "0,20,47", "-k", "5", "--search", "hnsw"),
     "retrieval": ("evaluate", "retrieval"),
-    "clustering": ("evaluate", "clustering", "--bootstrap", "20"),
-    "knn": ("evaluate", "knn", "--k", "3"),
     "answer": ("discover", "answer"),
-    "status": ("status",),
     "verify": ("verify",),
 }
 VARYING = {"seconds", "index", "path", "made", "shards", "bytes", "checked", "built", "csv", "sheet", "files"}
@@ -64,7 +59,7 @@ def shards_of(path: Path) -> list[Path]:
     return sorted(path.with_name(f"{path.name}.shards").iterdir())
 
 
-@pytest.mark.parametrize("name", quick_every(4, COMMANDS))
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_says_the_same_of_one_file_and_of_shards(
     labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

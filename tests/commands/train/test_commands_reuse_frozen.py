@@ -199,7 +199,7 @@ def test_status_and_verify_know_what_is_kept(labelkit: Labelkit, tmp_path: Path,
     status = labelkit("status", "--run", tmp_path / "run", "--json").json["kept"]
     assert status["folder"] == str(folder)
     assert status["parts"] == {"done": 1, "planned": 1}
-    assert (status["images"], status["views"], status["processes"]) == (48, 3, 0)
+    assert (status["images"], status["processes"]) == (48, 0)
     assert "frozen part" in labelkit("status", "--run", tmp_path / "run").out
     for index in (folder, tmp_path / "run"):
         answer = labelkit("verify", "--index", index, "--json")
