@@ -11,11 +11,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.options.presets import available_presets, resolve
 
 FREEZING = [name for name, spec in METHODS.items() if "freeze_bn" in spec.config.model_fields]
-METRIC = [
-    pytest.param(METHODS[name].config, preset, id=f"{name}/{preset}")
-    for name in FREEZING
-    for preset in available_presets(METHODS[name].config)
-]
+METRIC = [(METHODS[name].config, preset) for name in FREEZING for preset in available_presets(METHODS[name].config)]
 
 
 @pytest.mark.parametrize("name", FREEZING)
