@@ -97,23 +97,6 @@ def test_a_damaged_record_of_images_is_a_warning(
     assert find_images(digest) is not None
 
 
-@pytest.mark.parametrize("kind", ["brackets", "infinite", "empty", "pipe"])
-def test_a_damaged_record_of_an_index_is_a_warning_and_made_anew(
-    labelkit: Any, make_store: Any, rng: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
-    store = make_store(rng.normal(size=(300, 8)))
-    words = ("retrieve", "--index", store.path, "--query-rows", "0", "--search", "hnsw", "--json")
-    first = labelkit(*words)
-    assert first.code == 0, first.err
-    (record,) = (path for path in (tmp_path / "cache").rglob("*.json") if "recall" in path.read_text())
-    damage(record, DAMAGES[kind])
-    again = labelkit(*words)
-    assert again.code == 0, again.err
-    assert record.name in again.err
-    assert "recall" in record.read_text()
-
-
 def test_a_pipe_as_a_config_is_refused_at_once(labelkit: Any, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for option in ("--config", "--preset"):

@@ -151,8 +151,11 @@ def test_killed_runs_end_with_the_same_bytes(dense: Path, photos: Path, tmp_path
 
 
 @pytest.mark.parametrize("algorithm", ["k-means", "spherical-k-means"])
-def test_every_patch_gets_its_nearest_centroid(copied: Path, labelkit: Labelkit, algorithm: str) -> None:
-    options = ("--num-clusters", 3, "--num-inits", 2, "--max-patches", 200, "--json")
+def test_every_patch_gets_its_nearest_centroid(
+    copied: Path, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    monkeypatch.setattr("labelkit.commands.cluster.patches._MAX_PATCHES", 200)
+    options = ("--num-clusters", 3, "--num-inits", 2, "--json")
     answer = labelkit("cluster", algorithm, "--index", copied, "--patches", *options)
     assert answer.code == 0, answer.err
     result = read_result(open_store(copied), f"{algorithm}-patches")

@@ -334,8 +334,9 @@ def test_as_many_novel_images_are_listed_as_asked_for(answered: Path, tmp_path: 
 
 
 def test_rows_that_were_not_answered_together_are_listed_too(
-    tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
+    tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("labelkit.commands.discover.grouping.MOST_TOGETHER", 100)
     classes = np.arange(240) % 3
     np.save(tmp_path / "rows.npy", (3 * np.eye(8)[classes] + rng.normal(0, 0.5, (240, 8))).astype(np.float32))
     index, labels = tmp_path / "rows.h5", tmp_path / "known.csv"
@@ -343,7 +344,7 @@ def test_rows_that_were_not_answered_together_are_listed_too(
     words = ["import", "--source", tmp_path / "rows.npy", "--ids", tmp_path / "ids.txt", "--model", "rows"]
     assert labelkit(*words, "--out", index).code == 0
     labels.write_text("path,label\n" + "".join(f"{row:03},{'ab'[row % 3]}\n" for row in range(12) if row % 3 < 2))
-    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3, "--max-rows", 100]
+    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3]
     assert labelkit(*words).code == 0
 
     find_novel(FindNovelConfig(index=index, out=tmp_path / "novel.csv", num_images=240))
