@@ -23,6 +23,7 @@ from labelkit.cache import cache_folder
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.errors import DatasetError, LabelkitError
+from labelkit.files import open_regular
 from labelkit.progress import Task, current_progress
 from labelkit.store.commit import canonical_json, commit_file
 from labelkit.store.matches import Matches, join_matches, one_match
@@ -50,7 +51,7 @@ def cached(folder: str, of: Mapping[str, object], make: Callable[[], Arrays]) ->
     name = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:32]
     path = cache_folder() / "matches" / folder / f"{name}.npz"
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}, True
     except FileNotFoundError:
         pass
