@@ -113,18 +113,6 @@ def test_blocks_below_the_first_aligned_one_do_not_change() -> None:
     assert torch.equal(seen[0].updated, seen[0].teacher)
 
 
-def test_patch_tokens_alone_move_when_prefix_tokens_are_left_out() -> None:
-    vit, (weak, strong) = tiny_vit(reg_tokens=2), views()
-    alone = KeyUpdate(gamma_update=0.4, tokens="patch")
-
-    all_tokens = attention_maps(vit, weak, strong, blocks=(0,), update=KeyUpdate(gamma_update=0.4), align_blocks=(0,))
-    patches = attention_maps(vit, weak, strong, blocks=(0,), update=alone, align_blocks=(0,))
-
-    assert all_tokens[0].updated is not None
-    assert patches[0].updated is not None
-    assert (all_tokens[0].updated - patches[0].updated).abs().max() > 1e-4
-
-
 def test_energies_are_those_that_training_records() -> None:
     vit, (weak, strong) = tiny_vit(), views()
 

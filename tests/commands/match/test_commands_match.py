@@ -183,7 +183,8 @@ def test_training_on_matches_of_another_set_is_refused(own: Path, photos: Path, 
     assert "no pair of images that are trained on (0 of its 5 images" in answer.err
 
 
-def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path) -> None:
+def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labelkit.methods.metric.matched_images._SHARE", 1.0)
     labelkit(*words(own))
     run = (
         "train",
@@ -210,7 +211,7 @@ def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path) -> No
         "--out",
         tmp_path / "r",
     )
-    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--match-share", "1", "--json")
+    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--json")
     assert answer.code == 0, answer.err
     assert "4 matches; 80.0 % of the images have a partner" in answer.err
     assert answer.json["metrics"]["matched"] > 0
