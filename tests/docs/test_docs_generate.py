@@ -127,6 +127,7 @@ def test_a_table_of_results_has_the_numbers_of_its_file(pages: dict[str, str]) -
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / SOURCE).glob("small-*.json")), ids=lambda file: file.stem)
+@pytest.mark.slow
 def test_the_page_of_stand_ins_says_whether_rows_stand_in_the_published_order(
     file: Path, pages: dict[str, str]
 ) -> None:

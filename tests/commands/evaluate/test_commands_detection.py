@@ -32,6 +32,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path, tmp_path: Path) -> None:
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "mask-rcnn", "--lr", 1e-3, "--json")
     before = labelkit(*words, "--steps", 1)
@@ -48,6 +49,7 @@ def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path, tmp_path
     assert json.loads((tmp_path / "scores.json").read_text())["box"] == done.json["box"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_with_and_without_workers(labelkit: Any, root: Path) -> None:
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "cascade-mask-rcnn", "--json")
     first = labelkit(*words, "--steps", 2)
