@@ -1,4 +1,4 @@
-"""Arrays in, arrays out: clustering, discovery, assignment, prototypes, neighbors, calibration, attention.
+"""Arrays in, arrays out: clustering, classes, balanced assignment, prototypes, neighbors, calibration, attention.
 
 Names are imported on first use: some need torch, and one module should not cost all others.
 """

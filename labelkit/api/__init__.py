@@ -1,4 +1,4 @@
-"""The door for Python: one function per command, what it returns, how a store is opened and a network loaded.
+"""Python functions: one function per command, what it returns, how a store is opened and a network loaded.
 
 Names are loaded on use; users reach them as ``labelkit.embed`` or ``labelkit.open_store``.
 """

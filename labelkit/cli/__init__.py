@@ -1,1 +1,1 @@
-"""The command line: each command parses, calls a stage, prints its result."""
+"""The command line: each command parses, calls the work, prints its result."""

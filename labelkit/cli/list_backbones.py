@@ -15,10 +15,10 @@ from labelkit.files import read_bytes
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import BackboneInfo, build_backbone, list_backbones
 from labelkit.models.backbones.vit import SMALL_VITS
+from labelkit.models.counting import NetworkCounts, count_network
 from labelkit.models.weights.published import BEST_FIRST, describe_published, embedding_size
 from labelkit.options.presets import shipped_presets
 from labelkit.progress import current_progress
-from labelkit.protocols.counting import NetworkCounts, count_network
 
 _MAX_BYTES = 1 << 18
 _NAMED = re.compile(r"backbone:? +\"?([A-Za-z0-9_.]+)")

@@ -1,4 +1,4 @@
-"""What is minimized: one short module per loss or family of losses, usable alone, with the parts it is made of."""
+"""Losses that several families of methods use, usable alone; those of one family lie in its folder."""
 
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss

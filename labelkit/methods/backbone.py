@@ -1,7 +1,4 @@
-"""What methods build alike that train on rows of a store: the shape of the head, and two views of a row.
-
-What methods ask alike of the backbone that they train, out of their options.
-"""
+"""What methods share about their backbone: what options ask of it, and what stands in its place on rows of a store."""
 
 from __future__ import annotations
 

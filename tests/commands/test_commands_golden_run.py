@@ -12,6 +12,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.options.base import in_presets, values_before
 from labelkit.training.checkpoint import load_checkpoint
 from safetensors.numpy import load_file
+from tests.running import Labelkit
 
 FORMATS = Path(__file__).parents[1] / "data" / "formats"
 WORDS = (
@@ -49,6 +50,16 @@ def test_an_old_run_goes_on_as_if_it_had_not_stopped(run: Path) -> None:
     assert losses[:6] == pytest.approx(LOSSES[:6], rel=1e-3)
     assert losses == pytest.approx(LOSSES, rel=2e-2)
     assert json.loads((run / "summary.json").read_text())["finished"] is True
+
+
+def test_a_value_of_an_option_that_is_a_constant_now_is_said(trained: Path, tmp_path: Path, labelkit: Labelkit) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    with (run / "config.yaml").open("a") as file:
+        file.write("fixmatch_threshold: 0.9\n")
+
+    answer = labelkit("embed", "--dataset", "digits", "--checkpoint", run, "--dry-run", "--out", tmp_path / "s.h5")
+
+    assert "was trained with fixmatch_threshold 0.9 (now always 0.95); its weights are used as they are" in answer.err
 
 
 def test_an_option_that_old_runs_lack_says_what_they_did() -> None:

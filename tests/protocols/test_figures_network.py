@@ -8,7 +8,7 @@ import pytest
 import torch
 from labelkit.models.backbones.convnets import wide_resnet
 from labelkit.models.backbones.registry import Backbone, build_backbone
-from labelkit.protocols.counting import NetworkCounts, count_network
+from labelkit.models.counting import NetworkCounts, count_network
 from tests.published_statistics import FIGURES, Figure, agrees, stated
 
 

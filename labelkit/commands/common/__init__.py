@@ -1,1 +1,1 @@
-"""What several commands read before they start: networks, rows, labels, splits and run logs."""
+"""What several commands share: inputs, outputs, labels, networks, embedded queries and results."""

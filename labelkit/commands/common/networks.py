@@ -32,6 +32,7 @@ from labelkit.models.weights.published import (
     name_to_build,
     recorded_weights,
 )
+from labelkit.options.base import value_text
 from labelkit.options.model import ModelConfig
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
@@ -308,6 +309,16 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
+    constants = spec.config.constants
+    gone = [
+        f"{key} {value_text(value)} (now always {value_text(constants[key])})"
+        for key, value in options.items()
+        if key in constants and value_text(value) != value_text(constants[key])
+    ]
+    if gone:
+        current_progress().warning(
+            f"{run / CONFIG}: was trained with {', '.join(gone)}; its weights are used as they are"
+        )
     # all weights come from the checkpoint, so nothing is fetched to build the network
     try:
         config = spec.config.model_validate(own)

@@ -1,1 +1,1 @@
-"""Named data sets: which are there, and what they hold."""
+"""``datasets``: which named data sets are there, and what is missing."""

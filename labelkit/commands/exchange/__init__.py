@@ -1,1 +1,1 @@
-"""``export-rows``, ``import-rows`` and ``pack``: carry embeddings into other formats and back."""
+"""``import`` and ``export``: carry embeddings into other formats and back."""

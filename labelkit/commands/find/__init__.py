@@ -1,1 +1,1 @@
-"""Find images of a store that a person should look at: copies, and odd ones."""
+"""``find``: images of a store that a person should look at: near-duplicates, outliers, new ones, doubtful labels."""

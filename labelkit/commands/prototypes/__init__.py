@@ -1,1 +1,1 @@
-"""Prototypes on the sphere, made and looked at."""
+"""``prototypes``: make points on the sphere that are far from each other, and look at them."""

@@ -1,1 +1,1 @@
-"""What lies on the disk: status, verify and pack."""
+"""``status``, ``verify`` and ``pack``: what lies on the disk, whether it is whole, and one file of many."""

@@ -1,1 +1,1 @@
-"""Which images to label next."""
+"""``suggest``: which images to label next."""

@@ -1,6 +1,6 @@
-"""Say which modules of a user's own method no step calls: the attribute has a name that labelkit does not use.
+"""Train a method: images, a split and options in; a run folder with checkpoints and metrics out.
 
-Train a method: images, a split and options in; a run folder with checkpoints and metrics out.
+Say which modules of a user's own method no step calls: the attribute has a name that labelkit does not use.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Named benchmark sets, one file per set or family of sets, and what their files have in common."""
+"""Named benchmark sets: readers of lists, masks and arrays, and the class lists of benchmarks."""

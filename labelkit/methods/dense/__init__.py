@@ -1,1 +1,1 @@
-"""Dense features from images without labels: CoTAP."""
+"""Features of patches and images without labels: CoTAP, and its rivals DINO and iBOT."""

@@ -1,4 +1,11 @@
-"""Sums over the earlier or later blocks of a sequence, of what has a smaller rank: two-dimensional dominance sums.
+"""The CoTAP ranking loss and its gradient for vectors of scores, without a double sum.
+
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
+is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
+order, :func:`merged` answers for all items at once; the surrogate is quadratic,
+so three moments suffice. Within a block the sum is taken over pairs.
+
+Sums over the earlier or later blocks of a sequence, of what has a smaller rank: two-dimensional dominance sums.
 
 A sequence of ranks is cut into blocks. Level by level its halves, the quarters of these and so on are told apart: what
 stands in a left half is given to what stands in the right half of the same node, or the other way around, up to its
@@ -6,13 +13,6 @@ rank. Items of a node are held in the order of their ranks, so that one cumulati
 nothing is searched for. This is merge sort backwards, with sums where an inversion count has ones.
 
 Blocks are short: pairs within one are left to a double sum, which takes less time for so few than the last levels.
-
-The CoTAP ranking loss and its gradient for vectors of scores, without a double sum.
-
-Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
-is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
-order, :func:`labelkit.methods.dense.pair_ranking.merged` answers for all items at once; the surrogate is quadratic,
-so three moments suffice. Within a block the sum is taken over pairs.
 """
 
 from __future__ import annotations

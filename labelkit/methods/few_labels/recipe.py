@@ -1,10 +1,10 @@
-"""ZCA whitening in front of a student: built from options, fitted to the training images once.
+"""What methods for few labels build in the same way: student, streams, phases, averages, views.
+
+ZCA whitening in front of a student: built from options, fitted to the training images once.
 
 New running statistics for averaged weights: their old ones belong to other weights.
 
 Source: snowball, specification 3.2; the official MixMatch re-estimates them on 16,384 images too.
-
-What methods for few labels build in the same way: student, streams, phases, averages, views.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What ``predict`` answers by: a store, one of its results, and the rule of that.
+"""Answer for photos that are not in the store, by the rule that its answers were made with.
 
-Answer for photos that are not in the store, by the rule that its answers were made with.
+What ``predict`` answers by: a store, one of its results, and the rule of that.
 """
 
 from __future__ import annotations

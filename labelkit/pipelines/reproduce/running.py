@@ -1,8 +1,8 @@
-"""Run commands of labelkit, each in a process of its own.
+"""Run the rows of published tables, each command once, and set what was measured beside what was published.
+
+Run commands of labelkit, each in a process of its own.
 
 A table that was run, as people put it into a text: Markdown, CSV and LaTeX.
-
-Run the rows of published tables, each command once, and set what was measured beside what was published.
 """
 
 from __future__ import annotations

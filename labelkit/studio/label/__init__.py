@@ -1,1 +1,1 @@
-"""``suggest`` and ``label``: say which images to label next, and take the labels in."""
+"""``label``: take labels in, from the browser or from files, and write them for other programs."""

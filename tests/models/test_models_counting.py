@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.protocols.counting import count_network
+from labelkit.models.counting import count_network
 from torch import Tensor, nn
 
 
