@@ -172,8 +172,8 @@ def _no_others(config: DiscoverCategoriesConfig, tree: GroupTree, chance: float,
     """Take the classes with labels for all."""
     number = len(tree.labels)
     said = (
-        f"these {number} classes seem to be all: as many images lie apart from the labels in {round(chance * 100)} of "
-        "100 draws where all classes have some. If there are others: --new-classes some, or their number"
+        f"all classes seem to have labels: where they do, as many images are missed in {round(chance * 100)} of 100 "
+        "draws of labels. If there are others, pass --new-classes some, or how many"
     )
     return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 

@@ -105,6 +105,22 @@ def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
     return result["num_classes"], result["is_lower_bound"], result["is_upper_bound"]
 
 
+@pytest.mark.parametrize(("risk", "labeled", "found"), [(0.2, 3, 5), (0.2, 4, 4), (0.02, 4, 5), (0.5, 3, 3)])
+def test_where_the_test_is_unclear_many_new_classes_are_believed_and_few_are_not(
+    make_store: Any, monkeypatch: pytest.MonkeyPatch, risk: float, labeled: int, found: int
+) -> None:
+    monkeypatch.setattr("labelkit.commands.discover.class_number.chance_all_labeled", lambda *args, **options: risk)
+    rows = range(NUM_BLOBS * PER_BLOB)
+    store = make_store(
+        blob_rows(),
+        labels=[row // PER_BLOB for row in rows],
+        labeled=[int(row < labeled * PER_BLOB and row % 2 == 0) for row in rows],
+        old_classes=[int(blob < labeled) for blob in range(NUM_BLOBS)],
+    )
+
+    assert len(categories(store, max_classes=9)["classes"]) == found
+
+
 def test_a_choice_at_the_upper_end_of_the_range_is_a_lower_bound(labelkit: Any, blobs: EmbeddingStore) -> None:
     words = ("discover", "categories", "--index", blobs.path, "--max-classes", "4")
     answer = labelkit(*words, "--json")
