@@ -196,7 +196,6 @@ def test_second_call_finds_everything_done(photos: Path, tmp_path: Path) -> None
     assert store.stat().st_mtime_ns == before[store][0]
 
 
-@pytest.mark.slow
 def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: Path) -> None:
     run(photos, num_classes=3)
     folder = tmp_path / "photos-labeled"
@@ -223,7 +222,6 @@ def save_as(path: Path, labels: dict[str, str], sign: str, encoding: str) -> str
     return str(rows[0]["path"])
 
 
-@pytest.mark.slow
 def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_saved_it(
     photos: Path, tmp_path: Path
 ) -> None:
@@ -252,7 +250,6 @@ def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_sa
     assert labels_in(folder / "given.csv")["008.png"] == "blue"
 
 
-@pytest.mark.slow
 def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -285,7 +282,6 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     assert labels_in(folder / "given.csv") == given | {first: "new", second: "other", "004.png": "green"}
 
 
-@pytest.mark.slow
 def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -615,7 +611,6 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     assert labels_in(folder / "given.csv") == expected
 
 
-@pytest.mark.slow
 def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [*range(15)])
     known.write_text(known.read_text().replace("004.png,green", "004.png,blue"))
@@ -628,7 +623,6 @@ def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path
     assert any("of 15 labels seem to be of another class" in said for said in told["sentences"])  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
 
