@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
+import torch
+
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.train.frozen_score import frozen_score, starts_from_weights
 from labelkit.commands.train.reuse import plan_reuse, stand_in
@@ -19,6 +21,9 @@ from labelkit.training.trainer import Trainer
 _STEPS = 4
 # Seconds of a step that is timed once.
 _LONG_STEP = 1.0
+# Seconds of a step, as reckoned, above which none is timed; a step is a pass of a teacher, one of the student, and its
+# backward pass, which takes twice as long.
+_TOO_LONG_STEP, _PASSES = 20.0, 4
 
 
 def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
@@ -32,7 +37,9 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
         trainer.train_on(stand_in(setup.method, setup.bank, config, runtime, reuse))
-    first, seconds = _timed(trainer, config, runtime)
+    reckoned = 0.0 if reuse is not None else _reckoned(trainer, config)
+    is_timed = reckoned < _TOO_LONG_STEP
+    first, seconds = _timed(trainer, config, runtime) if is_timed else (reckoned, reckoned)
     total = trainer.total_steps()
     parameters, trained = count_parameters(setup.method)
     values: dict[str, object] = {
@@ -49,13 +56,16 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         "seconds_per_step": round(seconds, 4),
         "start_minutes": round(max(0.0, first - seconds) / 60, 1),
         "estimated_minutes": round(total * seconds / 60, 1),
-        "memory_mib": round((runtime.peak_memory() - before) / 2**20),
+        "memory_mib": round((runtime.peak_memory() - before) / 2**20) if is_timed else None,
         "device": str(runtime.device),
     }
+    if not is_timed:
+        values["timed"] = "no step, since one takes too long here: reckoned from a forward pass of two images"
     if reuse is not None:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds / 60, 1)
-    rows = [[key, str(value)] for key, value in values.items() if key not in ("config", "samples")]
+    shown = {key: value for key, value in values.items() if key not in ("config", "samples") and value is not None}
+    rows = [[key, str(value)] for key, value in shown.items()]
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = asdict(score)
@@ -68,6 +78,23 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
 
 def _until(config: RunConfig, step: int) -> RunConfig:
     return config.model_copy(update={"stop_after_steps": step, "tensorboard": False})
+
+
+def _reckoned(trainer: Trainer, config: RunConfig) -> float:
+    """Return about how many seconds a step takes, from a forward pass of two images; 0 on a GPU, which is timed."""
+    if trainer.runtime.device.type != "cpu":
+        return 0.0
+    network, side = trainer.method.network, trainer.method.eval_view().size
+    images = torch.zeros(2, trainer.bank.channels, side, side)
+    with torch.inference_mode():
+        network.embed(images)  # the first pass sets up what later ones use
+        started = time.process_time()  # what else runs here now does not count
+        network.embed(images)
+    seconds = (time.process_time() - started) / torch.get_num_threads() / len(images)
+    views = trainer.phases[0].views
+    pixels = sum(view.size**2 for view in (views(0) if callable(views) else views))
+    passes = _PASSES * config.batch_size * config.grad_accumulation_steps * pixels / side**2
+    return passes * seconds
 
 
 def _timed(trainer: Trainer, config: RunConfig, runtime: Runtime) -> tuple[float, float]:
