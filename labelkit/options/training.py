@@ -309,47 +309,13 @@ class StepTrainConfig(StepRunConfig):
     nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
         "cosine",
-        description="Shape of the learning rate. cosine: to 0 at the end, or by --lr-horizon later; fixmatch: the "
+        description="Shape of the learning rate. cosine: to 0 at the end (--lr-horizon: later); fixmatch: the "
         "first 7/16 of half a period of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
         json_schema_extra=_OPTIMIZATION,
     )
-    lr_horizon: float = Field(
-        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
-    )
-    lr_ramp_up: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of the training in which the learning rate grows (ramps).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_ramp_down: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of the training in which the learning rate falls (ramps).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    adam_beta1_end: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
-        "does (ramps).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
-    )
-    adam_beta2_start: float = Field(
-        0.999,
-        ge=0,
-        lt=1,
-        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
-    )
 
     @model_validator(mode="after")
-    def _check_ramps(self) -> StepTrainConfig:
-        if self.lr_ramp_up + self.lr_ramp_down > 1:
-            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+    def _check_nesterov(self) -> StepTrainConfig:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer sgd with momentum")
         return self

@@ -477,7 +477,6 @@ class Trainer:
             phase_steps=self._length(self._phase()).total,
             batches=self.batches,
             average_gradients=self.average_gradients,
-            reset_optimizer=self.optimizer.state.clear,
         )
 
     def _log_event(self, kind: str, values: Mapping[str, float]) -> None:

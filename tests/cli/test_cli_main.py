@@ -289,7 +289,7 @@ def test_values_of_presets_are_listed_with_their_places(capsys: pytest.CaptureFi
     assert main(["list", "presets", "--pattern", "san/cub", "--values", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["values"]
     assert {(row["for"], row["name"]) for row in rows} == {("train san", "cub")}
-    assert {row["option"]: row["place"] for row in rows}["memory_weight"] == "[X]"
+    assert {row["option"]: row["place"] for row in rows}["memory_loss"] == "[X]"
     assert main(["list", "presets", "--pattern", "san/*", "-q"]) == 0
     assert "cub_proxy_anchor" in capsys.readouterr().out.split()
 

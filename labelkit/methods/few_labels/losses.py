@@ -279,7 +279,7 @@ def _normalized(shares: Tensor, by: Tensor) -> Tensor:
     return ratios / ratios.sum()
 
 
-Discrimination = Literal["ratio", "margin", "literal"]
+Discrimination = Literal["ratio", "literal"]
 
 
 class DiscriminationLoss(nn.Module):
@@ -287,7 +287,6 @@ class DiscriminationLoss(nn.Module):
 
     - ``ratio``: :math:`\overline{d_0^2 / (d_1^2 + 10^{-12})}`, in [0, 1]: 0 at a centroid, 1 half-way between two;
       does not change with the scale of the features.
-    - ``margin``: :math:`\overline{\max(0, \mu - (d_1 - d_0))}`.
     - ``literal``: :math:`\overline{(d_0 - d_1)^2}`, the printed Eq. 3.6. It is 0 half-way between two centroids, so
       that descending it moves features there, the opposite of what its text asks for.
 
@@ -297,7 +296,6 @@ class DiscriminationLoss(nn.Module):
     Shape:
         - features: ``(b, d)`` float; gets gradients.
         - centroids: ``(k, d)`` float, distinct; no gradient.
-        - margin: :math:`\mu`, for ``margin``.
         - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
 
     Raises:
@@ -306,11 +304,11 @@ class DiscriminationLoss(nn.Module):
 
     def __init__(self, kind: Discrimination) -> None:
         super().__init__()
-        if kind not in ("ratio", "margin", "literal"):
+        if kind not in ("ratio", "literal"):
             raise ValueError(f"unknown kind {kind!r}")
         self.kind = kind
 
-    def forward(self, features: Tensor, centroids: Tensor, margin: float = 0.0) -> Tensor:
+    def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean over the batch."""
         with without_autocast(features):
             near, far = nearest_two(promote(features), centroids)
@@ -318,8 +316,7 @@ class DiscriminationLoss(nn.Module):
                 terms = near / (far + 1e-12)
             else:
                 # a feature that lies on its centroid has no direction away from it
-                gap = _root(far) - _root(near)
-                terms = (margin - gap).clamp(min=0) if self.kind == "margin" else gap.square()
+                terms = (_root(far) - _root(near)).square()
             return terms.sum() / max(len(terms), 1)
 
 

@@ -15,7 +15,7 @@ from torch import nn
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import DivergenceError
-from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.methods.few_labels.recipe import StudentNetwork
 from labelkit.models.multi_head_network import NUM_ROTATIONS, rotations
 from labelkit.models.seeding import seeded_init
 from labelkit.training.method import Phase, TrainState

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.options.base import option, with_default
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.freezing import FreezeOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
@@ -21,7 +21,7 @@ _VIEWS: JsonDict = {"panel": "Views"}
 _ROTATION: JsonDict = {"panel": "Second stage"}
 
 
-class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
+class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
