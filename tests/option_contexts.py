@@ -219,8 +219,6 @@ VALUES: dict[str, list[object]] = {
     "lr_drop_epochs": [(2,)],
     "init_from": ["{folder}/earlier"],
     "stop_after_steps": [1],
-    "checkpoint_every_minutes": [1e-6],
-    "keep_every_steps": [1],
     "guard_loss_ratio": [1.000001],
     "guard_min_spread": [0.99],
     "backbone": ["smallcnn", "vit_tiny_patch16_224", "convnet_demo"],

@@ -28,7 +28,7 @@ from labelkit.methods.few_labels.averaged_student import (
     labeled_and_others,
     logits_of,
 )
-from labelkit.methods.few_labels.losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
 from labelkit.methods.few_labels.options import FreeMatchConfig
 from labelkit.methods.few_labels.recipe import student_views
 from labelkit.training.method import StepOutput

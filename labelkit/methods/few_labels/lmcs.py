@@ -9,7 +9,7 @@ Every ``--generation-blocks`` blocks:
     3. unlabeled images near the means of the classes whose neighborhood names several classes get a label,
        until labels are ``--growth-limit`` times the given ones (``critical_samples.py``)  Eq. 3.8 to 3.13
     4. the master learns them at once, the student one discovery later (look-ahead)
-Before all this it may learn to name how images are turned (``--pretext-steps``, ``pretext.py``).
+Before all this it may learn to name how images are turned (``--pretext-steps``).
 Nothing here knows the class of an unlabeled image. The average is the network that is judged; the student discovers.
 Departures: see those of ``composition.py`` and ``critical_samples.py``; guidance has no equation in the source; it
 calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table), and so do we; a last phase trains the
@@ -24,9 +24,15 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
+from torch import nn
 
 from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import DivergenceError
 from labelkit.formatting import percent
 from labelkit.methods.few_labels.averaged_student import ObjectiveStudent, StudentClock, labeled_and_others, logits_of
 from labelkit.methods.few_labels.composition import Guide, MasterTraining
@@ -44,8 +50,8 @@ from labelkit.methods.few_labels.growth import (
 from labelkit.methods.few_labels.lmcs_options import LMCSConfig
 from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
-from labelkit.methods.few_labels.pretext import learn_rotations
 from labelkit.methods.few_labels.recipe import (
+    StudentNetwork,
     learning_rate,
     streams,
     student_pace,
@@ -55,10 +61,16 @@ from labelkit.methods.few_labels.recipe import (
 )
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.inference import InferenceNetwork
+from labelkit.models.multi_head_network import NUM_ROTATIONS, rotations
+from labelkit.models.seeding import seeded_init
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
-from labelkit.training.schedules import GrowingWeight
+from labelkit.training.schedules import GrowingWeight, PhaseLearningRate
 from labelkit.training.timing import Pace, RunSize, Scheduled
+
+PRETEXT_LR = 0.1
+#: epochs whose random numbers no training draws
+_PRETEXT_EPOCH = 1 << 29
 
 
 def growth_rules(config: LMCSConfig) -> GrowthRules:
@@ -283,3 +295,62 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Names given to held-out images, and the labels that were found."""
         return GrowthMonitor(self.growth, self.data, inputs)
+
+
+def learn_rotations(
+    network: StudentNetwork,
+    state: TrainState,
+    rows: NDArray[np.int64],
+    view: ViewSpec,
+    *,
+    steps: int,
+    batch_size: int,
+    seed: int,
+) -> float:
+    """Train all of a network but its classifiers, and a classifier of quarter turns that is thrown away.
+
+    Source: S. Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018); sgd
+    with its momentum and weight decay. The cosine of the learning rate is ours. All turns of an image are in one batch.
+
+    Args:
+        network: to train.
+        state: at the start of training.
+        rows: images that can be read; no label is used.
+        view: of an image before it is turned.
+        steps: updates.
+        batch_size: images of a batch, of which each is turned four ways.
+        seed: of the classifier and of the order.
+
+    Returns:
+        Share of the turns that were named rightly in the last tenth of the updates, over all processes.
+
+    Raises:
+        DivergenceError: the loss is not finite.
+    """
+    sampler = StreamSampler([Stream("pretext", rows, batch_size)], steps=steps, seed=seed, phase=0)
+    rate = PhaseLearningRate(PRETEXT_LR, steps)
+    # dropout and the like draw from torch's global generator
+    with seeded_init(seed + 5):
+        device = next(network.parameters()).device
+        head = nn.Linear(network.embed_dim, NUM_ROTATIONS).to(device)
+        trained = [*network.backbone.parameters(), *head.parameters()]
+        optimizer = torch.optim.SGD(trained, lr=PRETEXT_LR, momentum=0.9, nesterov=True, weight_decay=5e-4)
+        network.train()
+        named = torch.zeros(2, dtype=torch.float64)
+        for step, batch in enumerate(state.batches(Phase(1, (view,), sampler), _PRETEXT_EPOCH)):
+            for group in optimizer.param_groups:
+                group["lr"] = rate(step)
+            images, turns = rotations(batch.images)
+            logits = head(network.embed(images)).float()
+            loss = F.cross_entropy(logits, turns)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call] # torch has no types
+            state.average_gradients(trained)
+            optimizer.step()
+            if step >= steps - max(1, steps // 10):
+                right = float((logits.argmax(1) == turns).sum())
+                named += torch.tensor([right, len(turns)], dtype=torch.float64)
+    if not bool(torch.isfinite(loss.detach())):
+        raise DivergenceError("pretext", "the loss of naming turns is not finite", "Leave out --pretext-steps.")
+    right, count = state.combine(named, "sum").tolist()
+    return float(right / count)

@@ -264,7 +264,7 @@ def student_phase(
 def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
     """Return length and optimizer of such a phase; arguments as for `student_phase`."""
     per_epoch = min(config.eval_every_steps, steps)
-    draws = per_epoch * config.grad_accumulation_steps * config.batch_size
+    draws = per_epoch * config.batch_size
     rate, moments = learning_rate(config, steps, peak, first=index == 0)
     return Pace(math.ceil(steps / per_epoch), draws, name, steps, rate, betas=moments)
 
