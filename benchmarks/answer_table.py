@@ -26,7 +26,7 @@ from pathlib import Path, PurePath
 
 import labelkit
 import numpy as np
-from labelkit.algorithms.label_spreading import neighbor_graph
+from labelkit.algorithms.label_propagation import neighbor_graph
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.table import all_commands
 from labelkit.progress import SilentProgress, use_progress

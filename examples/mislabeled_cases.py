@@ -24,7 +24,7 @@ from pathlib import Path
 
 import labelkit
 import numpy as np
-from labelkit.algorithms.wrong_labels import doubt_labels
+from labelkit.algorithms.label_errors import doubt_labels
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score

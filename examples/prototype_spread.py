@@ -17,8 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from labelkit.algorithms.prototypes import closed_form, measure_spread, spread_prototypes
-from labelkit.algorithms.sphere_bounds import max_cosine_bound
+from labelkit.algorithms.prototypes import closed_form, max_cosine_bound, measure_spread, spread_prototypes
 
 # (classes, dim): published largest cosine and loss, refined largest cosine; None: no such file
 REFERENCES: dict[tuple[int, int], tuple[float | None, float | None, float | None]] = {

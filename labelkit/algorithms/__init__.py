@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 from labelkit.imports import names_of
 
 if TYPE_CHECKING:
-    from labelkit.algorithms.attention import alignment_energy, attention_entropy, attention_update, prior_energy
-    from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
+    from labelkit.algorithms.attention import (
+        alignment_energy,
+        attention_entropy,
+        attention_update,
+        carry_map,
+        map_correlation,
+        map_entropy,
+        prior_energy,
+    )
     from labelkit.algorithms.calibration import (
         NamedProbability,
         Reliability,
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
         risk_coverage,
         softmax,
     )
-    from labelkit.algorithms.class_number import ClassNumberChoice, by_density, by_separation, class_numbers
     from labelkit.algorithms.clustering import (
         Clustering,
         SemiSupervisedClustering,
@@ -37,10 +43,20 @@ if TYPE_CHECKING:
     from labelkit.algorithms.indexes import ApproximateSearch, build_index
     from labelkit.algorithms.matching import Matching, contingency, match_clusters
     from labelkit.algorithms.neighbors import ExactSearch, knn
-    from labelkit.algorithms.over_clustering import ClassNumber, bounded_integer_search, estimate_num_classes
+    from labelkit.algorithms.num_classes import (
+        NumClassesEstimate,
+        NumClassesSearch,
+        bounded_integer_search,
+        by_density,
+        by_separation,
+        candidate_numbers,
+        estimate_num_classes,
+    )
     from labelkit.algorithms.prototypes import (
         Spread,
+        max_cosine_bound,
         measure_spread,
+        rms_cosine_bound,
         spread_prototypes,
         uniformity,
         uniformity_gradient,
@@ -54,12 +70,11 @@ if TYPE_CHECKING:
         order_prior,
         solve,
     )
-    from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 
 __all__ = [
     "ApproximateSearch",
-    "ClassNumber",
-    "ClassNumberChoice",
+    "NumClassesSearch",
+    "NumClassesEstimate",
     "Clustering",
     "ExactSearch",
     "LinearScores",
@@ -80,7 +95,7 @@ __all__ = [
     "by_separation",
     "cluster_sizes",
     "carry_map",
-    "class_numbers",
+    "candidate_numbers",
     "contingency",
     "estimate_num_classes",
     "fit_temperature",
@@ -123,8 +138,6 @@ __getattr__ = names_of(
             "attention_entropy",
             "attention_update",
             "prior_energy",
-        ),
-        "attention_maps": (
             "carry_map",
             "map_correlation",
             "map_entropy",
@@ -143,11 +156,14 @@ __getattr__ = names_of(
             "risk_coverage",
             "softmax",
         ),
-        "class_number": (
-            "ClassNumberChoice",
+        "num_classes": (
+            "NumClassesEstimate",
             "by_density",
             "by_separation",
-            "class_numbers",
+            "candidate_numbers",
+            "NumClassesSearch",
+            "bounded_integer_search",
+            "estimate_num_classes",
         ),
         "clustering": (
             "Clustering",
@@ -175,17 +191,14 @@ __getattr__ = names_of(
             "ExactSearch",
             "knn",
         ),
-        "over_clustering": (
-            "ClassNumber",
-            "bounded_integer_search",
-            "estimate_num_classes",
-        ),
         "prototypes": (
             "Spread",
             "measure_spread",
             "spread_prototypes",
             "uniformity",
             "uniformity_gradient",
+            "max_cosine_bound",
+            "rms_cosine_bound",
         ),
         "sinkhorn": (
             "LinearScores",
@@ -195,10 +208,6 @@ __getattr__ = names_of(
             "make_prior",
             "order_prior",
             "solve",
-        ),
-        "sphere_bounds": (
-            "max_cosine_bound",
-            "rms_cosine_bound",
         ),
     },
 )

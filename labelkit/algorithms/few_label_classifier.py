@@ -3,7 +3,7 @@
 1. classes: logistic regression on the labeled rows
 2. groups: the one a row is in, and how near it is to the mean of each, in equal parts; what the known ones have
    together, the classifier hands out among them, or a part of it (``recipes``)
-3. shares flow between near rows (``algorithms.label_spreading``); labeled rows keep what is known of them
+3. shares flow between near rows (``algorithms.label_propagation``); labeled rows keep what is known of them
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, nearness
 from labelkit.algorithms.calibration import group_means, group_scores, softmax
-from labelkit.algorithms.label_spreading import neighbor_graph, spread_labels
+from labelkit.algorithms.label_propagation import neighbor_graph, spread_labels
 from labelkit.algorithms.one_thread import one_blas_thread
 
 Doubles = NDArray[np.float64]

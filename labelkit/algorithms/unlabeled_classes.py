@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.label_spreading import neighbor_graph
+from labelkit.algorithms.label_propagation import neighbor_graph
 
 _BRANCHES: Final = 5
 _DIMENSIONS: Final = 64

@@ -19,18 +19,19 @@ from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption,
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
+    Fault,
     StageConfig,
     aliases,
     allows_none,
     bounds,
     choices,
+    faults_error,
     field_extra,
     flag,
     is_switch,
     metavar,
     value_text,
 )
-from labelkit.options.errors import Fault, faults_error
 from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_presets, collect, finish
 
 C = TypeVar("C", bound=StageConfig)

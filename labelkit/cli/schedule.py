@@ -10,7 +10,7 @@ import typer
 from labelkit.cli.command import stage_command
 from labelkit.cli.console import print_result
 from labelkit.cli.options import Command, is_named, listed, new_group
-from labelkit.commands.show.schedule_options import schedule_options, with_data_of_preset
+from labelkit.commands.show.options import schedule_options, with_data_of_preset
 from labelkit.methods.registry import METHODS
 
 

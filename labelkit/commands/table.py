@@ -310,7 +310,7 @@ COMMANDS: dict[str, Command | Group] = {
     "diff": Command(
         "Compare two groupings: groups kept, split, merged, changed, new or vanished, and images that moved.",
         "labelkit diff --index new.h5 --result k-means --previous old.h5",
-        "labelkit.commands.cluster.diff_options:DiffConfig",
+        "labelkit.commands.cluster.options:DiffConfig",
         "labelkit.commands.cluster.diff:diff_groups",
         summary="Show what became of the groups of an earlier run.",
     ),
@@ -345,13 +345,13 @@ COMMANDS: dict[str, Command | Group] = {
             "probes": Command(
                 "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
                 "labelkit evaluate probes --checkpoint runs/sela --augmentation digits",
-                "labelkit.commands.evaluate.probes_options:EvaluateProbesConfig",
+                "labelkit.commands.evaluate.options:EvaluateProbesConfig",
                 "labelkit.commands.evaluate.probes:evaluate_probes",
             ),
             "presence": Command(
                 "Judge a frozen network by a classifier of several classes in an image: average precision (VOC).",
                 "labelkit evaluate presence --checkpoint runs/sela --train fully-connected",
-                "labelkit.commands.evaluate.multi_label_options:EvaluatePresenceConfig",
+                "labelkit.commands.evaluate.options:EvaluatePresenceConfig",
                 "labelkit.commands.evaluate.multi_label:evaluate_presence",
             ),
             "retrieval": Command(
@@ -375,7 +375,7 @@ COMMANDS: dict[str, Command | Group] = {
             "detection": Command(
                 "Judge a backbone by training it as a detector (Faster, Mask, Cascade Mask R-CNN): AP of boxes, masks.",
                 "labelkit evaluate detection --checkpoint runs/cotap --dataset coco_2017",
-                "labelkit.commands.evaluate.detection_options:EvaluateDetectionConfig",
+                "labelkit.commands.evaluate.dense_options:EvaluateDetectionConfig",
                 "labelkit.commands.evaluate.detection:evaluate_detection",
             ),
             "patch-clusters": Command(

@@ -9,9 +9,8 @@ from labelkit.data.views.spec import RowView, ViewSpec
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.row_layers import RowShape
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
-from labelkit.options.backbone import PixelOptions
+from labelkit.options.backbone import FreezeOptions, PixelOptions
 from labelkit.options.embeddings import RowOptions, StrongRowOptions
-from labelkit.options.freezing import FreezeOptions
 from labelkit.options.training import RunConfig
 
 

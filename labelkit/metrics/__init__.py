@@ -1,9 +1,10 @@
 """Scores of predictions against labels: clustering, classification, retrieval."""
 
-from labelkit.metrics.average_precision import average_precision, eleven_point_average_precision
 from labelkit.metrics.bootstrap import AccuracyIntervals, accuracy_intervals
 from labelkit.metrics.classification import (
+    average_precision,
     confusion_matrix,
+    eleven_point_average_precision,
     per_class_accuracy,
     share_interval,
     shot_groups,

@@ -1,4 +1,6 @@
-"""What every config class shares: frozen, unknown keys refused, texts parsed like the shell writes them.
+"""What is wrong with options, presets and config files, all of it in one error.
+
+What every config class shares: frozen, unknown keys refused, texts parsed like the shell writes them.
 
 A value may come from Python (typed), from YAML or from an option (both as text), and means the
 same everywhere: ``"1,2,3"`` for a tuple, ``"none"`` where None is allowed, ``"~/data"`` for a path.
@@ -10,6 +12,7 @@ import difflib
 import os
 import types
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
@@ -17,6 +20,31 @@ from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
+
+from labelkit.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong: ``where: problem. remedy``."""
+
+    where: str
+    problem: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        """Return the fault as one line."""
+        return str(ConfigError(self.where, self.problem, self.remedy))
+
+
+def faults_error(faults: Iterable[Fault]) -> ConfigError:
+    """Return one error whose text has one line per fault, without repetitions."""
+    first, *rest = dict.fromkeys(faults)
+    if not rest:
+        return ConfigError(first.where, first.problem, first.remedy)
+    lines = [first.line().removeprefix(f"{first.where}: "), *(fault.line() for fault in rest)]
+    return ConfigError(first.where, "\n".join(lines))
+
 
 _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60

@@ -18,9 +18,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
+    Fault,
     StageConfig,
     choices,
     fault_message,
+    faults_error,
     flag,
     in_presets,
     nearest,
@@ -30,7 +32,6 @@ from labelkit.options.base import (
     shell_name,
     value_text,
 )
-from labelkit.options.errors import Fault, faults_error
 from labelkit.options.yaml_file import read_source, read_text
 
 C = TypeVar("C", bound=StageConfig)

@@ -11,7 +11,7 @@ from typing import Any
 
 from labelkit.errors import ConfigError
 from labelkit.files import check_the_name, open_regular
-from labelkit.options.errors import Fault, faults_error
+from labelkit.options.base import Fault, faults_error
 
 _MAX_BYTES = 65536
 _MAX_DEPTH = 16

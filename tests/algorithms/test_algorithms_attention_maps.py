@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
+from labelkit.algorithms.attention import carry_map, map_correlation, map_entropy
 
 SAME = torch.tensor([[[1.0, 0, 0], [0, 1, 0]]])
 MIRROR = torch.tensor([[[-1.0, 0, 0], [0, 1, 0]]])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.attention_maps import keypoint_masks
+from labelkit.algorithms.attention import keypoint_masks
 from labelkit.algorithms.homographies import (
     between_views,
     crop_homographies,

@@ -10,12 +10,13 @@ import pytest
 from labelkit.algorithms.prototypes import (
     closed_form,
     cosine_counts,
+    max_cosine_bound,
     measure_spread,
+    rms_cosine_bound,
     spread_prototypes,
     uniformity,
     uniformity_gradient,
 )
-from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
 from numpy.typing import NDArray
 
 # The specification's worked example.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from labelkit.metrics.average_precision import average_precision, eleven_point_average_precision
+from labelkit.metrics.classification import average_precision, eleven_point_average_precision
 from sklearn.metrics import average_precision_score
 
 Score = Callable[[object, object], float]

@@ -8,7 +8,7 @@ from labelkit.errors import ConfigError
 from labelkit.models.backbones.convnet13 import convnet13, set_dropout
 from labelkit.models.backbones.convnets import WideBlock, wide_resnet
 from labelkit.models.backbones.registry import Backbone, build_backbone
-from labelkit.models.backbones.shake_shake import ShakeShake, shake, shake_resnet26
+from labelkit.models.backbones.resnet import ShakeShake, shake, shake_resnet26
 from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.heads import LinearHeads
 from tests.tiers import quick_every

@@ -18,13 +18,14 @@ from labelkit.protocols.detection.cascade_heads import (
     corrected,
     stage_loss,
 )
-from labelkit.protocols.detection.detection_pyramid import (
+from labelkit.protocols.detection.detector import (
     DetectionBackbone,
+    DetectorSize,
     SimplePyramid,
     anchor_sizes,
+    build_detector,
     keep_statistics,
 )
-from labelkit.protocols.detection.detector import DetectorSize, build_detector
 from labelkit.protocols.segmentation.pyramid_heads import level_maps
 from torch import Tensor
 from torchvision.ops import box_iou

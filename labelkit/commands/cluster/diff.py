@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.group_changes import GroupChanges, compare_groups
-from labelkit.commands.cluster.diff_options import DiffConfig
+from labelkit.commands.cluster.options import DiffConfig
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, read_groups, shared_rows
 from labelkit.data.path_rule import written_name

@@ -28,7 +28,7 @@ from labelkit.algorithms.calibration import (
 )
 from labelkit.algorithms.confidences import Temperatures, log_shares, stated
 from labelkit.algorithms.few_label_classifier import Recipe, RowJudge, recipes
-from labelkit.algorithms.group_tree import group_tree
+from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
 from labelkit.data.keyed_random import keyed_generator
@@ -135,7 +135,7 @@ def hidden_evidence(
             whole = np.take(turn, np.arange(num_whole) + number * num_whole, mode="wrap")
             kept, tested = _hide(labels, whole, generator)
             with one_blas_thread:
-                tree = group_tree(features, kept, generator=generator)
+                tree = build_hierarchy(features, kept, generator=generator)
             wanted = min(max(int(in_use.sum()), tree.fewest), tree.most)
             ids, count = tree.cut(wanted, min_size=min_size)
             # as many shares in every round: groups that a round cannot make are empty

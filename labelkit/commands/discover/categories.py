@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.group_tree import group_tree
+from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, parts_of
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, lasting_ids, read_earlier
-from labelkit.commands.discover.class_number import judge_class_number
+from labelkit.commands.discover.num_classes import judge_num_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -64,8 +64,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     features = stored_rows(store, rows, unit=True, in_blocks=config.criterion != "published")
     started = time.monotonic()
     with current_progress().task("a tree of groups", total=None):
-        tree = group_tree(features, labels, generator=keyed_generator(config.seed, "cluster"))
-    judgement = judge_class_number(config, given.where, features, labels, tree)
+        tree = build_hierarchy(features, labels, generator=keyed_generator(config.seed, "cluster"))
+    judgement = judge_num_classes(config, given.where, features, labels, tree)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
@@ -101,9 +101,9 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     )
     if config.plot is None:
         return result
-    from labelkit.commands.common.images.plots import write_class_number_plot  # matplotlib takes a second to load
+    from labelkit.commands.common.images.plots import write_num_classes_plot  # matplotlib takes a second to load
 
-    plot = write_class_number_plot(config.plot, judgement.choice)
+    plot = write_num_classes_plot(config.plot, judgement.choice)
     return SimpleResult({**result.values, "plot": plot}, (*result.paths, plot), result.shown)
 
 

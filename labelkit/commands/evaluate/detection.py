@@ -15,9 +15,8 @@ from labelkit.commands.common.images.contact_sheet import Picture, outlined, wri
 from labelkit.commands.common.images.masks import mask_colors
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.evaluate.dense_input import choose_rows
-from labelkit.commands.evaluate.dense_result import mean_and_spread, percent_and_spread
-from labelkit.commands.evaluate.detection_options import EvaluateDetectionConfig
+from labelkit.commands.evaluate.dense import choose_rows, mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
 from labelkit.commands.evaluate.detection_training import DetectionPlan, detect, train_detector
 from labelkit.data.coco_tools import SCORES, coco_scores, encode_outline, need_pycocotools
 from labelkit.data.datasets import ImageDataset

@@ -21,8 +21,13 @@ from labelkit.data.object_images import ExamplePlan, read_examples
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
-from labelkit.protocols.detection.detection_pyramid import DetectionBackbone, keep_statistics
-from labelkit.protocols.detection.detector import DetectorKind, DetectorSize, build_detector
+from labelkit.protocols.detection.detector import (
+    DetectionBackbone,
+    DetectorKind,
+    DetectorSize,
+    build_detector,
+    keep_statistics,
+)
 from labelkit.training.devices import Runtime
 
 _PLACES = ("pos_embed", "cls_token", "reg_token")

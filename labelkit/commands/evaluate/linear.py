@@ -14,7 +14,7 @@ from labelkit.algorithms.feature_probes import linear_probe, logistic_regression
 from labelkit.commands.common.labeled_splits import LabeledSplits, choose_labeled_splits
 from labelkit.commands.common.outputs import check_kept_result
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.evaluate.dense_result import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
 from labelkit.commands.evaluate.options import EvaluateLinearConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.crops import crops_of, resized
-from labelkit.commands.evaluate.multi_label_options import EvaluatePresenceConfig
+from labelkit.commands.evaluate.options import EvaluatePresenceConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.eval_loader import EvalBatch, EvalLoader
 from labelkit.data.image_bank import ImageBank
@@ -28,7 +28,7 @@ from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.formatting import percent
-from labelkit.metrics.average_precision import average_precision, eleven_point_average_precision
+from labelkit.metrics.classification import average_precision, eleven_point_average_precision
 from labelkit.models.backbones.convnets import AlexNet
 from labelkit.models.backbones.vit import UnsupportedBackboneError
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork

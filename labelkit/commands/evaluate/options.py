@@ -12,16 +12,20 @@ from pydantic.config import JsonDict
 from labelkit.options.gate import GateConfig
 from labelkit.options.index import ScoresConfig
 from labelkit.options.memory import MemoryConfig
+from labelkit.options.model import ModelConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
     STORE,
+    DatasetOptions,
     Device,
+    DeviceOption,
     HeldOutOptions,
     LabelsOption,
     PerClassOption,
     ResamplesOptions,
     SplitOption,
     ThreadsOption,
+    WorkersOption,
 )
 
 _RUN: JsonDict = {"panel": "Run"}
@@ -291,4 +295,89 @@ class EvaluateClassificationConfig(HeldOutOptions, ThreadsOption, PerClassOption
             raise ValueError("--result goes with --index: it is written beside a store")
         if self.data_root is not None and self.index is not None:
             raise ValueError("--data-root goes with --checkpoint: a store holds all that is needed")
+        return self
+
+
+_DATA: JsonDict = {"panel": "Data"}
+
+
+class EvaluatePresenceConfig(
+    PerClassOption, ThreadsOption, DeviceOption, WorkersOption, DatasetOptions, GateConfig, ModelConfig
+):
+    """``labelkit evaluate presence``; defaults are those of DeepCluster's code, which SeLa follows."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
+    constants: ClassVar[Mapping[str, object]] = {
+        "lr_halving_steps": 5000,
+        "max_scale": 0.5,
+        "min_scale": 0.1,
+    }
+
+    dataset: str = Field(
+        "voc_2007_classes", description="A set whose images may have several classes.", json_schema_extra=_DATA
+    )
+    split: str = Field("train", description="Images that are trained on.", json_schema_extra=_DATA)
+    eval_split: str = Field("test", description="Images that are scored.", json_schema_extra=_DATA)
+    train: Literal["linear", "fully-connected"] = Field(
+        "linear",
+        description="What is trained on the frozen network. linear: one layer on its embedding; fully-connected: the "
+        "two wide layers of an AlexNet, drawn anew, and one on top (published as fc6-8).",
+    )
+    crops: Literal["random-ten", "ten", "center"] = Field(
+        "random-ten",
+        description="Views that are scored and summed. random-ten: ten as in training (published); ten: corners, "
+        "center and their mirror images; center: one.",
+    )
+    steps: int = Field(80_000, ge=1, description="Updates.")
+    batch_size: int = Field(16, ge=2, description="Images of a step.")
+    lr: float = Field(0.003, gt=0, description="Learning rate of SGD with momentum 0.9, at first.")
+    weight_decay: float = Field(1e-6, ge=0, description="L2 penalty.")
+    clip_grad_norm: float = Field(10.0, gt=0, description="Largest length of the gradient.")
+    seed: int = Field(0, ge=0, description="Seed of first weights, order and views; of an untrained network too.")
+
+    @model_validator(mode="after")
+    def _splits_differ(self) -> EvaluatePresenceConfig:
+        if self.split == self.eval_split:
+            raise ValueError(f"eval_split {self.eval_split} is trained on: choose two splits")
+        return self
+
+
+class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsOption, GateConfig):
+    """``labelkit evaluate probes``; defaults are those of SeLa's released code (eval_linear_probes.py)."""
+
+    command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
+    constants: ClassVar[Mapping[str, object]] = {
+        "max_values": 9600,
+    }
+
+    checkpoint: Path = Field(..., description="Run folder, or a checkpoint in it.", json_schema_extra=_STORE)
+    data_root: Path | None = Field(
+        None, description="Folder where named sets live; default: as in training.", json_schema_extra=_STORE
+    )
+    at: Literal["convolutions", "features"] = Field(
+        "convolutions",
+        description="convolutions: a classifier after each convolution of a plain network; features: one on the "
+        "embedding of any network (published for ResNets: 146 epochs, lr 0.1 that drops at 85 and 128, batches of "
+        "1,024, no weight decay).",
+    )
+    augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = Field(
+        "imagenet",
+        description="Views of the training: imagenet: a random box of 8 to 100 % and a mirror image (published).",
+    )
+    crops: Literal["ten", "center"] = Field(
+        "ten",
+        description="Views that are scored. ten: the mean over corners and center of the resized center, and their "
+        "mirror images where these mean the same; center: one.",
+    )
+    epochs: int = Field(36, ge=1, description="Passes over the training images.")
+    batch_size: int = Field(192, ge=2, description="Images of a step.")
+    lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
+    lr_drop_epochs: tuple[int, ...] = Field((10, 20, 30), description="Epochs before which it drops to a tenth.")
+    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")
+    seed: int = Field(0, ge=0, description="Seed of first weights, order and views.")
+
+    @model_validator(mode="after")
+    def _drops_increase(self) -> EvaluateProbesConfig:
+        if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
+            raise ValueError(f"lr_drop_epochs must be positive and increase, got {self.lr_drop_epochs}")
         return self

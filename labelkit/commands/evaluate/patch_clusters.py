@@ -15,9 +15,15 @@ from labelkit.algorithms.matching import contingency
 from labelkit.algorithms.projection import principal_directions
 from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense_input import DenseInput, choose_rows, open_dense
+from labelkit.commands.evaluate.dense import (
+    DenseInput,
+    MaskScores,
+    choose_rows,
+    open_dense,
+    percent_and_spread,
+    write_asked,
+)
 from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
-from labelkit.commands.evaluate.dense_result import MaskScores, percent_and_spread, write_asked
 from labelkit.commands.evaluate.segmentation_head import WholeBatch, whole_batches
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.mask_files import IGNORE

@@ -20,7 +20,7 @@ from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.crops import crops_of, resized
-from labelkit.commands.evaluate.probes_options import EvaluateProbesConfig
+from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank

@@ -13,9 +13,15 @@ from torch import nn
 
 from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense_input import DenseInput, choose_rows, open_dense
+from labelkit.commands.evaluate.dense import (
+    DenseInput,
+    MaskScores,
+    choose_rows,
+    open_dense,
+    percent_and_spread,
+    write_asked,
+)
 from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
-from labelkit.commands.evaluate.dense_result import MaskScores, percent_and_spread, write_asked
 from labelkit.commands.evaluate.segmentation_head import (
     FrozenNetwork,
     HeadPlan,

@@ -22,8 +22,7 @@ from labelkit.data.views.masked_images import masked_crops, resize_mask, whole_i
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import DivergenceError
 from labelkit.models.inference import InferenceNetwork
-from labelkit.protocols.segmentation.segmentation_heads import build_segmentation_head
-from labelkit.protocols.segmentation.segmenter import HeadKind
+from labelkit.protocols.segmentation.segmenter import HeadKind, build_segmentation_head
 
 _AREA = (0.8, 1.0)
 

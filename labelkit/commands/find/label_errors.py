@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.wrong_labels import LabelDoubts, doubt_labels
+from labelkit.algorithms.label_errors import LabelDoubts, doubt_labels
 from labelkit.commands.common.embeddings import check_features, split_rows
 from labelkit.commands.common.labels import labels_to_use
 from labelkit.commands.common.results import Cell, SimpleResult, Table

@@ -1,7 +1,7 @@
 """Find images of a store that come twice: the same file, the same picture saved again, or a burst of one scene.
 
 Pairs that may be copies are named by the embeddings and by the pixels (16 x 16 gray values), and are then compared
-pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.picture_copies`.
+pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.near_duplicates`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.picture_copies import SIDE, Agreement, coarse_rows, compare_pictures
+from labelkit.algorithms.near_duplicates import SIDE, Agreement, coarse_rows, compare_pictures
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table

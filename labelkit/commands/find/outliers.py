@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.oddness import FEWEST, REASONS, measure_tones, odd_scores, unlikeness
+from labelkit.algorithms.outliers import FEWEST, REASONS, measure_tones, odd_scores, unlikeness
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table

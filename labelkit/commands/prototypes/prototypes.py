@@ -7,8 +7,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from labelkit.algorithms.prototypes import Spread, measure_spread, spread_levels
-from labelkit.algorithms.sphere_bounds import max_cosine_bound, rms_cosine_bound
+from labelkit.algorithms.prototypes import Spread, max_cosine_bound, measure_spread, rms_cosine_bound, spread_levels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.methods.prototypes.files import Prototypes, load_or_make_prototypes
 from labelkit.options.prototypes import PrototypesConfig

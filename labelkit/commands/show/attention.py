@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.attention_maps import carry_map, map_correlation, map_entropy
+from labelkit.algorithms.attention import carry_map, map_correlation, map_entropy
 from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun, load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.attention_maps import carry_map, map_correlation
+from labelkit.algorithms.attention import carry_map, map_correlation
 from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun
 from labelkit.commands.common.results import Cell, SimpleResult, Table

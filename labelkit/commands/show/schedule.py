@@ -18,7 +18,7 @@ import numpy as np
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import prepare_data
-from labelkit.commands.show.schedule_options import ScheduleOptions
+from labelkit.commands.show.options import ScheduleOptions
 from labelkit.data.registry import DATASETS
 from labelkit.errors import DatasetError
 from labelkit.methods.registry import METHODS

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import StoredRows, blocks
-from labelkit.algorithms.suggestion import (
+from labelkit.algorithms.active_learning import (
     Candidates,
     Claims,
     choose_best,
@@ -20,6 +19,7 @@ from labelkit.algorithms.suggestion import (
     class_claims,
     nearest_of,
 )
+from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.images.read import image_pixels, indexed_images

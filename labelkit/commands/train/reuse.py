@@ -27,7 +27,7 @@ from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError
 from labelkit.models.frozen_part import KeptPart, kept_shape
-from labelkit.options.frozen_cache import ReuseOptions
+from labelkit.options.backbone import ReuseOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.kept_views import KeptPlan, KeptViews

@@ -17,10 +17,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.options.backbone import BackboneOptions
+from labelkit.options.backbone import BackboneOptions, ReuseOptions
 from labelkit.options.base import with_default
 from labelkit.options.embeddings import StrongRowOptions
-from labelkit.options.frozen_cache import ReuseOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
 _MODEL: JsonDict = {"panel": "Model"}

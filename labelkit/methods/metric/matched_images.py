@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.attention_maps import keypoint_masks
+from labelkit.algorithms.attention import keypoint_masks
 from labelkit.algorithms.homographies import as_square, between_views, move_points
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch, DataInfo

@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.options.backbone import BackboneTrainConfig
+from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import with_default
-from labelkit.options.freezing import FreezeOptions
 
 _DATA: JsonDict = {"panel": "Data"}
 _MODEL: JsonDict = {"panel": "Model"}

@@ -16,10 +16,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.options.backbone import BackboneTrainConfig
+from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import with_default
 from labelkit.options.embeddings import StrongRowOptions
-from labelkit.options.freezing import FreezeOptions
 from labelkit.options.prototypes import SHARPEST_T
 
 _DATA: JsonDict = {"panel": "Data"}

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.options.backbone import FreezeOptions
 from labelkit.options.base import option, with_default
 from labelkit.options.embeddings import StrongRowOptions
-from labelkit.options.freezing import FreezeOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
 _LABELS: JsonDict = {"panel": "Self-labelling"}

@@ -13,8 +13,15 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.bn_inception import BNInceptionBody
 from labelkit.models.backbones.convnet13 import MIN_SIDE, convnet13
-from labelkit.models.backbones.resnet import ResidualNetwork, Shortcut, cifar_resnet, fan_out_init, resnet18, resnet50
-from labelkit.models.backbones.shake_shake import shake_resnet26
+from labelkit.models.backbones.resnet import (
+    ResidualNetwork,
+    Shortcut,
+    cifar_resnet,
+    fan_out_init,
+    resnet18,
+    resnet50,
+    shake_resnet26,
+)
 from labelkit.models.backbones.staged_network import StagedNetwork
 
 # Sources: S. Zagoruyko, N. Komodakis, "Wide Residual Networks" (BMVC 2016); ``google-research/mixmatch``.

@@ -21,7 +21,7 @@ from labelkit.commands.common.holdout import has_own_splits
 from labelkit.commands.common.own_code import is_same_code
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import chosen_old_classes, read_listing
-from labelkit.commands.evaluate.dense_result import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
 from labelkit.methods import OWN_METHODS_VARIABLE

@@ -1,4 +1,13 @@
-"""A backbone with torchvision's detection parts around it: Faster R-CNN, Mask R-CNN, Cascade Mask R-CNN.
+"""The maps that a detector looks at, and a backbone with torchvision's detection parts around it.
+
+The maps that a detector looks at: a simple pyramid on the last map of a plain ViT, or an FPN on the stages of a CNN.
+
+Sources: Y. Li et al., "Exploring Plain Vision Transformer Backbones for Object Detection" (ECCV 2022), Sec. 3: strides
+4, 8, 16 and 32 from the last map alone by (de)convolutions; T.-Y. Lin et al., "Feature Pyramid Networks" (CVPR 2017).
+Departures: a ViT has full attention in each block, not windows; patches whose side is no power of two are resampled to
+the nearest one, because torchvision's parts take strides of powers of two.
+
+A backbone with torchvision's detection parts around it: Faster R-CNN, Mask R-CNN, Cascade Mask R-CNN.
 
 Sources: S. Ren et al., "Faster R-CNN" (NeurIPS 2015); K. He et al., "Mask R-CNN" (ICCV 2017); for the cascade see
 ``cascade_heads.py``. Region proposals, sampling, pooling, heads and losses are torchvision's, with its
@@ -10,25 +19,174 @@ normalization in place of batch normalization, which small batches disturb.
 from __future__ import annotations
 
 import copy
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.models.convnext import LayerNorm2d
 from torchvision.models.detection import FasterRCNN, MaskRCNN
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import RoIHeads
-from torchvision.ops import MultiScaleRoIAlign
+from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 from torchvision.ops.poolers import initLevelMapper
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
+from labelkit.models.backbones.vit import keep_windows, patch_size, patches_of
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.protocols.detection.cascade_heads import CascadeRoIHeads, ClassAgnosticPredictor
-from labelkit.protocols.detection.detection_pyramid import WIDTH, DetectionBackbone, anchor_sizes
+from labelkit.protocols.segmentation.pyramid_heads import level_maps
+
+WIDTH = 256
+"""Of each level."""
+_STRIDES = (4, 8, 16, 32)
+_TOP = "pool"
+
+
+class SimplePyramid(nn.Module):
+    """One map to four, each by (de)convolutions, a 1 x 1 and a 3 x 3 convolution with LayerNorm.
+
+    Args:
+        width: of the map, f.
+        stride: of the map in pixels, a power of two.
+        out: width of each level.
+
+    Shape:
+        - map: ``(b, f, rows, cols)``.
+        - returns: four of ``(b, out, rows s, cols s)``, s = stride / 4, / 8, / 16, / 32.
+    """
+
+    def __init__(self, width: int, stride: int, out: int = WIDTH) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList(_level(width, out, int(math.log2(stride / goal))) for goal in _STRIDES)
+
+    def forward(self, single: Tensor) -> list[Tensor]:
+        """The four levels, finest first."""
+        return [level(single) for level in self.levels]
+
+
+def _level(width: int, out: int, doublings: int) -> nn.Sequential:
+    """Return what makes one level: as often twice as fine, or half as fine where the number is negative."""
+    parts: list[nn.Module] = []
+    for number in range(doublings):
+        if number:
+            parts += [LayerNorm2d(width, eps=1e-6), nn.GELU()]
+        parts.append(nn.ConvTranspose2d(width, width // 2, 2, 2))
+        width //= 2
+    if doublings < 0:
+        parts.append(nn.MaxPool2d(2**-doublings, 2**-doublings))
+    parts += [nn.Conv2d(width, out, 1, bias=False), LayerNorm2d(out, eps=1e-6)]
+    parts += [nn.Conv2d(out, out, 3, padding=1, bias=False), LayerNorm2d(out, eps=1e-6)]
+    return nn.Sequential(*parts)
+
+
+class DetectionBackbone(nn.Module):
+    """A backbone and its pyramid, as torchvision's detectors take them.
+
+    Args:
+        backbone: all of it is kept; what is trained of it is decided elsewhere.
+        image_size: sides of images for which it is tried.
+
+    Shape:
+        - images: ``(b, c, h, w)``, sides multiples of ``divisible``.
+        - returns: levels by name, each ``(b, 256, h / stride, w / stride)``; the last is half the one before.
+
+    Attributes:
+        out_channels: width of each level.
+        names: of the levels, finest first, without the last.
+        strides: of these in pixels.
+        divisible: what the sides of images must be multiples of.
+        autocast: the context in which it computes; what it gives is float32 all the same, because the code that moves
+            boxes rounds their places to the type of the offsets: to whole pixels and more in bf16.
+
+    Raises:
+        UnsupportedBackboneError: it gives no such maps.
+        ConfigError: strides that no detector takes.
+    """
+
+    def __init__(self, backbone: Backbone, image_size: int) -> None:
+        super().__init__()
+        self.backbone, self.out_channels = backbone, WIDTH
+        self.plain = patches_of(backbone.net) is not None
+        if self.plain:
+            side = patch_size(backbone.net)
+            self.strides: tuple[int, ...] = _STRIDES
+            self.stride = 2 ** round(math.log2(side))
+            self.divisible = math.lcm(_STRIDES[-1], side)
+            self.pyramid: nn.Module = SimplePyramid(backbone.info.feature_dim, self.stride)
+        else:
+            keep_windows(backbone.net)
+            self.divisible = _STRIDES[-1]
+            widths, self.strides = self._stages(image_size)
+            self.pyramid = FeaturePyramidNetwork(widths, WIDTH)
+        self.names = [str(number) for number in range(len(self.strides))]
+        self.top = LastLevelMaxPool()
+        self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
+        """The levels by name."""
+        with self.autocast():
+            levels = [level.float() for level in self._levels(images)]
+        levels, names = self.top(levels, levels, list(self.names))
+        return OrderedDict(zip(names, levels, strict=True))
+
+    def _levels(self, images: Tensor) -> list[Tensor]:
+        if not self.plain:
+            return list(self.pyramid(dict(zip(self.names, self._maps(images), strict=True))).values())
+        single = self.backbone.patch_features(images).permute(0, 3, 1, 2)
+        wanted = [side // self.stride for side in images.shape[-2:]]
+        if list(single.shape[-2:]) != wanted:
+            single = F.interpolate(single, wanted, mode="bilinear", align_corners=False)
+        levels: list[Tensor] = self.pyramid(single)
+        return levels
+
+    def _maps(self, images: Tensor) -> list[Tensor]:
+        return level_maps(self.backbone.net, images, self.backbone.info.name)
+
+    def _stages(self, image_size: int) -> tuple[list[int], tuple[int, ...]]:
+        """Return widths and strides of the maps."""
+        side = -(-image_size // self.divisible) * self.divisible
+        info = self.backbone.info
+        device = next(self.backbone.parameters()).device
+        # no square, as few images are
+        images = torch.zeros(1, info.in_channels, side, side + self.divisible, device=device)
+        try:
+            with torch.no_grad():
+                maps = self._maps(images)
+        except AssertionError as error:  # how timm refuses a size
+            raise ConfigError(
+                info.name,
+                f"takes no images of any size ({error})",
+                "Choose a plain ViT, a Swin or a convolutional network.",
+            ) from error
+        strides = tuple(side // one.shape[-2] for one in maps)
+        if any(2 ** round(math.log2(stride)) != stride for stride in strides):
+            raise ConfigError(info.name, f"its maps have strides {strides}", "Detectors take powers of two.")
+        return [one.shape[1] for one in maps], strides
+
+
+def keep_statistics(net: nn.Module) -> None:
+    """Let batch normalization use what it has learned: a few images of one batch say too little."""
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+def anchor_sizes(strides: Sequence[int]) -> tuple[tuple[int], ...]:
+    """Return the sides of anchors of each level and of the one on top: eight strides."""
+    return tuple((8 * stride,) for stride in (*strides, 2 * strides[-1]))
+
 
 DetectorKind = Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"]
 _RATIOS = (0.5, 1.0, 2.0)

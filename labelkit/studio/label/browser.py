@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.group_tree import group_tree
+from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.labels import GivenLabels
 from labelkit.data.datasets import ImageDataset
@@ -23,9 +23,8 @@ from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import added_labels, beginning
 from labelkit.studio.label.session import Done, Session, continued, is_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
-from labelkit.studio.report.images import ShownImages, choose_images
+from labelkit.studio.report.images import ShownImages, choose_images, place_images
 from labelkit.studio.report.page import column, expected_column
-from labelkit.studio.report.places import place_images
 from labelkit.studio.report.thumbnails import COLUMNS, Pictures
 from labelkit.studio.report.work import likely_groups, start_work, suggested_images, work_data
 
@@ -127,7 +126,7 @@ class Browsed:
         rows = session.read(lambda work: np.flatnonzero((work.groups == group) & ~work.rejected))
         if len(rows) < 2:
             return [rows.tolist()]
-        tree = group_tree(self.images.features[rows], generator=np.random.default_rng(0))
+        tree = build_hierarchy(self.images.features[rows], generator=np.random.default_rng(0))
         if tree.most < 2:  # thousands of equal images
             return [rows.tolist()]
         ids, _ = tree.cut(2)

@@ -37,8 +37,7 @@ from labelkit.store.run_folder import translated
 from labelkit.studio.label.options import SET_FILES, LabelConfig
 from labelkit.studio.label.rounds import Labels
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
-from labelkit.studio.report.images import choose_images
-from labelkit.studio.report.places import place_images
+from labelkit.studio.report.images import choose_images, place_images
 
 _SHOWN = 5
 _MOST_BYTES = 255

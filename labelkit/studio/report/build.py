@@ -24,12 +24,10 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.studio.report.curves import read_curves
 from labelkit.studio.report.findings import Copies, Suspects, find_copies, find_neighbors, find_suspects
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
-from labelkit.studio.report.images import ShownImages, choose_images, shown_text
+from labelkit.studio.report.images import ShownImages, choose_images, place_images, shown_text
 from labelkit.studio.report.options import ReportConfig
-from labelkit.studio.report.overview import describe_store
+from labelkit.studio.report.overview import Scores, describe_store, score_groupings
 from labelkit.studio.report.page import PageContents, render_page
-from labelkit.studio.report.places import place_images
-from labelkit.studio.report.scores import Scores, score_groupings
 from labelkit.studio.report.thumbnails import LOSSLESS, TILES, Thumbnails, make_thumbnails
 from labelkit.studio.report.work import likely_groups, start_work, suggested_images
 

@@ -23,10 +23,8 @@ from labelkit import __version__
 from labelkit.studio.report.curves import Curves
 from labelkit.studio.report.findings import Copies, Neighbors, Suspects
 from labelkit.studio.report.groups import Candidate, Grouping
-from labelkit.studio.report.images import ShownImages, shown_text
-from labelkit.studio.report.overview import Overview
-from labelkit.studio.report.places import Places
-from labelkit.studio.report.scores import Scores
+from labelkit.studio.report.images import Places, ShownImages, shown_text
+from labelkit.studio.report.overview import Overview, Scores
 from labelkit.studio.report.thumbnails import COLUMNS, LOSSLESS, TILES, Thumbnails
 from labelkit.studio.report.work import WorkStart, work_data
 

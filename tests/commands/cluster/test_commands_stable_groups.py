@@ -12,8 +12,13 @@ import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.diff import diff_groups
-from labelkit.commands.cluster.diff_options import DiffConfig
-from labelkit.commands.cluster.options import KMeansConfig, SinkhornConfig, SphericalKMeansConfig, SSKMeansConfig
+from labelkit.commands.cluster.options import (
+    DiffConfig,
+    KMeansConfig,
+    SinkhornConfig,
+    SphericalKMeansConfig,
+    SSKMeansConfig,
+)
 from labelkit.commands.common.results import Table
 from labelkit.commands.discover.categories import discover_head
 from labelkit.commands.discover.options import DiscoverHeadConfig

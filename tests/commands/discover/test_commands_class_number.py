@@ -109,7 +109,7 @@ def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
 def test_where_the_test_is_unclear_many_new_classes_are_believed_and_few_are_not(
     make_store: Any, monkeypatch: pytest.MonkeyPatch, risk: float, labeled: int, found: int
 ) -> None:
-    monkeypatch.setattr("labelkit.commands.discover.class_number.chance_all_labeled", lambda *args, **options: risk)
+    monkeypatch.setattr("labelkit.commands.discover.num_classes.chance_all_labeled", lambda *args, **options: risk)
     rows = range(NUM_BLOBS * PER_BLOB)
     store = make_store(
         blob_rows(),

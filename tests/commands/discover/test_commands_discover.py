@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.over_clustering import estimate_num_classes
+from labelkit.algorithms.num_classes import estimate_num_classes
 from labelkit.commands.discover.categories import discover_categories, discover_head
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.errors import ConfigError, OutputExistsError, StoreError

@@ -12,7 +12,7 @@ import pytest
 import torch
 from labelkit.commands.evaluate import multi_label as presence
 from labelkit.commands.evaluate.multi_label import PresenceHead, evaluate_presence, presence_loss
-from labelkit.commands.evaluate.multi_label_options import EvaluatePresenceConfig
+from labelkit.commands.evaluate.options import EvaluatePresenceConfig
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import DivergenceError
 from labelkit.models.backbones.registry import Backbone

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.attention_maps import map_entropy
+from labelkit.algorithms.attention import map_entropy
 from labelkit.commands.common.images.plots import panels_size
 from labelkit.commands.common.networks import load_run
 from labelkit.models.attention_maps import attention_maps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,8 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from labelkit.commands.common.images.captions import shortened
 from labelkit.commands.common.images.png import write_png
+
+
+def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
+    """Return a line without its middle, if it is too wide: its begin (a rank), and more of its end (a file name).
+
+    Args:
+        line: may hold anything; what cannot be printed becomes ``?``.
+        width_of: measures a text.
+        room: largest width, in the same unit.
+    """
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    # no letter is narrower than a unit, and long names take long to measure
+    kept, shown = min(len(line), int(room)), line
+    while kept and width_of(shown) > room:
+        kept -= 1
+        begin = kept // 3
+        shown = f"{line[:begin]}…{line[len(line) - (kept - begin) :]}"
+    return shown
+
 
 _CELL, _GAP, _TEXT = 112, 8, 30
 # captions stand as far from each other as two pictures and a gap more, so that two are never read as one

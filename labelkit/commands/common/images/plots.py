@@ -19,9 +19,9 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import Reliability, RiskCoverage
-from labelkit.algorithms.class_number import ClassNumberChoice
+from labelkit.algorithms.num_classes import NumClassesEstimate
 from labelkit.algorithms.prototypes import cosine_counts
-from labelkit.commands.common.images.captions import shortened
+from labelkit.commands.common.images.contact_sheet import shortened
 from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.store.commit import commit_bytes
 
@@ -67,7 +67,7 @@ def write_reliability_plot(
     return write_figure(path, figure)
 
 
-def write_class_number_plot(path: Path, choice: ClassNumberChoice) -> Path:
+def write_num_classes_plot(path: Path, choice: NumClassesEstimate) -> Path:
     """Draw the score of each number of classes, the best one, and which others are likely.
 
     Args:

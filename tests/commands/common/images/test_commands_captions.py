@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.commands.common.images.captions import shortened
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import Picture, shortened, write_contact_sheet
 from labelkit.commands.common.images.plots import Panel, write_panels
 from PIL import Image, ImageFont
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms import label_spreading
-from labelkit.algorithms.label_spreading import neighbor_graph, spread_labels
+from labelkit.algorithms import label_propagation
+from labelkit.algorithms.label_propagation import neighbor_graph, spread_labels
 
 
 def test_graph_has_normalized_cubes_of_cosines_of_near_rows_both_ways(rng: np.random.Generator) -> None:
@@ -57,7 +57,7 @@ def test_neighbors_that_are_found_nearly_give_about_the_same_graph(
 ) -> None:
     rows = rng.normal(size=(400, 8))
     exact = neighbor_graph(rows, 5)
-    monkeypatch.setattr(label_spreading, "_MOST_EXACT", 100)
+    monkeypatch.setattr(label_propagation, "_MOST_EXACT", 100)
 
     near = neighbor_graph(rows, 5)
 

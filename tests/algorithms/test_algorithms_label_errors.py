@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms import wrong_labels
-from labelkit.algorithms.wrong_labels import RIDGE, doubt_labels
+from labelkit.algorithms import label_errors
+from labelkit.algorithms.label_errors import RIDGE, doubt_labels
 
 
 def made(rng: np.random.Generator, n: int, dim: int, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -33,7 +33,7 @@ def test_views_are_those_of_all_other_labels(
     n: int, dim: int, block: int | None, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if block is not None:
-        monkeypatch.setattr(wrong_labels, "_BLOCK_NUMBERS", block)
+        monkeypatch.setattr(label_errors, "_BLOCK_NUMBERS", block)
     features, labels = made(rng, n, dim)
     labels[5:9] = (labels[5:9] + 1) % 4
     centered = features.astype(np.float64) - features.mean(axis=0)

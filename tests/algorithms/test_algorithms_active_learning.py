@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms import suggestion
-from labelkit.algorithms.suggestion import (
+from labelkit.algorithms import active_learning
+from labelkit.algorithms.active_learning import (
     Candidates,
     choose_best,
     choose_covering,
@@ -76,8 +76,8 @@ def test_covering_looks_at_few_rows_at_a_time_and_chooses_the_same(
 ) -> None:
     nobody = np.zeros(0, dtype=np.int64)
     chosen, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
-    monkeypatch.setattr(suggestion, "_LOOKED_AT", 2)
-    monkeypatch.setattr(suggestion, "_BLOCK_NUMBERS", 50)
+    monkeypatch.setattr(active_learning, "_LOOKED_AT", 2)
+    monkeypatch.setattr(active_learning, "_BLOCK_NUMBERS", 50)
 
     again, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
 
@@ -88,7 +88,7 @@ def test_covering_looks_at_few_rows_at_a_time_and_chooses_the_same(
 def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
     rng: np.random.Generator, labeled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggestion, "_LOOKED_AT", 5)
+    monkeypatch.setattr(active_learning, "_LOOKED_AT", 5)
     # in float32, products of such rows are further off than their squared distances differ
     rows = (20 + 0.02 * rng.normal(size=(60, 30))).astype(np.float32)
     apart = ((rows[:, None].astype(np.float64) - rows[None]) ** 2).sum(axis=2)
@@ -110,7 +110,7 @@ def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
 def test_covering_of_many_rows_sums_over_a_draw_of_them(
     rows: Array, anyone: Candidates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suggestion, "MOST_SERVED", 10)
+    monkeypatch.setattr(active_learning, "MOST_SERVED", 10)
     drawn = np.sort(np.random.default_rng(3).choice(40, 10, replace=False))
     inside = np.isin(np.arange(40), drawn).astype(float)
     first = int(np.argmin([cost(rows, [row], inside) for row in range(40)]))
@@ -243,7 +243,7 @@ def test_near_duplicates_are_found_in_every_tile(rng: np.random.Generator, monke
     whole, tiled = (Candidates(rows, 0.001) for _ in range(2))
     whole.close(chosen)
     for name, number in (("_TILE_WIDTH", 4), ("_TILE_NUMBERS", 28)):
-        monkeypatch.setattr(suggestion, name, number)
+        monkeypatch.setattr(active_learning, name, number)
 
     tiled.close(chosen)
 

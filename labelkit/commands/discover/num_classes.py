@@ -8,9 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.class_number import ClassNumberChoice, by_density, by_separation, class_numbers
-from labelkit.algorithms.group_tree import GroupTree
-from labelkit.algorithms.over_clustering import estimate_num_classes
+from labelkit.algorithms.hierarchy import Hierarchy
+from labelkit.algorithms.num_classes import (
+    NumClassesEstimate,
+    by_density,
+    by_separation,
+    candidate_numbers,
+    estimate_num_classes,
+)
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.unlabeled_classes import chance_all_labeled
 from labelkit.commands.common.contradiction import contradiction
@@ -48,7 +53,7 @@ class Judgement:
         chance_all_labeled: p-value of "every class has a label", if it was tested.
     """
 
-    choice: ClassNumberChoice
+    choice: NumClassesEstimate
     searched: tuple[int, int]
     notes: tuple[str, ...] = ()
     is_lower_bound: bool = False
@@ -79,12 +84,12 @@ class Judgement:
         return Table("how many classes?", ["classes", "likely from", "to"], [cells])
 
 
-def judge_class_number(
+def judge_num_classes(
     config: DiscoverCategoriesConfig,
     where: str,
     features: StoredRows,
     labels: NDArray[np.int64],
-    tree: GroupTree,
+    tree: Hierarchy,
 ) -> Judgement:
     """Choose the number of classes.
 
@@ -115,7 +120,7 @@ def judge_class_number(
     return _estimated(config, features, labels, tree)
 
 
-def _given(config: DiscoverCategoriesConfig, number: int, tree: GroupTree) -> Judgement:
+def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Judgement:
     """Take a number that is known."""
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
@@ -124,12 +129,12 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: GroupTree) -> Ju
     if number > tree.most:
         problem = f"{number} classes, but a tree of the {len(tree.leaves):,} rows is made of {tree.most:,} small groups"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
-    choice = ClassNumberChoice(number, number, number, (number,), (1.0,))
+    choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
     return Judgement(choice, (number, number), ("the number of classes was given",))
 
 
 def _estimated(
-    config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: GroupTree
+    config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
 ) -> Judgement:
     """Test whether there are classes without a label; if so, take as many as are as separate as those with one."""
     num_old = len(tree.labels)
@@ -151,7 +156,7 @@ def _estimated(
             return _no_others(config, tree, chance, notes)
         notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
-    numbers = class_numbers(low, high)
+    numbers = candidate_numbers(low, high)
     with current_progress().task("number of classes", total=None):
         choice = by_separation(tree, numbers) if num_old > 1 else by_density(rows, numbers)
     if num_old < 2:
@@ -168,7 +173,7 @@ def _estimated(
     return replace(judgement, notes=(*notes, *_note_of_end(judgement)))
 
 
-def _no_others(config: DiscoverCategoriesConfig, tree: GroupTree, chance: float, notes: Sequence[str]) -> Judgement:
+def _no_others(config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]) -> Judgement:
     """Take the classes with labels for all."""
     number = len(tree.labels)
     said = (
@@ -257,6 +262,6 @@ def _published(
     # as if one label more were right and one more wrong: a share of 1 among few has an error too
     moved = (top * count + 1) / (count + 2)
     near = [number for number, score in found.curve if score >= top - np.sqrt(moved * (1 - moved) / (count + 2))]
-    choice = ClassNumberChoice(found.best, min(near), max(near), numbers, scores)
+    choice = NumClassesEstimate(found.best, min(near), max(near), numbers, scores)
     judgement = Judgement(choice, (low, high), is_lower_bound=found.best == numbers[-1] and low < high)
     return replace(judgement, notes=(*notes, *_note_of_end(judgement)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.oddness import REASONS, deviations, measure_tones, odd_scores
+from labelkit.algorithms.outliers import REASONS, deviations, measure_tones, odd_scores
 from numpy.typing import NDArray
 
 USUAL = 40

@@ -5,10 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.class_number import by_density, by_separation, class_numbers
-from labelkit.algorithms.group_tree import group_tree
+from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.matching import match_clusters
-from labelkit.algorithms.over_clustering import bounded_integer_search, estimate_num_classes
+from labelkit.algorithms.num_classes import (
+    bounded_integer_search,
+    by_density,
+    by_separation,
+    candidate_numbers,
+    estimate_num_classes,
+)
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -132,11 +137,11 @@ def test_bad_input_is_refused(changes: dict[str, Any], message: str, rng: np.ran
     [(2, 2, [2]), (2, 5, [2, 3, 4, 5]), (150, 250, list(range(150, 251))), (99, 100, [99, 100])],
 )
 def test_short_ranges_are_looked_at_wholly(low: int, high: int, expected: list[int]) -> None:
-    assert class_numbers(low, high) == expected
+    assert candidate_numbers(low, high) == expected
 
 
 def test_numbers_above_a_hundred_come_in_steps_of_two_percent() -> None:
-    numbers = class_numbers(2, 1000)
+    numbers = candidate_numbers(2, 1000)
     assert numbers[:99] == list(range(2, 101))
     assert numbers[99:102] == [102, 104, 106]
     assert numbers[-1] == 1000
@@ -145,7 +150,7 @@ def test_numbers_above_a_hundred_come_in_steps_of_two_percent() -> None:
 
 def test_no_range_is_refused() -> None:
     with pytest.raises(ValueError, match="low=5, high=4"):
-        class_numbers(5, 4)
+        candidate_numbers(5, 4)
 
 
 def test_groups_without_a_label_are_as_many_as_are_as_separate_as_classes(rng: np.random.Generator) -> None:
@@ -153,7 +158,7 @@ def test_groups_without_a_label_are_as_many_as_are_as_separate_as_classes(rng: n
     rows = 5 * np.eye(8)[truth] + rng.normal(0, 0.5, (120, 8))
     labels = np.where((truth < 4) & (np.arange(120) % 15 < 3), truth, -1)
 
-    found = by_separation(group_tree(rows, labels, generator=rng), class_numbers(4, 30))
+    found = by_separation(build_hierarchy(rows, labels, generator=rng), candidate_numbers(4, 30))
 
     assert found.best == 8
     assert found.low <= 8 <= found.high
@@ -163,14 +168,14 @@ def test_groups_without_a_label_are_as_many_as_are_as_separate_as_classes(rng: n
 def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> None:
     rows = 5 * np.eye(6)[np.repeat(np.arange(6), 25)] + rng.normal(0, 0.2, (150, 6))
 
-    found = by_density(rows, class_numbers(2, 50))
+    found = by_density(rows, candidate_numbers(2, 50))
 
     assert found.best == 6
     assert found.low < 6 < found.high
 
 
 def test_a_number_needs_labels_of_two_classes_and_numbers_to_choose_from(rng: np.random.Generator) -> None:
-    tree = group_tree(rng.normal(size=(10, 3)), np.array([0, 0, *[-1] * 8]), generator=rng)
+    tree = build_hierarchy(rng.normal(size=(10, 3)), np.array([0, 0, *[-1] * 8]), generator=rng)
     with pytest.raises(ValueError, match="labels of two classes"):
         by_separation(tree, [2, 3])
     with pytest.raises(ValueError, match="must not be empty"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.picture_copies import SIDE, coarse_rows, compare_pictures
+from labelkit.algorithms.near_duplicates import SIDE, coarse_rows, compare_pictures
 from numpy.typing import NDArray
 from PIL import Image
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms import group_tree as module
-from labelkit.algorithms.group_tree import GroupTree, group_tree
+from labelkit.algorithms import hierarchy as module
+from labelkit.algorithms.hierarchy import Hierarchy, build_hierarchy
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 
@@ -21,8 +21,8 @@ def same(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
     return len(set(zip(one.tolist(), other.tolist(), strict=True))) == len(set(one)) == len(set(other))
 
 
-def grow(x: NDArray[np.float64], labels: object = None) -> GroupTree:
-    return group_tree(x, labels, generator=np.random.default_rng(0))  # type: ignore[arg-type] # a list is fine
+def grow(x: NDArray[np.float64], labels: object = None) -> Hierarchy:
+    return build_hierarchy(x, labels, generator=np.random.default_rng(0))  # type: ignore[arg-type] # a list is fine
 
 
 def ward_unions(x: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -54,13 +54,13 @@ def test_a_weight_of_three_is_three_equal_rows(rng: np.random.Generator) -> None
     np.testing.assert_allclose(costs, repeated[-11:], rtol=1e-9)
 
 
-def plain_tree(x: NDArray[np.float64]) -> GroupTree:
+def plain_tree(x: NDArray[np.float64]) -> Hierarchy:
     """Of rows as they are."""
     unions, costs = ward_unions(x, np.ones(len(x)))
     sizes = np.ones(len(x) + len(unions), dtype=np.int64)
     for place, pair in enumerate(unions):
         sizes[len(x) + place] = sizes[pair].sum()
-    return GroupTree(np.arange(len(x)), x, sizes, unions, costs, np.zeros(0, dtype=np.int64))
+    return Hierarchy(np.arange(len(x)), x, sizes, unions, costs, np.zeros(0, dtype=np.int64))
 
 
 @pytest.mark.parametrize("number", [2, 5, 9])

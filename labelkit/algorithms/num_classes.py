@@ -1,0 +1,281 @@
+"""How many classes there are: by how separate groups are, and the published search by agreement with labels.
+
+A tree of groups is cut into every number. Where it is too small, groups without a label hold several classes, and to
+join one with its nearest costs more (in Ward's sense) than to join two classes with labels; where it is too large, they
+are parts of classes, and it costs less. The choice is the largest number at which the mean of the first cost is at
+least seven tenths of that of the second: of means, medians and quartiles, and ratios from .7 to 1.5, the one that named
+most images of Omniglot, digits and kinds of groceries rightly.
+
+Without labels of two classes, HDBSCAN counts groups for several least sizes, and the geometric mean is taken. Features
+tell groups at many levels (brands, products, kinds), so that this is the order of magnitude only.
+
+Source:
+    dense groups: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density
+    Estimates" (scikit-learn's HDBSCAN). The rule for labels is ours.
+
+The published estimate of the number of classes: the clusters that agree best with the labels that are there.
+
+Source: S. Vaze et al., "Generalized Category Discovery", Sec. 3.3 (GitHub ``sgvaze/generalized-category-discovery``):
+k-means divides all samples, and the matching of clusters and classes is judged on the labeled ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.hierarchy import Hierarchy
+from labelkit.algorithms.matching import as_ids, match_clusters
+from labelkit.algorithms.projection import principal_directions
+
+# Numbers up to this one are all looked at, larger ones in steps of this percentage.
+_EVERY_NUMBER, _STEP_PERCENT = 100, 2
+_DIRECTIONS: Final = 48
+_LEAST_SIZES: Final = (3, 5, 8, 12, 20)
+#: Ratio of the two costs at the lower end of the interval, at the choice, and at the upper end.
+_RATIOS: Final = (1.5, 0.7, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class NumClassesEstimate:
+    """The number of classes that was chosen, and why.
+
+    Attributes:
+        best: the number.
+        low: smallest number that is likely too.
+        high: largest such number.
+        numbers: numbers looked at, increasing.
+        scores: of each, >= 0: how separate groups without a label are, as a share of classes with labels; without
+            labels how near to the count of dense groups, at most 1; with GCD's estimate the share of the labels right.
+    """
+
+    best: int
+    low: int
+    high: int
+    numbers: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+def candidate_numbers(low: int, high: int) -> list[int]:
+    """Return the numbers to look at: every one up to 100, then in steps of 2 percent; ``high`` is the last.
+
+    Raises:
+        ValueError: not ``1 <= low <= high``.
+    """
+    if not 1 <= low <= high:
+        raise ValueError(f"needs 1 <= low <= high, got low={low}, high={high}")
+    numbers = [low]
+    while numbers[-1] < high:
+        step = 1 if high - low <= _EVERY_NUMBER else max(1, numbers[-1] * _STEP_PERCENT // 100)
+        numbers.append(min(high, numbers[-1] + step))
+    return numbers
+
+
+def by_separation(tree: Hierarchy, numbers: Sequence[int]) -> NumClassesEstimate:
+    """Choose the number at which groups without a label are as separate as classes with one.
+
+    Args:
+        tree: of rows with labels of two classes or more.
+        numbers: to choose from, increasing, >= the number of these classes.
+
+    Raises:
+        ValueError: labels of fewer than two classes, or no number.
+    """
+    count = len(tree.labels)
+    if count < 2 or not len(numbers):
+        raise ValueError(f"needs labels of two classes and a number, got {count} classes and {len(numbers)} numbers")
+    ratios = np.array([_separation(tree, number, count) for number in numbers])
+    low, best, high = (
+        max((number for number, ratio in zip(numbers, ratios, strict=True) if ratio >= least), default=numbers[0])
+        for least in _RATIOS
+    )
+    return NumClassesEstimate(best, low, high, tuple(numbers), tuple(ratios.tolist()))
+
+
+def _separation(tree: Hierarchy, number: int, num_old: int) -> float:
+    """Mean cost of joining a group without a label with its nearest, beside that of two classes; 0: no such group."""
+    ids, count = tree.cut(min(max(number, tree.fewest), tree.most), min_size=2)
+    if count <= num_old:
+        return 0.0
+    of_leaf = np.empty(tree.most, dtype=np.int64)
+    of_leaf[tree.leaves] = ids
+    weights = tree.sizes[: tree.most].astype(np.float64)
+    mass = np.bincount(of_leaf, weights, count)
+    means = np.zeros((count, tree.places.shape[1]))
+    np.add.at(means, of_leaf, tree.places * weights[:, None])
+    means /= mass[:, None]
+    squares = np.square(means).sum(axis=1)
+    costs = np.maximum(squares[:, None] + squares - 2 * means @ means.T, 0)
+    costs *= mass[:, None] * mass / (mass[:, None] + mass)
+    np.fill_diagonal(costs, np.inf)
+    old = float(costs[:num_old, :num_old].min(axis=1).mean())
+    return float(costs[num_old:].min(axis=1).mean() / max(old, 1e-12))
+
+
+def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
+    """Choose the number nearest to the geometric mean of the counts of dense groups.
+
+    Args:
+        x: (n, d) rows; compared by cosine on their first principal directions.
+        numbers: to choose from, increasing.
+
+    Raises:
+        ValueError: no number.
+    """
+    if not len(numbers):
+        raise ValueError("numbers must not be empty")
+    # HDBSCAN cannot find one group: 0 and 1 say no more than 2
+    logs = np.log(np.maximum(dense_group_counts(x), 2))
+    off = np.abs(np.log(numbers) - logs.mean())
+    # as far off as the counts differ, and never less than by a factor of 1.7
+    near = np.asarray(numbers)[off <= max(2 * logs.std(), 0.55, off.min())]
+    scores = np.exp(-off)
+    return NumClassesEstimate(
+        int(numbers[int(off.argmin())]), int(near[0]), int(near[-1]), tuple(numbers), tuple(scores.tolist())
+    )
+
+
+def dense_group_counts(x: ArrayLike) -> tuple[int, ...]:
+    """Count the groups that HDBSCAN finds with each of several least sizes.
+
+    Args:
+        x: (n, d) rows, n >= 1.
+    """
+    from sklearn.cluster import HDBSCAN  # scikit-learn takes a second to load
+
+    rows = np.asarray(x, dtype=np.float32)
+    if rows.shape[1] > _DIRECTIONS:
+        directions, _ = principal_directions(rows, _DIRECTIONS)
+        rows = (rows - rows.mean(axis=0)) @ directions.astype(np.float32)
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+    counts = []
+    for size in _LEAST_SIZES:
+        if size <= len(unit):
+            made = HDBSCAN(min_cluster_size=size, min_samples=min(3, len(unit)), copy=True).fit_predict(unit)
+            counts.append(int(made.max()) + 1)
+    return tuple(counts) or (1,)
+
+
+# Brent's search needs about a dozen evaluations anywhere; so few integers are all looked at.
+_ALL_OF_THEM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NumClassesSearch:
+    """A number of classes, or another integer that a search finds.
+
+    Attributes:
+        best: the number of highest score (or lowest value) among those evaluated; the smallest of equals.
+        curve: every evaluated number with its score in [0, 1] (or its value), in the order of evaluation.
+    """
+
+    best: int
+    curve: list[tuple[int, float]]
+
+
+def bounded_integer_search(objective: Callable[[int], float], low: int, high: int) -> NumClassesSearch:
+    """Minimize over the integers of ``[low, high]`` by Brent's bounded search on ``objective(int(number))``.
+
+    Each integer is evaluated once. Brent's search assumes one minimum; with several it finds one
+    of them, and it may miss the best integer by a few. It never reaches ``high`` itself. A range of
+    at most 8 integers is looked at wholly.
+
+    Args:
+        objective: value of an integer; not NaN.
+        low: smallest integer.
+        high: largest integer, >= low.
+
+    Raises:
+        ValueError: high < low.
+    """
+    if high < low:
+        raise ValueError(f"high must be at least low={low}, got {high}")
+    values: dict[int, float] = {}
+
+    def evaluate(number: float) -> float:
+        integer = int(number)
+        if integer not in values:
+            values[integer] = objective(integer)
+        return values[integer]
+
+    if high - low < _ALL_OF_THEM:
+        for integer in range(low, high + 1):
+            evaluate(integer)
+    else:
+        from scipy.optimize import minimize_scalar
+
+        minimize_scalar(evaluate, bounds=(low, high), method="bounded", options={"xatol": 0.5})
+    best = min(values, key=lambda integer: (values[integer], integer))
+    return NumClassesSearch(best, list(values.items()))
+
+
+def estimate_num_classes(
+    x: ArrayLike,
+    labels: ArrayLike,
+    labeled_mask: ArrayLike,
+    *,
+    k_min: int,
+    k_max: int,
+    seed: int = 0,
+    num_inits: int = 10,
+    search: Literal["brent", "grid"] = "brent",
+    progress: Callable[[int, float], None] | None = None,
+) -> NumClassesSearch:
+    """Find the number of clusters that agrees best with the labels that are there.
+
+    ``score(k)``: k-means with k clusters on all rows, then the share of the labeled rows that
+    the best one-to-one matching of clusters and classes gets right. Too few clusters merge
+    classes; too many split labeled ones, and surplus clusters go unmatched.
+
+    Args:
+        x: (n, d) rows, normalized by the caller if wanted.
+        labels: (n,) integers; read only where ``labeled_mask`` is true, and >= 0 there.
+        labeled_mask: (n,) bool, true at least once.
+        k_min: smallest number looked at, >= 1; the number of labeled classes is a natural choice.
+        k_max: largest number, at most n.
+        seed: with k, the seed of each k-means, so that a score does not depend on the search.
+        num_inits: restarts of each k-means.
+        search: ``brent`` (a dozen evaluations, see :func:`bounded_integer_search`) or ``grid`` (all).
+        progress: called with each (number, score) as it comes.
+
+    Raises:
+        ValueError: shapes that do not fit, NaN or infinity, no labeled row, a bound out of order,
+            or an unknown search.
+    """
+    # float32 halves the time; the score counts samples, so it does not feel the lost digits.
+    rows = np.asarray(x, dtype=np.float32)
+    mask = np.asarray(labeled_mask)
+    if mask.shape != rows.shape[:1] or mask.dtype != np.bool_ or np.shape(labels) != mask.shape:
+        raise ValueError(
+            f"labels {np.shape(labels)} and the bool labeled_mask {mask.shape} {mask.dtype} must have one entry "
+            f"for each of the rows of x {rows.shape}"
+        )
+    if not mask.any():
+        raise ValueError("labeled_mask has no true entry")
+    if not 1 <= k_min <= k_max <= len(rows):
+        raise ValueError(f"needs 1 <= k_min <= k_max <= {len(rows)} rows, got k_min={k_min}, k_max={k_max}")
+    if search not in ("brent", "grid"):
+        raise ValueError(f"search must be 'brent' or 'grid', got {search!r}")
+    known: NDArray[np.int64] = as_ids(np.asarray(labels)[mask], "labels of labeled rows")
+    # Label values may be far apart; the count matrix wants positions.
+    known = np.unique(known, return_inverse=True)[1].astype(np.int64)
+
+    def loss(num_clusters: int) -> float:
+        generator = np.random.default_rng([seed, num_clusters])
+        found = kmeans(rows, num_clusters, generator=generator, num_inits=num_inits)
+        score = match_clusters(found.cluster_ids[mask], known).num_matched / len(known)
+        if progress is not None:
+            progress(num_clusters, score)
+        return -score
+
+    if search == "brent":
+        curve = bounded_integer_search(loss, k_min, k_max).curve
+    else:
+        curve = [(number, loss(number)) for number in range(k_min, k_max + 1)]
+    best, _ = min(curve, key=lambda entry: (entry[1], entry[0]))
+    return NumClassesSearch(best, [(number, -value) for number, value in curve])
