@@ -65,7 +65,7 @@ class BareTrainer(Trainer):
 
     def _train_epoch(self) -> bool:
         clock, config, method, optimizer = self.clock, self.config, self.method, self.optimizer
-        accumulate, updates, stop = config.grad_accumulation_steps, self.steps_per_epoch(), config.stop_after_steps
+        updates, stop = self.steps_per_epoch(), config.stop_after_steps
         assert stop is not None
         assert self.report is not None
         method.train()
@@ -74,16 +74,15 @@ class BareTrainer(Trainer):
             method.on_phase_start(state)
         self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         method.on_epoch_start(state)
-        batches = self._loader().epoch(clock.epoch, start_step=clock.step_in_epoch * accumulate)
+        batches = self._loader().epoch(clock.epoch, start_step=clock.step_in_epoch)
         while clock.step_in_epoch < updates:
             self._set_lr(clock.step_in_epoch, updates)
             log_now = (clock.step + 1) % config.log_every_steps == 0
             now = replace(state, step=clock.step, step_in_phase=clock.step - clock.phase_step, log_now=log_now)
             seed_step(config.seed, clock.step, 0)
             method.on_step_start(now)
-            for _ in range(accumulate):
-                loss = method(next(batches)).loss
-                (loss / accumulate if accumulate > 1 else loss).backward()
+            loss = method(next(batches)).loss
+            loss.backward()
             method.on_gradients(now)
             if config.clip_grad_norm is not None:
                 for some in [[one] for one in self.trained] if config.clips_each_gradient else [self.trained]:

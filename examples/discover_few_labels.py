@@ -26,7 +26,7 @@ from labelkit.commands.discover.few import discover_lmcs, discover_snowball
 from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.embed.embed import embed_images
 from labelkit.methods.few_labels.critical_samples import discover_critical
-from labelkit.methods.few_labels.pseudo_label_selection import Discovery
+from labelkit.methods.few_labels.pseudo_label_selection import Discovery, Round, search
 from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
@@ -49,13 +49,21 @@ def classifier(features: Array, labels: Array) -> LogisticRegression:
         return LogisticRegression(C=1, max_iter=300).fit(features[held], labels[held])
 
 
+def surest(probabilities: Array, turn: Round) -> Discovery:
+    """Rows that a classifier is surest of."""
+    doubt = 1 - probabilities[turn.pool]
+    candidates = turn.candidates(doubt.min(axis=1), doubt.argmin(axis=1))
+    chosen = [group[:wanted] for group, wanted in zip(candidates.groups, candidates.wants, strict=True)]
+    return turn.table(candidates, chosen, [candidates.keys[np.concatenate(chosen)]])
+
+
 def self_train(features: Array, labels: Array, count: int | str, rounds: int, **options: Any) -> tuple[Array, Array]:
     """Label the surest rows of a classifier, train it again, and so on; returns rows and labels in order."""
     rows, named, current = [], [], labels
     for _ in range(rounds):
         wanted = int((current >= 0).sum()) if count == "double" else count
         probabilities = classifier(features, current).predict_proba(features)
-        found = discover_confident(probabilities, current, wanted, original=labels, score="softmax", **options)
+        found = search(partial(surest, probabilities), len(features), current, wanted, original=labels, **options)
         rows.append(found.indices)
         named.append(found.labels)
         current = found.grown(current)

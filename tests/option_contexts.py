@@ -33,8 +33,7 @@ _SMALL: Options = {"batch_size": 4}
 _ROWS: Options = {"index": "{folder}/rows.h5"}
 _STAGES = "softmax dl2pa sela san tac-ccl"
 _FROZEN: Options = {"backbone": "resnet20_cifar", "freeze_stages": 1}
-_FREEMATCH = "fixed_threshold threshold_decay fairness_weight"
-_MIXMATCH = "mixup_alpha unlabeled_weight unlabeled_ramp"
+_MIXMATCH = "unlabeled_weight unlabeled_ramp"
 
 #: What makes short runs of some methods shorter.
 LESS: dict[str, Options] = {
@@ -45,7 +44,7 @@ LESS: dict[str, Options] = {
 CONTEXTS: list[tuple[str, Options, str]] = [
     # data
     ("splits that a file names; few labeled images", _LISTED | _SMALL, _of(_CLASSIFIERS, "split eval_split")),
-    ("splits that a file names", _LISTED, "split eval_split val_split"),
+    ("splits that a file names", _LISTED, "split eval_split"),
     (
         "paths that are not beside their list",
         {"dataset": "{folder}/lists/rooted.csv", "data_root": "{folder}"},
@@ -57,7 +56,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         _of(_CLASSIFIERS, "num_old_classes old_classes label_ratio"),
     ),
     ("a class without a label", _GCD | {"num_labels": None}, _of(_FEW, "num_old_classes old_classes")),
-    ("a class without a label", _GCD | {"num_labels": None}, "missing_class"),
     ("labels of all classes", _GCD | {"num_labels": None, "num_old_classes": 6}, _of(_FEW, "label_ratio")),
     ("labels of some classes", _GCD, "num_old_classes old_classes label_ratio"),
     ("a draw of labels; few labeled images", _DRAWN | _SMALL, _of(_CLASSIFIERS, "num_labels label_seed split_seed")),
@@ -109,31 +107,29 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     (
         "decays that a short run reaches",
         {"ema_horizon": False, "consistency_ramp": 0.5, "ema_decay": 0.6, "ema_decay_start": 0.1},
-        _of("mean-teacher snowball", "ema_decay ema_decay_start"),
+        _of("snowball", "ema_decay ema_decay_start"),
     ),
-    ("decays that a short run reaches", {"ema_horizon": False}, "ema_decay"),
-    ("a decay that a short run reaches", {"ema_horizon": False, "cap": 8}, "snowball.master_decay"),
-    ("a decay that a short run reaches", {"master_steps": 12}, "lmcs.master_decay"),
+    (
+        "decays that a run of 20 steps reaches",
+        {"steps": 20, "consistency_ramp": 0.5, "ema_decay": 0.4},
+        "ema_decay_start",
+    ),
+    ("decays that a run of 20 steps reaches", {"steps": 20}, _of(_FEW, "ema_decay")),
     ("two heads", {"num_heads": 2}, "mean-teacher.head_weight snowball.head_weight"),
     ("another student", {"trainer": "mixmatch", "labeled_batch_size": 8}, _of("snowball", _MIXMATCH)),
-    ("another student", {"trainer": "freematch"}, _of("snowball", _FREEMATCH)),
-    ("another student", {"student": "freematch"}, _of("lmcs", _FREEMATCH)),
-    ("the far ones of many images", {"select": "far"}, "far_factor"),
     ("several networks", {"fusion": "distance", "cap": 8}, "fusion"),
-    ("several discoveries", {"cap": 8}, _of("snowball", "growth_factor churn")),
+    ("several discoveries", {"cap": 8}, "snowball.churn"),
     ("growth that ends before the run", {"growth_limit": 2}, "final_phase"),
     # metric learning
-    ("no second views", {"tac": False}, "attention"),
     ("views that may be mirrored", {"augmentation": "box"}, "mirror"),
     ("statistics of an earlier run", {"init_from": "{folder}/earlier"}, "freeze_bn"),
     ("classes by labels", {"mode": "supervised"}, "san.loss"),
-    ("class vectors", {"mode": "supervised", "loss": "proxy-anchor"}, "proxy_margin proxy_alpha proxy_lr_scale"),
+    ("class vectors", {"mode": "supervised", "loss": "proxy-anchor"}, "proxy_lr_scale"),
     (
         "a memory",
         {"memory": "momentum"},
-        _of("san", "memory_size memory_decay memory_loss memory_weight"),
+        _of("san", "memory_size memory_loss"),
     ),
-    ("a memory that grows", {"memory": "momentum", "mode": "supervised"}, "memory_start_epochs"),
     ("a memory that is not filled at once", {"memory_refill": False}, "memory_warmup_steps"),
     # prototypes
     ("more classes than dimensions", {"embed_dim": 3}, "dl2pa.prototypes sharpest_t"),
@@ -142,7 +138,7 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     (
         "held-out images",
         {"holdout": 0.5, "knn_neighbors": 30},
-        _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature branch") + " cotap.image_features",
+        _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature branch"),
     ),
     ("a head of an earlier run", {"init_from": "{folder}/earlier"}, "projector_init"),
     ("a temperature that grows", {"teacher_warmup_steps": 4}, "teacher_temperature_start patch_temperature_start"),
@@ -150,7 +146,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("gradients that are too long", {"clip_grad_norm": 0.001}, "clip_each"),
     ("patches with a layer of their own", {"shared_head": False}, "num_patch_outputs"),
     ("a filter without a loss", {"prototype_entropy": 0}, "filter"),
-    ("targets above a threshold", {"ranking_loss": "ap-t"}, "ranking_threshold"),
     # heads on rows of a store
     ("rows of a store", _ROWS, "head_layers head_width row_noise row_dropout row_mix row_neighbors"),
     ("a store with views", {"index": "{folder}/views.h5"}, "row_views"),
@@ -190,7 +185,6 @@ REFUSED = " ".join(
         "pool_splits",  # a set without splits
         "pretrained",  # of networks that nobody has trained
         "dl2pa.prototypes",  # no simplex in so few dimensions
-        _of("supervised mean-teacher mixmatch", "row_dropout row_mix row_neighbors"),  # rows are weak
         _of("mixmatch lmcs", "batch_size labeled_batch_size"),  # one is half of the other
         _of(_FEW, "label_split holdout_classes num_classes"),  # a label of each class, and images without one
         _of(_DISCOVERY, "label_split"),  # images without a label
@@ -210,7 +204,6 @@ VALUES: dict[str, list[object]] = {
     "data_root": ["{folder}/other"],
     "split": ["all"],
     "eval_split": ["none"],
-    "val_split": ["val"],
     "holdout": [0.4],
     "holdout_classes": [("5",)],
     "label_split": ["class-halves", "given", "none", "gcd"],
@@ -226,8 +219,6 @@ VALUES: dict[str, list[object]] = {
     "lr_drop_epochs": [(2,)],
     "init_from": ["{folder}/earlier"],
     "stop_after_steps": [1],
-    "checkpoint_every_minutes": [1e-6],
-    "keep_every_steps": [1],
     "guard_loss_ratio": [1.000001],
     "guard_min_spread": [0.99],
     "backbone": ["smallcnn", "vit_tiny_patch16_224", "convnet_demo"],
@@ -248,13 +239,9 @@ VALUES: dict[str, list[object]] = {
     "align_loss_blocks": [(1,)],
     "ema_decay": [0.3],
     "ema_decay_start": [0.2],
-    "master_decay": [0.05],
     "labeled_batch_size": [6, 3],
-    "missing_class": ["skip"],
-    "far_factor": [1, 2],
     "churn": [1.0, 0.0],
     "max_steps": [6],
-    "lmcs.beta": [0.01],
     "recall_ks": [(1, 2)],
     "san_before": ["block3"],
     "memory_size": [20],
@@ -271,7 +258,6 @@ VALUES: dict[str, list[object]] = {
     "projector_dims": [(32, 16)],
     "global_scale": [(0.6, 0.9)],
     "local_scale": [(0.2, 0.3)],
-    "min_overlap": [(0.3, 0.2)],
 }
 
 

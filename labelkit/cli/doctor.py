@@ -19,9 +19,6 @@ from labelkit.cli.version import PARTS, version_of
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
 
-OPTIONAL_PARTS = {"tensorboard": "`train --tensorboard`"}
-"""Packages that labelkit can do without, and what needs them."""
-
 
 @dataclass(frozen=True)
 class _Check:
@@ -82,10 +79,6 @@ def _check_parts() -> list[_Check]:
         found = version_of(name)
         remedy = "" if found else f"Install it: python -m pip install {name}."
         checks.append(_Check(name, "ok" if found else "failed", found or "not installed", remedy))
-    for name, need in OPTIONAL_PARTS.items():
-        found = version_of(name)
-        remedy = "" if found else f"Only {need} needs it: python -m pip install {name}."
-        checks.append(_Check(name, "ok" if found else "missing", found or "not installed", remedy))
     return checks
 
 

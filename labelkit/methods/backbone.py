@@ -9,8 +9,8 @@ from labelkit.data.views.spec import RowView, ViewSpec
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.row_layers import RowShape
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
-from labelkit.options.backbone import BackboneRunConfig, FreezeOptions
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.backbone import FreezeOptions, PixelOptions
+from labelkit.options.embeddings import RowOptions, StrongRowOptions
 from labelkit.options.training import RunConfig
 
 
@@ -33,7 +33,9 @@ def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | 
         stored = ViewSpec(1, row=RowView(stored=True))
         return stored, stored
     weak = RowView(noise=config.row_noise)
-    strong = RowView(noise=config.row_noise, dropout=config.row_dropout, mix=config.row_mix)
+    strong = weak
+    if isinstance(config, StrongRowOptions):
+        strong = RowView(noise=config.row_noise, dropout=config.row_dropout, mix=config.row_mix)
     return ViewSpec(1, row=weak), ViewSpec(1, row=strong)
 
 
@@ -52,7 +54,7 @@ def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
         "weights": config.weights,
         "rows": row_shape(config, data),
     }
-    if isinstance(config, BackboneRunConfig):
+    if isinstance(config, PixelOptions):
         found |= {"mean": config.pixel_mean, "std": config.pixel_std}
     if isinstance(config, FreezeOptions):
         found["freeze_stages"] = config.freeze_stages

@@ -149,11 +149,6 @@ class StudentChain(nn.Module, Generic[T]):
         self.has_master.fill_(True)
         self._is_formed = True
 
-    def forget_master(self) -> None:
-        """Go on without a master until another is formed."""
-        self.has_master.fill_(False)
-        self._is_formed = False
-
     def update(
         self,
         student: nn.Module,

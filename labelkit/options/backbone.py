@@ -99,8 +99,8 @@ class BackboneOptions(StageConfig):
         return self.image_size
 
 
-class BackboneRunConfig(BackboneOptions, RunConfig):
-    """Backbone, pixels and held-out images."""
+class PixelOptions(StageConfig):
+    """How pixels are normalized, where the backbone's own way is not what was published."""
 
     pixel_mean: tuple[float, ...] | None = Field(
         None,
@@ -113,15 +113,8 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
         json_schema_extra=_MODEL,
     )
 
-    eval_split: str = Field(
-        "auto",
-        description="Split whose labels judge the network after an epoch, nothing else; auto: test, or val, if there "
-        "is one that is not trained on; none: no judging.",
-        json_schema_extra=_MONITOR,
-    )
-
     @model_validator(mode="after")
-    def _pixels(self) -> BackboneRunConfig:
+    def _pixels(self) -> PixelOptions:
         if self.pixel_std is not None and min(self.pixel_std, default=0.0) <= 0:
             raise ValueError("pixel_std must be positive")
         for name in ("pixel_mean", "pixel_std"):
@@ -129,6 +122,17 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
             if values is not None and len(values) not in (1, 3):
                 raise ValueError(f"{name} needs 1 or 3 values, got {len(values)}")
         return self
+
+
+class BackboneRunConfig(BackboneOptions, RunConfig):
+    """Backbone and held-out images."""
+
+    eval_split: str = Field(
+        "auto",
+        description="Split whose labels judge the network after an epoch, nothing else; auto: test, or val, if there "
+        "is one that is not trained on; none: no judging.",
+        json_schema_extra=_MONITOR,
+    )
 
     @property
     def judging_split(self) -> str | None:
@@ -143,5 +147,5 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
         return split
 
 
-class BackboneTrainConfig(BackboneRunConfig, TrainConfig):
+class BackboneTrainConfig(PixelOptions, BackboneRunConfig, TrainConfig):
     """The same for a run whose length is counted in epochs."""

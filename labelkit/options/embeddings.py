@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,9 +17,6 @@ _ROWS = option("Store")
 #: Options of changes that stored views take the place of.
 _OF_CHANGES = ("row_noise", "row_dropout", "row_mix", "row_neighbors")
 
-#: Those of them that strong views alone have.
-_OF_STRONG = ("row_dropout", "row_mix", "row_neighbors")
-
 #: Options that say how images are read and seen, and mean nothing for rows.
 _OF_IMAGES = (
     "data_root", "exclude", "follow_links", "max_pixels", "download", "max_bad", "strict",
@@ -29,7 +27,9 @@ _OF_IMAGES = (
 
 
 class RowOptions(LabelsOption):
-    """A method that can also train a small network, the head, on the rows of a store."""
+    """A method that can also train a small network, the head, on the rows of a store, in weak views."""
+
+    constants: ClassVar[Mapping[str, object]] = {"row_dropout": 0.1, "row_mix": 0.9, "row_neighbors": 10}
 
     index: Path | None = Field(
         None,
@@ -57,6 +57,57 @@ class RowOptions(LabelsOption):
         description="With --index: length of the random step that moves a row on the sphere; rows have length 1.",
         json_schema_extra={**_ROWS, "before": 0.3},
     )
+    row_views: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="With --index: what stands for a row in training. on: one of the views that the store keeps of its "
+        "image (`labelkit embed --views`), drawn anew each time; --row-noise and its kin then do nothing. off: "
+        "the row, changed by these. auto: on where the store keeps views, else off.",
+        json_schema_extra={**_ROWS, "before": "auto"},
+    )
+
+    #: Options of images that rows make use of all the same.
+    row_uses: ClassVar[frozenset[str]] = frozenset()
+    #: Options of this method alone that mean nothing for rows.
+    row_refuses: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_called_after_store(cls, values: Any) -> Any:
+        """Let the run be called after the store, and messages too."""
+        if isinstance(values, dict) and values.get("index") not in (None, "none") and "dataset" not in values:
+            return {**values, "dataset": str(values["index"])}
+        return values
+
+    @model_validator(mode="after")
+    def _rows_or_images(self) -> RowOptions:
+        if self.index is None:
+            for name in ("head_layers", "head_width", "row_views", *_OF_CHANGES):
+                field = type(self).model_fields.get(name)
+                if field is not None and getattr(self, name) != field.default:
+                    raise ValueError(f"{flag(name)} goes with --index, and images are trained on: leave it out")
+            return self
+        if str(getattr(self, "dataset", "")) != str(self.index):
+            raise ValueError("index and dataset exclude each other: give the store, or images")
+        for name in (*_OF_IMAGES, *self.row_refuses):
+            fields = type(self).model_fields
+            if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
+                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
+        if self.row_views == "on" and (changed := self.changes_asked()):
+            raise ValueError(f"{flag(changed)} has no meaning with --row-views on: leave one of both out")
+        if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
+            raise ValueError("head_width has no meaning with head_layers 1, which has nothing in between")
+        return self
+
+    def changes_asked(self) -> str | None:
+        """Return the first option that is set of those which stored views take the place of."""
+        fields = type(self).model_fields
+        asked = (name for name in _OF_CHANGES if name in fields and getattr(self, name) != fields[name].default)
+        return next(asked, None)
+
+
+class StrongRowOptions(RowOptions):
+    """The same for a method that trains on strong views too, in which rows are changed more."""
+
     row_dropout: float = Field(
         0.1,
         ge=0,
@@ -77,56 +128,3 @@ class RowOptions(LabelsOption):
         description="With --index: nearest rows that --row-mix draws from.",
         json_schema_extra={**_ROWS, "before": 10},
     )
-
-    row_views: Literal["auto", "on", "off"] = Field(
-        "auto",
-        description="With --index: what stands for a row in training. on: one of the views that the store keeps of its "
-        "image (`labelkit embed --views`), drawn anew each time; --row-noise, --row-dropout and --row-mix then do "
-        "nothing. off: the row, changed by these. auto: on where the store keeps views, else off.",
-        json_schema_extra={**_ROWS, "before": "auto"},
-    )
-
-    #: Options of images that rows make use of all the same.
-    row_uses: ClassVar[frozenset[str]] = frozenset()
-    #: Options of this method alone that mean nothing for rows.
-    row_refuses: ClassVar[tuple[str, ...]] = ()
-    #: Whether the method trains on strong views, or on weak ones alone, in which rows have noise.
-    has_strong_views: ClassVar[bool] = True
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_called_after_store(cls, values: Any) -> Any:
-        """Let the run be called after the store, and messages too."""
-        if isinstance(values, dict) and values.get("index") not in (None, "none") and "dataset" not in values:
-            return {**values, "dataset": str(values["index"])}
-        return values
-
-    @model_validator(mode="after")
-    def _rows_or_images(self) -> RowOptions:
-        if self.index is None:
-            for name, field in RowOptions.model_fields.items():
-                if name not in LabelsOption.model_fields and getattr(self, name) != field.default:
-                    raise ValueError(f"{flag(name)} goes with --index, and images are trained on: leave it out")
-            return self
-        if str(getattr(self, "dataset", "")) != str(self.index):
-            raise ValueError("index and dataset exclude each other: give the store, or images")
-        for name in (*_OF_IMAGES, *self.row_refuses):
-            fields = type(self).model_fields
-            if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
-                raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
-        for name in () if self.has_strong_views else _OF_STRONG:
-            if getattr(self, name) != RowOptions.model_fields[name].default:
-                raise ValueError(
-                    f"{flag(name)} changes strong views, and {self.command[1]} trains on weak ones, which have "
-                    "--row-noise alone: leave it out"
-                )
-        if self.row_views == "on" and (changed := self.changes_asked()):
-            raise ValueError(f"{flag(changed)} has no meaning with --row-views on: leave one of both out")
-        if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
-            raise ValueError("head_width has no meaning with head_layers 1, which has nothing in between")
-        return self
-
-    def changes_asked(self) -> str | None:
-        """Return the first option that is set of those which stored views take the place of."""
-        fields = RowOptions.model_fields
-        return next((name for name in _OF_CHANGES if getattr(self, name) != fields[name].default), None)

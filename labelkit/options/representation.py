@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.options.backbone import BackboneRunConfig, BackboneTrainConfig
+from labelkit.options.backbone import BackboneRunConfig, BackboneTrainConfig, PixelOptions
 
 _DATA: JsonDict = {"panel": "Data"}
 _MONITOR: JsonDict = {"panel": "Monitor"}
 
 
-class RepresentationRunConfig(BackboneRunConfig):
+class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
     """Monitor of a method without labels."""
 
     constants: ClassVar[Mapping[str, object]] = {"linear_monitor": False}

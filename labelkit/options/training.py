@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -37,18 +38,17 @@ class UpdateOptions(StageConfig):
     clip_grad_norm: float | None = Field(
         None, gt=0, description="Largest length of the gradient; default: no limit.", json_schema_extra=_OPTIMIZATION
     )
-    grad_accumulation_steps: int = Field(
-        1,
-        ge=1,
-        description="Batches per optimizer update; losses see one batch at a time.",
-        json_schema_extra=_OPTIMIZATION,
-    )
     seed: int = Field(0, ge=0, description="Seed of everything but the split.", json_schema_extra=_RUN)
 
 
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
     """Options of ``labelkit train`` that depend neither on the method nor on how its length is counted."""
 
+    constants: ClassVar[Mapping[str, object]] = {"grad_accumulation_steps": 1}
+    #: They changed what is written, and when, and nothing that is trained.
+    retired_fields: ClassVar[frozenset[str]] = frozenset(
+        {"checkpoint_every_minutes", "keep_every_steps", "tensorboard"}
+    )
     # A saved config.yaml lists the options as it always did.
     keeps_order: ClassVar[bool] = True
 
@@ -56,7 +56,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "data_root", "download", "device", "num_workers", "threads",
-            "log_every_steps", "checkpoint_every_minutes", "keep_every_steps", "tensorboard",
+            "log_every_steps",
             "guard", "guard_loss_ratio", "guard_min_spread", "deterministic",
             "compile", "max_disk",
         }
@@ -64,15 +64,6 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     log_every_steps: int = Field(
         10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN
-    )
-    checkpoint_every_minutes: float = Field(
-        10, gt=0, description="Also write a checkpoint inside an epoch after this time.", json_schema_extra=_RUN
-    )
-    keep_every_steps: int | None = Field(
-        None, ge=1, description="Steps between two checkpoints that are kept for good.", json_schema_extra=_RUN
-    )
-    tensorboard: bool = Field(
-        False, description="Write TensorBoard event files too (extra `tensorboard`).", json_schema_extra=_RUN
     )
     deterministic: bool = Field(
         False,
@@ -309,47 +300,13 @@ class StepTrainConfig(StepRunConfig):
     nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
         "cosine",
-        description="Shape of the learning rate. cosine: to 0 at the end, or by --lr-horizon later; fixmatch: the "
+        description="Shape of the learning rate. cosine: to 0 at the end (--lr-horizon: later); fixmatch: the "
         "first 7/16 of half a period of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
         json_schema_extra=_OPTIMIZATION,
     )
-    lr_horizon: float = Field(
-        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
-    )
-    lr_ramp_up: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of the training in which the learning rate grows (ramps).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_ramp_down: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of the training in which the learning rate falls (ramps).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    adam_beta1_end: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
-        "does (ramps).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
-    )
-    adam_beta2_start: float = Field(
-        0.999,
-        ge=0,
-        lt=1,
-        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
-    )
 
     @model_validator(mode="after")
-    def _check_ramps(self) -> StepTrainConfig:
-        if self.lr_ramp_up + self.lr_ramp_down > 1:
-            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+    def _check_nesterov(self) -> StepTrainConfig:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov needs optimizer sgd with momentum")
         return self

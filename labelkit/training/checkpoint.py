@@ -78,7 +78,6 @@ class CheckpointWriter:
         rank, world_size: this process.
         share: gives the main process's text to all.
         barrier: waits for all processes.
-        keep_every_steps: steps whose checkpoints are kept for good.
     """
 
     def __init__(
@@ -89,14 +88,12 @@ class CheckpointWriter:
         world_size: int = 1,
         share: Callable[[str], str] = lambda text: text,
         barrier: Callable[[], None] = lambda: None,
-        keep_every_steps: int | None = None,
     ) -> None:
         self.folder = folder
         self.rank = rank
         self.world_size = world_size
         self._share = share
         self._barrier = barrier
-        self._keep_every = keep_every_steps
         #: Step of the last checkpoint that was looked at and found sound; kept, as later ones may not be.
         self.kept_step: int | None = None
 
@@ -188,8 +185,7 @@ class CheckpointWriter:
         keep.update([name for name in steps if last is None or name <= last["checkpoint"]][-2:])
         for name in steps:
             number = int(name.removeprefix("step-"))
-            forever = self._keep_every is not None and number % self._keep_every == 0
-            if name not in keep and not forever and number != self.kept_step:
+            if name not in keep and number != self.kept_step:
                 _remove(self.folder / name)
         for left_over in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
             if left_over in meant:

@@ -213,10 +213,6 @@ class Runtime:
         """Compute in bf16 from now on; accelerate is told its precision once, before any network is tried."""
         self._uses_bf16 = True
 
-    def no_sync(self, module: nn.Module, *, last: bool) -> AbstractContextManager[Any]:
-        """Context for a backward pass whose gradients are not averaged yet."""
-        return nullcontext() if last else self._accelerator.no_sync(module)
-
     def backward(self, loss: Tensor) -> None:
         """Backward pass with loss scaling where the precision needs it."""
         scaler = self._accelerator.scaler

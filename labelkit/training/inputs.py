@@ -38,7 +38,6 @@ class RunInputs:
         folder: of the run; it need not exist yet.
         is_new: nothing was trained yet; a resumed run has its state in its checkpoint.
         writes: files may be written; a dry run writes none.
-        held_out: option and split to images that are neither trained on nor judged by; ``ConfigError`` without any.
         say: shows a line to a person.
         truth: option to the (n,) int64 class of each row, hidden or not, -1 = unknown: for a comparison with labels
             that nobody has. No method asks for it on its own.
@@ -51,7 +50,6 @@ class RunInputs:
     folder: Path
     is_new: bool
     writes: bool
-    held_out: Callable[[str, str], HeldOut]
     say: Callable[[str], None]
     truth: Callable[[str], NDArray[np.int64]]
 

@@ -124,7 +124,6 @@ class TrainState:
         phase_steps: updates of all of it.
         batches: batches of a phase for a training loop inside an event; keep its epoch apart from those of the run.
         average_gradients: gives parameters the mean of their gradients over processes, in such a loop.
-        reset_optimizer: forgets moments, for parameters that start anew.
     """
 
     epoch: int
@@ -144,7 +143,6 @@ class TrainState:
     phase_steps: int = 0
     batches: Callable[[Phase, int], Iterator[Batch]] = lambda phase, epoch: iter(())
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
-    reset_optimizer: Callable[[], None] = _nothing
 
     def embed(
         self,

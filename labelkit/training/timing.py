@@ -140,12 +140,11 @@ class PhaseLength:
         Raises:
             ConfigError: an epoch draws fewer.
         """
-        whole = draws // config.batch_size // config.grad_accumulation_steps
+        whole = draws // config.batch_size
         if whole == 0:
             raise ConfigError(
                 "--batch-size",
-                f"{config.batch_size} images per step x {config.grad_accumulation_steps} is more than an "
-                f"epoch draws ({draws})",
+                f"{config.batch_size} images per step are more than an epoch draws ({draws})",
                 "Lower --batch-size.",
             )
         return cls(whole, epochs, steps)

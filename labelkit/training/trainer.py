@@ -36,6 +36,8 @@ from labelkit.training.timing import PhaseLength, optimizer_values
 
 #: Steps between two times that processes with GPUs ask each other whether to stop or to save.
 ASK_EVERY: Final = 8
+#: Also write a checkpoint inside an epoch after this time.
+CHECKPOINT_MINUTES: Final = 10.0
 
 
 class Report(Protocol):
@@ -127,7 +129,7 @@ class Trainer:
         self._running: tuple[int, Phase, TrainLoader] | None = None
         self._signals = SignalWatch()
         self._writer = None if run is None else self._checkpoint_writer(run)
-        self._log = RunLog(run, is_main=runtime.is_main, tensorboard=config.tensorboard)
+        self._log = RunLog(run, is_main=runtime.is_main)
 
     def _learning_rate(self) -> LearningRate | None:
         """Return that of a run in epochs; in others, phases have their own."""
@@ -161,7 +163,6 @@ class Trainer:
             world_size=self.runtime.world_size,
             share=self.runtime.share,
             barrier=self.runtime.barrier,
-            keep_every_steps=self.config.keep_every_steps,
         )
 
     @property
@@ -196,7 +197,6 @@ class Trainer:
                     return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, False, history)
                 self._finish_epoch(time.monotonic() - epoch_started)
                 history.append(self.progress.metrics)
-        self._log.close()
         return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
 
     def score_start(self) -> dict[str, float]:
@@ -219,21 +219,18 @@ class Trainer:
         # of the step before, for a run that is resumed when only the end of the epoch is left to do
         self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         self.method.on_epoch_start(self._state(log_now=False))
-        accumulate = config.grad_accumulation_steps
-        batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch * accumulate)
+        batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch)
         while clock.step_in_epoch < updates:
             self._set_lr(clock.step_in_epoch, updates)
             log_now = (clock.step + 1) % config.log_every_steps == 0
             state = self._state(log_now=log_now)
             seed_step(config.seed, clock.step, self.runtime.rank)
             self.method.on_step_start(state)
-            for part in range(accumulate):
-                batch = next(batches)
-                with self.runtime.no_sync(self.wrapped, last=part == accumulate - 1):
-                    with self.runtime.autocast():
-                        output = self.wrapped(batch)
-                    self._watch(output.loss, output.logs)
-                    self.runtime.backward(output.loss / accumulate if accumulate > 1 else output.loss)
+            batch = next(batches)
+            with self.runtime.autocast():
+                output = self.wrapped(batch)
+            self._watch(output.loss, output.logs)
+            self.runtime.backward(output.loss)
             self.method.on_gradients(state)
             self.runtime.clip_and_step(
                 self.optimizer, self.trained, config.clip_grad_norm, each=config.clips_each_gradient
@@ -308,8 +305,7 @@ class Trainer:
         if self.config.guard == "none":
             return {}
         look = None
-        images = self.config.batch_size * self.config.grad_accumulation_steps
-        if self.guard.look_is_due(self.clock.step, images):
+        if self.guard.look_is_due(self.clock.step, self.config.batch_size):
             look = take_look(self.method, state, sample_rows(self.bank.rows, self.config.seed))
         self.guard.at_epoch_end(look, weight_norms(self.trained), self.clock.step)
         return {} if look is None else look.metrics()
@@ -364,7 +360,7 @@ class Trainer:
 
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
         """Write a checkpoint when one is due; True if the run is to stop here without an error."""
-        due = self._signals.checkpoint or time.monotonic() - self._last_save > 60 * self.config.checkpoint_every_minutes
+        due = self._signals.checkpoint or time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
         if self.runtime.is_slow_to_ask and self.clock.step % ASK_EVERY and not end_of_epoch:
             asked = due = False  # all count the same steps, so that none asks alone
         else:
@@ -376,8 +372,7 @@ class Trainer:
             if asked:
                 raise Interrupted(self._signals.stop or signal.SIGTERM)
             return True
-        keep = self.config.keep_every_steps
-        if due or (keep is not None and self.clock.step % keep == 0):
+        if due:
             self._signals.checkpoint = False
             if not end_of_epoch:  # else the epoch's own checkpoint follows at once
                 self._check_sound()
@@ -477,7 +472,6 @@ class Trainer:
             phase_steps=self._length(self._phase()).total,
             batches=self.batches,
             average_gradients=self.average_gradients,
-            reset_optimizer=self.optimizer.state.clear,
         )
 
     def _log_event(self, kind: str, values: Mapping[str, float]) -> None:

@@ -289,7 +289,7 @@ def test_values_of_presets_are_listed_with_their_places(capsys: pytest.CaptureFi
     assert main(["list", "presets", "--pattern", "san/cub", "--values", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["values"]
     assert {(row["for"], row["name"]) for row in rows} == {("train san", "cub")}
-    assert {row["option"]: row["place"] for row in rows}["memory_weight"] == "[X]"
+    assert {row["option"]: row["place"] for row in rows}["images_per_class"] == "chapter 4 of [D]"
     assert main(["list", "presets", "--pattern", "san/*", "-q"]) == 0
     assert "cub_proxy_anchor" in capsys.readouterr().out.split()
 
@@ -314,7 +314,7 @@ def test_doctor_checks_parts_devices_and_cache(
     shown = json.loads(capsys.readouterr().out)
     assert shown["ok"] is True
     found = {check["name"]: check["found"] for check in shown["checks"]}
-    assert {"python", "torch", "devices", "threads", "tensorboard", "cache"} <= set(found)
+    assert {"python", "torch", "devices", "threads", "cache"} <= set(found)
     assert found["cache"] == str(tmp_path / "cache")
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.views.mixing import RowShares, row_shares
-from labelkit.methods.few_labels.losses import AdaptiveThreshold, FairnessLoss, MixMatchLoss, PseudoLabelLoss, sharpen
+from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.methods.few_labels.losses import MixMatchLoss, sharpen
 from labelkit.methods.few_labels.mixmatch import interleave
 
 GUESS = torch.tensor([[0.5, 0.3, 0.2]])

@@ -132,7 +132,7 @@ def make(
         overrides = {"dataset": "digits", **small, "epochs": 2, "device": "cpu", **options}
         if by_steps:
             overrides = {**_in_steps(name, int(overrides.pop("epochs"))), **overrides}
-            overrides |= {"noise": 0.0}
+            overrides |= {"noise": 0.0} if "noise" in spec.config.model_fields else {}
         elif counts_steps:
             epochs = int(overrides.pop("epochs"))
             overrides |= {"steps": 4 * epochs, "eval_every_steps": 4, "lr_warmup_steps": 0, "lr": 0.002}

@@ -93,14 +93,11 @@ VARIANTS = (
     ("siamese", "--loss simsiam"),
     ("cotap", "--image-features filtered"),
     ("dl2pa", "--prototypes hpn"),
-    ("lmcs", "--student freematch"),
     ("san", "--mode supervised"),
     ("san", "--memory-loss contrastive-bayesian"),
     ("sela", "--refresh one"),
     ("simgcd", "--views weak-strong"),
     ("snowball", "--trainer mixmatch --labeled-batch-size 8"),
-    ("snowball", "--trainer freematch"),
-    ("snowball", "--reinit generation"),
     ("tac-ccl", "--memory-mode add"),
 )
 

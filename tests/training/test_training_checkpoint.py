@@ -378,13 +378,6 @@ def test_a_best_that_is_beaten_goes(writer: CheckpointWriter, run: Path) -> None
     assert _names(run) == ["best.json", "last.json", "step-00000003", "step-00000004", "step-00000005"]
 
 
-def test_multiples_of_keep_every_stay_for_good(tmp_path: Path) -> None:
-    writer = CheckpointWriter(tmp_path / "checkpoints", keep_every_steps=20)
-    for step in range(10, 80, 10):
-        _save(writer, step)
-    assert _names(tmp_path) == ["last.json", *(f"step-{step:08d}" for step in (20, 40, 60, 70))]
-
-
 def test_the_last_sound_one_stays_while_training_may_go_wrong(writer: CheckpointWriter, run: Path) -> None:
     for step in range(10, 60, 10):
         writer.kept_step = 20 if step >= 20 else 0

@@ -186,11 +186,3 @@ def test_an_event_may_train_in_a_loop_of_its_own(build: Any) -> None:
     parameter.grad = torch.tensor([1.0, 2.0])
     state.average_gradients([parameter])
     assert parameter.grad.tolist() == [1.0, 2.0]
-
-
-def test_moments_can_be_forgotten(build: Any) -> None:
-    trainer = build(optimizer="adamw", stop_after_steps=2)
-    trainer.fit()
-    assert trainer.optimizer.state
-    trainer._state(log_now=False).reset_optimizer()
-    assert not trainer.optimizer.state

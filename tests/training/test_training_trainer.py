@@ -132,8 +132,14 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
 
 @pytest.mark.parametrize(("kill_at", "every_minutes", "expected"), [(6, 10.0, 4), (6, 1e-9, 6), (2, 1e-9, 2)])
 def test_a_killed_run_goes_on_from_its_last_checkpoint(
-    tmp_path: Path, trainers: MakeTrainer, kill_at: int, every_minutes: float, expected: int
+    tmp_path: Path,
+    trainers: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
+    kill_at: int,
+    every_minutes: float,
+    expected: int,
 ) -> None:
+    monkeypatch.setattr("labelkit.training.trainer.CHECKPOINT_MINUTES", every_minutes)
     whole = trainers(tmp_path / "whole", log_every_steps=1)
     whole.fit()
 
@@ -141,7 +147,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
         if step == kill_at:
             raise Killed
 
-    killed = trainers(tmp_path / "cut", log_every_steps=1, checkpoint_every_minutes=every_minutes)
+    killed = trainers(tmp_path / "cut", log_every_steps=1)
     killed.method.at_step = kill  # type: ignore[assignment] # of the toy
     with pytest.raises(Killed):
         killed.fit()
@@ -287,36 +293,15 @@ def test_learning_rate_moves_per_step(trainers: MakeTrainer) -> None:
     assert trainer.method.lrs == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 8)) for step in range(8)])
 
 
-def test_two_halves_accumulated_equal_one_batch(trainers: MakeTrainer) -> None:
-    options = {"dropout": 0.0, "augment": False, "epochs": 2}
-    one = trainers(**options, batch_size=32)
-    one.fit()
-    halves = trainers(**options, batch_size=16, grad_accumulation_steps=2)
-    assert halves.fit().step == one.clock.step == 4
-    for name, value in one.method.state_dict().items():
-        torch.testing.assert_close(halves.method.state_dict()[name], value, rtol=0, atol=1e-6, msg=name)
-
-
-def test_an_accumulating_run_resumes_exactly(tmp_path: Path, trainers: MakeTrainer) -> None:
-    options = {"grad_accumulation_steps": 2, "epochs": 2}
-    whole = trainers(tmp_path / "whole", **options)
-    whole.fit()
-    trainers(tmp_path / "cut", **options, stop_after_steps=1).fit()
-    resumed = _resume(trainers(tmp_path / "cut", **options))
-    resumed.fit()
-    _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
-
-
 def test_a_last_smaller_batch_is_left_out(trainers: MakeTrainer) -> None:
     trainer = trainers(batch_size=24)
     assert (trainer.steps_per_epoch(0), trainer.total_steps()) == (2, 4)
     assert trainer.fit().step == 4
 
 
-@pytest.mark.parametrize("options", [{"batch_size": 65}, {"batch_size": 32, "grad_accumulation_steps": 3}])
-def test_a_batch_larger_than_an_epoch_is_refused(trainers: MakeTrainer, options: dict[str, int]) -> None:
+def test_a_batch_larger_than_an_epoch_is_refused(trainers: MakeTrainer) -> None:
     with pytest.raises(ConfigError, match="--batch-size"):
-        trainers(**options).fit()
+        trainers(batch_size=65).fit()
 
 
 def test_phases_that_do_not_fill_the_run_are_a_programming_error(
@@ -493,21 +478,6 @@ def test_training_works_in_a_thread_where_signals_belong_to_others(trainers: Mak
 
 
 # ---------------------------------------------------------------------- keeping
-
-
-def test_checkpoints_of_every_so_many_steps_are_kept(tmp_path: Path, trainers: MakeTrainer) -> None:
-    trainers(tmp_path / "run", epochs=4, keep_every_steps=3, lr_schedule="constant").fit()
-    kept = {path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*")}
-    assert {f"step-{step:08d}" for step in (3, 6, 9, 12, 15, 16)} <= kept
-
-
-def test_tensorboard_gets_the_same_numbers(tmp_path: Path, trainers: MakeTrainer) -> None:
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    trainers(tmp_path / "run", epochs=2, tensorboard=True).fit()
-    events = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    logged = [(event.step, event.value) for event in events.Scalars("epoch/loss")]
-    assert logged == [(line["step"], pytest.approx(line["loss"])) for line in _metrics(tmp_path / "run")]
 
 
 def test_processes_with_gpus_ask_each_other_seldom(trainers: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:

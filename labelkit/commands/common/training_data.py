@@ -353,33 +353,6 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
     return images
 
 
-def deciding_images(config: RunConfig, prepared: PreparedData, option: str, split: str) -> ImageDataset:
-    """Images of a split whose labels may decide in a run, so that they neither are trained on nor judge.
-
-    Args:
-        config: of the run.
-        prepared: what it trains on.
-        option: that names the split.
-        split: its name.
-
-    Raises:
-        ConfigError: no such split, one that is trained on or that judges, or one without labels.
-    """
-    listing = prepared.listing
-    judging = eval_images(config, prepared)
-    assert listing is not None
-    trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
-    if trained in ("auto", "all", split):
-        raise ConfigError(option, f"{split} is trained on", "Choose another, or pass --split.")
-    with _asked_by(option):
-        images = listing.select(listing.in_split(split))
-    if judging is not None and not set(images.sample_ids).isdisjoint(judging.sample_ids):
-        raise ConfigError(option, f"{split} is what --eval-split judges by", "Choose another for one of both.")
-    if not (images.labels >= 0).any():
-        raise ConfigError(option, f"no image of {split} has a label", "Choose another.")
-    return images
-
-
 def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     """Apply ``--label-split``.
 

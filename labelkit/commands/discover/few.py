@@ -19,9 +19,9 @@ from labelkit.commands.discover.tables import FoundImage, found_table_text
 from labelkit.data.splits import few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
-from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, CriticalReport
+from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, CriticalReport, discover_critical
 from labelkit.methods.few_labels.pseudo_label_selection import Count, Discovery
-from labelkit.methods.few_labels.searches import search_confident, search_critical
+from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.metrics.discovered import DiscoveryErrors, discovery_errors
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -61,15 +61,17 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
     features = [check_features(store, task.rows) for store in stores]
 
     def find() -> Discovery:
-        return search_confident(
-            config,
+        return discover_confident(
             features,
             task.given.labels,
             task.count,
             config.rounds,
             select=config.select,
+            fusion=config.fusion,
             seed=config.seed,
             num_classes=len(task.given.class_names),
+            balance=config.balance,
+            missing_class=config.missing_class,
             class_names=task.given.class_names,
         )
 
@@ -90,16 +92,20 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
     task = _prepare(config, "lmcs")
     features = check_features(task.store, task.rows)
     labeled_classes = len(np.unique(task.given.labels[task.given.labels >= 0]))
-    beta = 1 / labeled_classes if config.beta == "auto" else config.beta
 
     def find() -> CriticalDiscovery:
-        return search_critical(
-            config,
+        return discover_critical(
             features,
             task.given.labels,
             task.count,
             config.rounds,
+            label_rule=config.label_rule,
+            criterion=config.criterion,
+            confine=config.confine,
+            confine_cap=config.confine_cap,
             num_classes=len(task.given.class_names),
+            balance=config.balance,
+            missing_class=config.missing_class,
             class_names=task.given.class_names,
         )
 
@@ -112,7 +118,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         found,
         found.distance if by_distance else found.entropy,
         "distance" if by_distance else "entropy",
-        {"beta": beta, "disagreement": jsonable(found.disagreement)},
+        {"beta": 1 / labeled_classes, "disagreement": jsonable(found.disagreement)},
         arrays,
     )
 

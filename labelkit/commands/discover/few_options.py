@@ -9,7 +9,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.methods.few_labels.search_options import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
+from labelkit.methods.few_labels.lmcs_options import CriticalSearchOptions
+from labelkit.methods.few_labels.options import SearchOptions
+from labelkit.methods.few_labels.snowball_options import ConfidentSearchOptions
 from labelkit.options.index import IndexConfig
 from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
@@ -51,6 +53,11 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
         ge=1,
         description="Images to find of each class in each round, instead of --count.",
         json_schema_extra=_NUMBER,
+    )
+    missing_class: Literal["error", "skip"] = Field(
+        "error",
+        description="What to do about a class without a label: stop with an error, or never name it.",
+        json_schema_extra=_RULE,
     )
     rounds: int = Field(
         1, ge=1, description="Rounds. Each counts images found before as labeled.", json_schema_extra=_NUMBER

@@ -17,7 +17,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, DatasetError
-from labelkit.methods.dense.networks import DenseNetwork
+from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.training.compute_device import compute_device
 
 # Prototypes that are drawn: those with most attention in these images.

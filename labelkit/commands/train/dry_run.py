@@ -77,7 +77,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
 
 
 def _until(config: RunConfig, step: int) -> RunConfig:
-    return config.model_copy(update={"stop_after_steps": step, "tensorboard": False})
+    return config.model_copy(update={"stop_after_steps": step})
 
 
 def _reckoned(trainer: Trainer, config: RunConfig) -> float:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from labelkit.commands.common.initialize import describe_weights, initialize_from, without_weights
 from labelkit.commands.common.training_data import (
     PreparedData,
-    deciding_images,
     eval_images,
     prepare_data,
     warn_of_lost,
@@ -21,7 +20,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.errors import DatasetError
 from labelkit.methods.registry import METHODS
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
@@ -96,10 +95,6 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
         warn_of_lost(dataset, bank.lost)
         return bank
 
-    def deciding(option: str, split: str) -> HeldOut:
-        images = deciding_images(config, prepared, option, split)
-        return HeldOut(bank_of(images), images.labels)
-
     def known(option: str) -> NDArray[np.int64]:
         progress.warning(f"{option} uses labels that are hidden from training: what comes out is a comparison alone")
         return prepared.dataset.labels
@@ -113,7 +108,6 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
             folder=run_folder(config),
             is_new=fresh,
             writes=not config.dry_run,
-            held_out=deciding,
             say=progress.message,
             truth=known,
         )
@@ -123,7 +117,7 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
     judging = eval_images(config, prepared)
     held_out = None if judging is None else HeldOut(bank_of(judging), judging.labels)
     num_neighbors = 0
-    if isinstance(config, RowOptions) and config.has_strong_views and config.row_mix > 0 and info.num_row_views == 0:
+    if isinstance(config, StrongRowOptions) and config.row_mix > 0 and info.num_row_views == 0:
         num_neighbors = config.row_neighbors
     return RunSetup(prepared, bank_of(prepared.dataset, num_neighbors), method, held_out)
 

@@ -34,11 +34,16 @@ from torch import Tensor, nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.recipes import dense_views, plain_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.dense.cotap_network import build_dense_network, check_dense_run, neighbor_view, take_dense_parts
+from labelkit.methods.dense.cotap_network import (
+    DenseNetwork,
+    build_dense_network,
+    check_dense_run,
+    neighbor_view,
+    take_dense_parts,
+)
 from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.diagnostics import collapse
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
-from labelkit.methods.dense.networks import DenseNetwork
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.recipe import (
     backbone_and_head_groups,
@@ -53,6 +58,9 @@ from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
 from labelkit.training.timing import GroupRates, Pace, RunSize, Scheduled
+
+#: Smallest share of the image that the two large views have in common, and that a small view shares with each.
+MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(Method[CoTAPConfig]):
@@ -200,7 +208,7 @@ class CoTAP(Method[CoTAPConfig]):
             config.augmentation,
             global_scale=config.global_scale,
             local_scale=config.local_scale,
-            min_overlap=config.min_overlap,
+            min_overlap=MIN_OVERLAP,
             chiral=data.chiral,
             photographic=data.photographic,
         )

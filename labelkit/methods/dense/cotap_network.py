@@ -1,31 +1,240 @@
-"""What CoTAP builds and takes over: the network of its options, and parts of an earlier stage."""
+"""The network of CoTAP: a vision transformer, an object-aware filter and a projector; how it is built and taken over.
+
+Each patch asks a set of learned object prototypes what it may be a part of. Source: "Semantic Concentration for
+Self-Supervised Dense Representations Learning", Eq. 17 to 19.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Unpack
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.regions import unit
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.cotap_options import CoTAPConfig
-from labelkit.methods.dense.networks import DenseNetwork, FilterOptions
+from labelkit.methods.dense.networks import TokenNetwork, Tokens
 from labelkit.methods.dense.recipe import check_crops, take_branches
+from labelkit.models.backbones.vit import UnsupportedBackboneError, head_count
+from labelkit.models.heads import Projector
+from labelkit.models.inference import BackboneOptions
+from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import process_count
+
+
+class ObjectAwareFilter(nn.Module):
+    r"""Cross-attention of a feature map to prototypes that are small maps themselves.
+
+    .. math:: \mu^a_{xm} = \sum_\delta \langle q^a_{x + \delta}, k^a_{m \delta} \rangle, \qquad
+        o^a_x = \sum_m \text{softmax}_m(\mu^a_{xm} / \sqrt d)\, \bar v^a_m
+
+    with :math:`\delta` over a square of k x k places, heads a of width d, and nothing beyond the border of the map. A
+    class token asks as if its neighborhood were constant.
+
+    Args:
+        dim: width of the features, f.
+        num_prototypes: m.
+        kernel: k, odd.
+        num_heads: a divisor of ``dim``.
+
+    Shape:
+        - patches: ``(b, h, w, f)`` float.
+        - tokens: ``(b, f)`` float.
+        - returns: both with the last dimension ``out_dim``.
+
+    Raises:
+        ValueError: an even kernel, heads that do not divide the width, or a number below 1.
+
+    Attributes:
+        prototypes: ``(m, k, k, f)`` parameter; only its directions matter, and only a loss on them moves it (the paper
+            does not say).
+        out_dim: 2f, features and answer side by side (Eq. 19).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_prototypes: int = 64,
+        kernel: int = 3,
+        num_heads: int = 6,
+    ) -> None:
+        super().__init__()
+        if min(dim, num_prototypes, num_heads) < 1 or kernel < 1 or kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, got {kernel}; dim {dim}, {num_prototypes} prototypes")
+        if dim % num_heads:
+            raise ValueError(f"{num_heads} heads do not divide the width {dim}")
+        self.num_heads = num_heads
+        self.kernel = kernel
+        self.out_dim = 2 * dim
+        self.prototypes = nn.Parameter(nn.init.normal_(torch.empty(num_prototypes, kernel, kernel, dim), std=0.02))
+        self.queries, self.keys, self.values = (nn.Linear(dim, dim) for _ in range(3))
+        for layer in (self.queries, self.keys, self.values):
+            nn.init.normal_(layer.weight, std=0.02)
+            nn.init.zeros_(layer.bias)
+
+    def flat_prototypes(self) -> Tensor:
+        """Prototypes (m, k k f), places in rows from the top, then features; for a loss on them."""
+        return self.prototypes.flatten(1)
+
+    def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Filter the map and the class tokens of a batch."""
+        keys, values = self.keys_and_values()
+        of_tokens = self._fused(tokens, self.answer(self.token_scores(tokens, keys), values))
+        return self._fused(patches, self.answer(self.scores(patches, keys), values)), of_tokens
+
+    def filter_patches(self, patches: Tensor) -> Tensor:
+        """Filter the map alone."""
+        keys, values = self.keys_and_values()
+        return self._fused(patches, self.answer(self.scores(patches, keys), values))
+
+    def attention(self, patches: Tensor) -> Tensor:
+        """Where each prototype is found: softmax over the m prototypes, mean over heads, (b, h, w, m)."""
+        return self.head_attention(patches).mean(dim=-2)
+
+    def head_attention(self, patches: Tensor) -> Tensor:
+        """Where each head finds each prototype: softmax over the m prototypes, (b, h, w, a, m)."""
+        keys, _ = self.keys_and_values()
+        return self._weights(self.scores(patches, keys))
+
+    def keys_and_values(self) -> tuple[Tensor, Tensor]:
+        """Keys (m, k, k, f), and values (m, f), which are means over places; of prototypes with unit mean square."""
+        prototypes = self.prototypes.detach()
+        flat = prototypes.flatten(1)
+        length = flat.norm(dim=1).clamp(min=1e-12)
+        scaled = prototypes * (math.sqrt(flat.shape[1]) / length)[:, None, None, None]
+        return self.keys(scaled), self.values(scaled).mean(dim=(1, 2))
+
+    def scores(self, patches: Tensor, keys: Tensor) -> Tensor:
+        """Scores (b, h, w, a, m) of a map (b, h, w, f) before softmax and scale."""
+        queries = self.queries(patches).permute(0, 3, 1, 2)  # heads one after the other
+        m, width = len(keys), keys.shape[-1] // self.num_heads
+        kernels = keys.reshape(m, self.kernel, self.kernel, self.num_heads, width).permute(3, 0, 4, 1, 2)
+        found = F.conv2d(queries, kernels.flatten(0, 1), padding=self.kernel // 2, groups=self.num_heads)
+        b, _, rows, columns = found.shape
+        return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
+
+    def token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
+        """Scores (b, a, m) of class tokens (b, f): as inside of a constant region."""
+        queries = self.queries(tokens).reshape(len(tokens), self.num_heads, -1)
+        summed = keys.sum(dim=(1, 2)).reshape(len(keys), self.num_heads, -1)  # (m, a, d)
+        return torch.einsum("bad,mad->bam", queries, summed)
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        width = self.prototypes.shape[-1] // self.num_heads
+        with without_autocast(scores):
+            return torch.softmax(promote(scores) / math.sqrt(width), dim=-1)
+
+    def answer(self, scores: Tensor, values: Tensor) -> Tensor:
+        """Values (m, f) mixed by scores (..., a, m), (..., f)."""
+        by_head = values.reshape(len(values), self.num_heads, -1)
+        return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
+
+    def _fused(self, features: Tensor, answers: Tensor) -> Tensor:
+        return torch.cat((features, answers.to(features.dtype)), dim=-1)
+
+
+class DenseNetwork(TokenNetwork):
+    """One branch of CoTAP.
+
+    Args:
+        backbone: name of a plain vision transformer with a class token.
+        drop_path: rate of stochastic depth in training.
+        object_filter: number of prototypes and their side; ``None`` = no filter.
+        projector_dims: width of the hidden layers and of the output of the projector.
+        seed: of all initial values.
+        options: see `BackboneOptions`; the size is that of global views.
+
+    Raises:
+        ConfigError: the backbone is no such transformer.
+        CheckpointError: its weights cannot be had.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        *,
+        drop_path: float = 0.0,
+        object_filter: tuple[int, int] | None = None,
+        projector_dims: tuple[int, int] = (2048, 256),
+        seed: int,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(backbone, drop_path=drop_path, seed=seed, **options)
+        width = self.backbone.info.feature_dim
+        self.filter: ObjectAwareFilter | None = None
+        with seeded_init(seed + 1):
+            if object_filter is not None:
+                heads = head_count(self.backbone.net)
+                self.filter = ObjectAwareFilter(width, *object_filter, heads)
+                width = self.filter.out_dim
+            self.projector = Projector(width, *projector_dims)
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Prototypes of the filter."""
+        return {} if self.filter is None else {"filter": self.filter.flat_prototypes()}
+
+    def filtered(self, tokens: Tokens) -> Tokens:
+        """The same after the filter, or as they are without one."""
+        if self.filter is None:
+            return tokens
+        patches, image = self.filter(tokens.patches, tokens.image)
+        return Tokens(image, patches)
+
+    def project(self, features: Tensor) -> Tensor:
+        """Filtered features (..., d) to unit vectors, float32."""
+        return unit(self.projector(features))
+
+    def patch_features(self, images: Tensor) -> Tensor:
+        """Features of the patches of images (b, c, h, w), after the filter if there is one: (b, rows, columns, d).
+
+        Raises:
+            ConfigError: images of a size that is no whole number of patches.
+        """
+        patches = super().patch_features(images)
+        return patches if self.filter is None else self.filter.filter_patches(patches)
+
+    @property
+    def patch_identity(self) -> dict[str, str]:
+        """The backbone's last patch tokens, before or behind the filter."""
+        layer = "backbone" if self.filter is None else "filtered"
+        return {"name": self.backbone.info.name, "layer": layer}
+
+    def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What ``embed`` and ``patch_features`` give, in one pass."""
+        tokens = self.tokens(images)
+        return tokens.image, self.filtered(tokens).patches
+
+    def prototype_attention(self, images: Tensor) -> Tensor:
+        """Where each prototype of the filter is found in images (b, c, h, w): (b, heads, rows, cols, m).
+
+        Raises:
+            UnsupportedBackboneError: there is no filter.
+        """
+        if self.filter is None:
+            problem = "was trained without an object-aware filter, so that there are no prototypes"
+            raise UnsupportedBackboneError(
+                self.backbone.info.name, problem, "Give a run of stage 2 with the filter on."
+            )
+        patches = self.tokens(images).patches
+        return self.filter.head_attention(patches).permute(0, 3, 1, 2, 4)
 
 
 def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwork, list[str]]:
     """Build the student with the weights that the options name; and what a person should know about them."""
-    options = FilterOptions(config.filter_prototypes, config.filter_kernel)
     network = DenseNetwork(
         config.backbone,
         drop_path=config.drop_path,
-        object_filter=options if config.filter else None,
+        object_filter=(config.filter_prototypes, config.filter_kernel) if config.filter else None,
         projector_dims=config.projector_dims,
-        image_features=config.image_features,
         **backbone_options(config, data),
         seed=config.seed,
     )

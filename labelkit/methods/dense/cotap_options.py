@@ -21,47 +21,22 @@ _RANKING: JsonDict = {"panel": "Ranking"}
 _NEIGHBORS: JsonDict = {"panel": "Neighbors"}
 
 
-class DenseOptions(SlowTargetConfig):
-    """Features of an image, filter, and views with a part in common."""
-
-    constants: ClassVar[Mapping[str, object]] = {
-        "filter_fuse": "concat",
-        "filter_ssl_gradients": False,
-        "min_roi_tokens": 1.0,
-    }
-
-    image_features: Literal["backbone", "filtered"] = Field(
-        "backbone",
-        description="Features of an image: the class token before or after the filter.",
-        json_schema_extra=_MODEL,
-    )
-
-    filter: bool = Field(
-        True, description="Put the object-aware filter behind the backbone.", json_schema_extra=_FILTER
-    )
-    filter_prototypes: int = Field(64, ge=1, description="Object prototypes.", json_schema_extra=_FILTER)
-    filter_kernel: int = Field(
-        3, ge=1, description="Side of the object prototypes in patches, odd.", json_schema_extra=_FILTER
-    )
-
-    min_overlap: tuple[float, float] = Field(
-        (0.02, 0.01),
-        description="Smallest share of the image that the two large views have in common, and that a small view "
-        "shares with each.",
-        json_schema_extra=_VIEWS,
-    )
-    augmentation: Literal["dino", "paper", "none"] = Field(
-        "dino",
-        description="Colors. dino: jitter, gray, blur, solarize; paper: without the last, which it does not name.",
-        json_schema_extra=_VIEWS,
-    )
-
-
-class CoTAPConfig(DenseOptions):
+class CoTAPConfig(SlowTargetConfig):
     """``labelkit train cotap``; defaults are those of the paper, or as the description says."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
     constants: ClassVar[Mapping[str, object]] = {
+        "filter_fuse": "concat",
+        "filter_ssl_gradients": False,
+        "min_roi_tokens": 1.0,
+        "image_features": "backbone",
+        "min_overlap": (0.02, 0.01),
+        "sk_epsilon": 0.05,
+        "sk_iterations": 3,
+        "ranking_threshold": 0.8,
+        "ranking_floor": -0.2,
+        "ranking_margin": 0.5,
+        "prototype_temperature": 0.1,
         "assign": "feature",
         "num_prototypes": 300,
         "sk_order": "roi-first",
@@ -74,6 +49,20 @@ class CoTAPConfig(DenseOptions):
     }
 
     dataset: str = with_default(SlowTargetConfig, "dataset", "scene_objects")
+
+    filter: bool = Field(
+        True, description="Put the object-aware filter behind the backbone.", json_schema_extra=_FILTER
+    )
+    filter_prototypes: int = Field(64, ge=1, description="Object prototypes.", json_schema_extra=_FILTER)
+    filter_kernel: int = Field(
+        3, ge=1, description="Side of the object prototypes in patches, odd.", json_schema_extra=_FILTER
+    )
+
+    augmentation: Literal["dino", "paper", "none"] = Field(
+        "dino",
+        description="Colors. dino: jitter, gray, blur, solarize; paper: without the last, which it does not name.",
+        json_schema_extra=_VIEWS,
+    )
 
     image_alignment: float = Field(
         1.0, ge=0, description="Weight of the alignment of class tokens (lambda-bar 1).", json_schema_extra=_TERMS
@@ -94,36 +83,16 @@ class CoTAPConfig(DenseOptions):
     student_temperature: float = Field(
         0.1, gt=0, description="Softmax temperature of the student (DINO, Leopart).", json_schema_extra=_ASSIGNMENT
     )
-    sk_epsilon: float = Field(0.05, gt=0, description="Entropy weight of Sinkhorn.", json_schema_extra=_ASSIGNMENT)
-    sk_iterations: int = Field(3, ge=1, description="Iterations of Sinkhorn.", json_schema_extra=_ASSIGNMENT)
-
     roi_size: int = Field(7, ge=1, description="Cells along a side of an aligned overlap.", json_schema_extra=_RANKING)
-    ranking_loss: Literal["cotap", "bce", "ap-t"] = Field(
+    ranking_loss: Literal["cotap", "bce"] = Field(
         "cotap",
-        description="By order (paper); by value; or by order for targets of --ranking-threshold and more against all "
-        "others.",
+        description="By order (paper), or by value.",
         json_schema_extra=_RANKING,
-    )
-    ranking_threshold: float = Field(
-        0.8,
-        ge=0,
-        le=1,
-        description="Least similarity of the targets that --ranking-loss ap-t ranks above all others.",
-        json_schema_extra=_RANKING,
-    )
-    ranking_floor: float = Field(
-        -0.2, description="Targets weigh by how far they are above this (tau 1).", json_schema_extra=_RANKING
-    )
-    ranking_margin: float = Field(
-        0.5, gt=0, description="Gap of similarities that is enough (tau 2).", json_schema_extra=_RANKING
     )
     ranking_views: Literal["aligned", "same"] = Field(
         "aligned",
         description="Compare patches of the overlap of two views, or all patches of one view that both networks see.",
         json_schema_extra=_RANKING,
-    )
-    prototype_temperature: float = Field(
-        0.1, gt=0, description="Temperature of a prototype's attention over images (tau 3).", json_schema_extra=_FILTER
     )
 
     num_neighbors: int = Field(
@@ -148,21 +117,6 @@ class CoTAPConfig(DenseOptions):
             raise ValueError("prototype_entropy needs the filter; pass prototype_entropy 0 or filter")
         if self.filter_kernel % 2 == 0:
             raise ValueError(f"filter_kernel must be odd, got {self.filter_kernel}")
-        if self.image_features == "filtered" and not self.filter:
-            raise ValueError("image_features filtered needs the filter")
-        if not all(0 < share < 1 for share in self.min_overlap):
-            raise ValueError("min_overlap must be shares above 0 and below 1")
-        return self
-
-    @model_validator(mode="after")
-    def _check_threshold(self) -> CoTAPConfig:
-        if (
-            self.ranking_loss != "ap-t"
-            and self.ranking_threshold != type(self).model_fields["ranking_threshold"].default
-        ):
-            raise ValueError(
-                f"ranking_threshold has no meaning for ranking_loss {self.ranking_loss}; it goes with ranking_loss ap-t"
-            )
         return self
 
     @model_validator(mode="after")

@@ -16,8 +16,7 @@ from labelkit.data.views.recipes import crop_views
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
-from labelkit.methods.dense.distilled_weights import distilled_branches, distilled_center
-from labelkit.methods.dense.networks import DistillationNetwork
+from labelkit.methods.dense.distilled_network import DistillationNetwork, distilled_branches, distilled_center
 from labelkit.methods.dense.options import SelfDistillationConfig
 from labelkit.methods.dense.recipe import check_crops
 from labelkit.models.weights.files import load_weights_file

@@ -23,8 +23,8 @@ from labelkit.methods.dense.distillation import (
     hold_last_layers,
     take_start,
 )
+from labelkit.methods.dense.distilled_network import DistillationNetwork
 from labelkit.methods.dense.losses import MultiViewDistillationLoss, centered_targets
-from labelkit.methods.dense.networks import DistillationNetwork
 from labelkit.methods.dense.options import SelfDistillationConfig
 from labelkit.methods.dense.recipe import (
     backbone_and_head_groups,

@@ -22,15 +22,18 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.sending import send_all
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense import diagnostics
+from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
-from labelkit.methods.dense.networks import DenseNetwork, Tokens
+from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.ranking_loss import DenseRankingLoss, patch_similarity
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
 #: Overlaps with a side of fewer tokens are left out of dense terms (ours): all cells would show the same one.
 MIN_TOKENS = 1.0
+#: Entropy weight and iterations of Sinkhorn (Leopart).
+SK_EPSILON, SK_ITERATIONS = 0.05, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +85,8 @@ class DenseObjective(nn.Module):
         self._patch_size = patch_size
         self._sizes = (image_size, image_size, *[config.local_size] * config.num_local_views)
         self.assignment = SoftAssignmentLoss(config.student_temperature)
-        self.ranking = DenseRankingLoss(
-            config.ranking_loss,
-            threshold=config.ranking_threshold,
-            floor=config.ranking_floor,
-            margin=config.ranking_margin,
-            is_finite=True,  # see ``_check_finite``
-        )
-        self.entropy = PrototypeEntropyLoss(config.prototype_temperature)
+        self.ranking = DenseRankingLoss(config.ranking_loss, is_finite=True)  # see ``_check_finite``
+        self.entropy = PrototypeEntropyLoss()
 
     @property
     def needs_images(self) -> bool:
@@ -186,8 +183,8 @@ class DenseObjective(nn.Module):
     def _assignments(self, logits: Tensor, state: TrainState | None) -> Tensor:
         return batch_assignments(
             logits.detach(),
-            epsilon=self.config.sk_epsilon,
-            num_iterations=self.config.sk_iterations,
+            epsilon=SK_EPSILON,
+            num_iterations=SK_ITERATIONS,
             # alone, an exchange would be a copy to the CPU and back
             reduce=None if state is None or _process()[1] == 1 else state.combine,
         )
@@ -281,7 +278,7 @@ class DenseObjective(nn.Module):
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
         if state is not None and state.log_now:
-            logs |= diagnostics.of_ranking(p, q, self.config.ranking_floor, self.config.ranking_margin)
+            logs |= diagnostics.of_ranking(p, q, self.ranking.floor, self.ranking.margin)
         loss: Tensor = self.ranking(p, q)
         return loss
 

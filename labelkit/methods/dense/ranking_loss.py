@@ -153,7 +153,7 @@ class CoTAPLoss(nn.Module):
         return losses.sum() / max(len(losses), 1)
 
 
-RankingKind = Literal["cotap", "bce", "ap-t"]
+RankingKind = Literal["cotap", "bce"]
 _EDGE = 1e-6
 
 
@@ -175,21 +175,14 @@ class DenseRankingLoss(nn.Module):
     r"""Mean over image pairs of a loss of similarities p against target similarities q.
 
     - ``cotap``: the ranking loss of :func:`labelkit.methods.dense.ranking_loss.cotap_loss` (Eq. 12);
-    - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p within 1e-6 of 0 and 1 at most (Eq. 8);
-    - ``ap-t``: the same ranking loss for the targets 1 where :math:`q \ge t` and 0 elsewhere, mean over the former;
-      0 where there are none.
+    - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p within 1e-6 of 0 and 1 at most (Eq. 8).
 
     ``cotap`` is 0 where all targets are equal and less than 1.2 for targets up to 1 and the default floor; ``bce`` is
     log 2 for p = 1/2.
 
     Args:
         kind: which loss.
-        threshold: t, for ``ap-t``.
-        floor: of ``cotap``.
-        margin: of both ranking losses.
-        implementation: of both ranking losses.
-        max_bytes: of both ranking losses.
-        is_finite: see ``cotap_loss``.
+        floor, margin, implementation, max_bytes, is_finite: see ``cotap_loss``.
 
     Shape:
         - scores: ``(b, n)`` float, gets gradients.
@@ -207,7 +200,6 @@ class DenseRankingLoss(nn.Module):
         self,
         kind: RankingKind = "cotap",
         *,
-        threshold: float = 0.8,
         floor: float = -0.2,
         margin: float = 0.5,
         implementation: Implementation = "auto",
@@ -215,10 +207,9 @@ class DenseRankingLoss(nn.Module):
         is_finite: bool = False,
     ) -> None:
         super().__init__()
-        if kind not in ("cotap", "bce", "ap-t"):
+        if kind not in ("cotap", "bce"):
             raise ValueError(f"unknown kind {kind!r}")
         self.kind = kind
-        self.threshold = threshold
         self.floor = floor
         self.margin = margin
         self.implementation: Implementation = implementation
@@ -238,14 +229,9 @@ class DenseRankingLoss(nn.Module):
                 p = promote(scores).clamp(_EDGE, 1 - _EDGE)
                 q = targets.to(p.dtype)
                 return -(q * p.log() + (1 - q) * (1 - p).log()).mean(dim=1)
-        weights = None
-        if self.kind == "ap-t":
-            targets = (targets >= self.threshold).to(targets.dtype)
-            weights = targets * (targets.shape[1] / targets.sum(dim=1, keepdim=True).clamp(min=1))
         return cotap_loss(
             scores,
             targets,
-            weights,
             floor=self.floor,
             margin=self.margin,
             implementation=self.implementation,

@@ -19,7 +19,7 @@ from pydantic.config import JsonDict
 
 from labelkit.options.backbone import BackboneOptions, ReuseOptions
 from labelkit.options.base import with_default
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -218,7 +218,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
         return beta
 
 
-class GCDConfig(RowOptions, ContrastiveTrainConfig):
+class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
     """``labelkit train gcd``; defaults are those of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")
@@ -231,7 +231,7 @@ class GCDConfig(RowOptions, ContrastiveTrainConfig):
     )
 
 
-class SimGCDConfig(RowOptions, DiscoveryTrainConfig):
+class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
     """``labelkit train simgcd``; defaults are those of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")

@@ -1,20 +1,22 @@
-"""How a master is made of three versions of a student after each block of updates (LMCS, specification 3.4 and 3.5).
+"""The master of LMCS: three frozen versions of a student, joined at a layer by learned converters and trained.
 
+Source: the dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.2. After each block of updates:
     1. take the student, the student of the block before and the average as they are; freeze them
     2. begin as their mean, decided on by the average's last layers
     3. train converters and last layers:  J_M = J_X + lambda (J_C + eta J_D)                       Eq. 3.5 to 3.7
     4. keep the average of the trained weights, with statistics taken anew; freeze
 Random numbers are keyed by the block, so that masters change nothing that the student draws.
-Departures: J_X, cross-entropy of blended labeled images, is ours: Eq. 3.7 has nothing that labels could reach; J_D has
-the opposite sense of the printed one (``losses.py``); eta, which is not given, starts J_D at half of J_C.
+Departures: the source names neither the layer nor the form of the converters: here a linear map over channels that all
+positions share, before the last stage or at the pool. J_X, cross-entropy of blended labeled images, is ours: Eq. 3.7
+has nothing that labels could reach; J_D has the opposite sense of the printed one (``losses.py``); eta, which is not
+given, starts J_D at half of J_C; optimizer and updates of the master are ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Literal, Self
 
 import numpy as np
 import torch
@@ -28,131 +30,172 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import DivergenceError
-from labelkit.methods.few_labels.composed_networks import ComposedNetwork
-from labelkit.methods.few_labels.losses import (
-    Discrimination,
-    DiscriminationLoss,
-    MixMatchLoss,
-    SquaredConsistency,
-    nearest_two,
-)
-from labelkit.methods.few_labels.recipe import recalibrate_bn
-from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.errors import ConfigError, DivergenceError
+from labelkit.methods.few_labels.lmcs_options import LMCSConfig
+from labelkit.methods.few_labels.losses import DiscriminationLoss, MixMatchLoss, SquaredConsistency
+from labelkit.methods.few_labels.mixmatch import MIXUP_ALPHA
+from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
+from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.ema import follow, slow_copy
+from labelkit.models.ema import EMATeacher, follow, slow_copy
+from labelkit.models.inference import InferenceNetwork, InputSpec
 from labelkit.training.method import FullPass, Phase, TrainState
 from labelkit.training.schedules import EMADecay, horizon_decay
 
+#: Of Adam, and of the average of the trained weights (the decay is published, the rate is not).
+MASTER_LR: Final = 1e-3
+MASTER_DECAY: Final = 0.99
 ETA_BATCHES: Final = 10
 ETA_LIMITS: Final = (1e-4, 1e-1)
 MAX_CENTROID_IMAGES: Final = 10_000
-_SHORT: Final = 1000
 # views of a master's images are drawn apart from those of the student's epochs
 _EPOCH_OFFSET: Final = 1 << 20
 
+ComposeAt = Literal["last-stage", "pool"]
 
-@dataclass(frozen=True, slots=True)
-class MasterRules:
-    """How a master is trained.
+
+class Composition(nn.Module):
+    """The trained part of a master: one converter for each network, their sum, and the layers of a decision.
+
+    Args:
+        student: whose last stage and head the decision starts as.
+        at: where the networks are joined.
 
     Attributes:
-        steps: updates.
-        lr: of Adam.
-        decay: of the average of its weights.
-        weight: lambda of the unlabeled part.
-        supervised: with J_X.
-        mixup_alpha: of the blends of J_X.
-        discrimination: J_D; ``None``: without.
-        num_centroids: of J_D, the classes.
-        recalibrate: take statistics of batch normalization anew.
-        seed: of the run.
+        converters: three linear maps over channels; together the mean of the three inputs, at first.
+        decision: from the joined maps to features; nothing at the pool.
+        head: from features to logits.
     """
 
-    steps: int
-    lr: float
-    decay: float
-    weight: float
-    supervised: bool
-    mixup_alpha: float
-    discrimination: Discrimination | None
-    num_centroids: int
-    recalibrate: bool
-    seed: int
+    def __init__(self, student: StudentNetwork, at: ComposeAt) -> None:
+        super().__init__()
+        self.at = at
+        self.head = slow_copy(student.head)
+        if at == "pool":
+            self.decision: nn.Module = nn.Identity()
+            width = student.embed_dim
+            self.converters = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        else:
+            self.decision = slow_copy(_staged(student).last_stage)
+            width = _joined_width(student)
+            self.converters = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(3))
+        self.requires_grad_(False)
+        self.start_from(student)
+
+    @torch.no_grad()
+    def start_from(self, network: StudentNetwork) -> None:
+        """Begin as the mean of the three inputs, decided on by the layers of ``network``."""
+        for converter in self.converters:
+            assert isinstance(converter, nn.Linear | nn.Conv2d)
+            identity = torch.eye(converter.weight.shape[0]) / 3
+            converter.weight.copy_(identity.reshape(converter.weight.shape))
+            assert converter.bias is not None
+            converter.bias.zero_()
+        self.head.load_state_dict(network.head.state_dict())
+        if self.at == "last-stage":
+            self.decision.load_state_dict(_staged(network).last_stage.state_dict())
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Three inputs at the layer to features (b, d)."""
+        joined = torch.stack([convert(maps) for convert, maps in zip(self.converters, inputs, strict=True)]).sum(0)
+        features: Tensor = self.decision(joined)
+        return features.mean(dim=(2, 3)) if self.at == "last-stage" else features
+
+
+class ComposedNetwork(InferenceNetwork):
+    """Current, previous and averaged student, joined; never in training mode but for what trains it.
+
+    Args:
+        student: the network that the three are versions of; copied.
+        at: where they are joined.
+
+    Attributes:
+        current, previous, averaged: frozen networks in evaluation mode.
+        composition: what is trained.
+
+    Raises:
+        ConfigError: the backbone cannot be cut before its last stage.
+    """
+
+    def __init__(self, student: StudentNetwork, at: ComposeAt) -> None:
+        super().__init__()
+        if at == "last-stage" and not isinstance(student.backbone.net, StagedNetwork):
+            raise ConfigError(
+                "--compose-at",
+                f"{student.backbone.info.name} cannot be cut before its last stage",
+                "Use --compose-at pool, or one of convnet13, resnet26_shake, wrn28_2, wrn16_2, wrn10_1.",
+            )
+        self.at = at
+        self.current, self.previous, self.averaged = (slow_copy(student) for _ in range(3))
+        self.composition = Composition(student, at)
+        self.train(False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode; whoever trains the composition says so to it alone."""
+        del mode
+        return super().train(False)
 
     @property
-    def average(self) -> EMADecay:
-        """Decay of the average of the trained weights at an update, counted from 1."""
-        high = horizon_decay(self.steps, self.decay) if self.steps < _SHORT else self.decay
-        return EMADecay(high, high, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class MasterDiet:
-    """What a master is trained on.
-
-    Attributes:
-        labels: (n,) int64, given and discovered, -1 = none.
-        rows: (m,) images that can be read.
-        view: how they are augmented.
-        batch_size: images of a batch.
-        labeled_per_batch: of these, labeled ones.
-    """
-
-    labels: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    view: ViewSpec
-    batch_size: int
-    labeled_per_batch: int
+    def input_spec(self) -> InputSpec:
+        """As the student's."""
+        return self.current.input_spec
 
     @property
-    def unlabeled(self) -> NDArray[np.int64]:
-        """Rows without a label."""
-        return self.rows[self.labels[self.rows] < 0]
+    def embed_dim(self) -> int:
+        """As the student's."""
+        return self.current.embed_dim
 
-    def batches(self, state: TrainState, block: int, rules: MasterRules) -> Iterator[Batch]:
-        """The batches of a block's master, the same each time they are asked for."""
-        labeled = self.rows[self.labels[self.rows] >= 0]
-        per_batch = self.labeled_per_batch if len(self.unlabeled) else self.batch_size
-        streams = [
-            Stream("master labeled", labeled, per_batch),
-            Stream("master unlabeled", self.unlabeled, self.batch_size - per_batch),
-        ]
-        sampler = StreamSampler(streams, steps=rules.steps, seed=rules.seed, phase=block)
-        return state.batches(Phase(1, (self.view,), sampler, labels=self.labels), _EPOCH_OFFSET + block)
+    @property
+    def identity(self) -> dict[str, str]:
+        """As the student's, but for the layer."""
+        return {**self.current.identity, "layer": "composition"}
+
+    @property
+    def num_outputs(self) -> int:
+        """Classes."""
+        return self.current.num_outputs
+
+    @torch.no_grad()
+    def inputs(self, images: Tensor) -> tuple[Tensor, ...]:
+        """What the three networks give at the layer where they are joined."""
+        networks = (self.current, self.previous, self.averaged)
+        if self.at == "pool":
+            return tuple(network.embed(images) for network in networks)
+        return tuple(_staged(network).pre(images) for network in networks)
+
+    @torch.no_grad()
+    def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
+        """What the averaged network alone says of images, from its input at the layer."""
+        features = inputs[2] if self.at == "pool" else _staged(self.averaged).post(inputs[2])
+        logits: Tensor = self.averaged.classify(features)
+        return logits
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Master features (b, d); gradients reach the composition."""
+        features: Tensor = self.composition(self.inputs(images))
+        return features
+
+    def classify(self, embeddings: Tensor) -> Tensor:
+        """Logits (b, c)."""
+        logits: Tensor = self.composition.head(embeddings)
+        return logits
 
 
-@dataclass(frozen=True, slots=True)
-class MasterRecord:
-    """What the training of a master came to.
-
-    Attributes:
-        cross_entropy, agreement, discrimination: means of J_X, J_C and J_D over the last quarter of the updates.
-        eta: weight of J_D beside J_C.
-        centroids: distinct ones; J_D needs two.
-        current, previous, averaged: length of the converter of each network; (channels)^0.5 / 3 at the start.
-    """
-
-    cross_entropy: float
-    agreement: float
-    discrimination: float
-    eta: float
-    centroids: float
-    current: float
-    previous: float
-    averaged: float
-
-    def to_dict(self) -> dict[str, float]:
-        """For the log."""
-        return asdict(self)
+def _staged(network: StudentNetwork) -> StagedNetwork:
+    net = network.backbone.net
+    assert isinstance(net, StagedNetwork)
+    return net
 
 
-@dataclass(slots=True)
-class _Centroids:
-    """Where features are compared with, renewed four times."""
-
-    places: Tensor | None = None
-    margin: float = 0.0
+def _joined_width(student: StudentNetwork) -> int:
+    """Channels at the composition layer, seen on an image of zeros."""
+    spec, network = student.input_spec, _staged(student)
+    was_training = network.training
+    network.eval()
+    with torch.no_grad():
+        maps = network.pre(next(network.parameters()).new_zeros(1, spec.channels, spec.size, spec.size))
+    network.train(was_training)
+    return int(maps.shape[1])
 
 
 class MasterTraining:
@@ -160,29 +203,44 @@ class MasterTraining:
 
     Args:
         master: gets new networks and new weights.
-        rules: how.
-        diet: on what.
-        state: of the event.
-        block: number of the block in the run, from 0.
+        config: how.
+        labels: (n,) int64 training labels, given and discovered, -1 = none.
+        rows: (m,) images that can be read.
+        view: how they are augmented.
+        state: of the event; its epoch is the number of the block.
     """
 
     def __init__(
-        self, master: ComposedNetwork, rules: MasterRules, diet: MasterDiet, state: TrainState, block: int
+        self,
+        master: ComposedNetwork,
+        config: LMCSConfig,
+        labels: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        view: ViewSpec,
+        state: TrainState,
     ) -> None:
-        self.master, self.rules, self.diet, self.state, self.block = master, rules, diet, state, block
+        self.master, self.config, self.labels, self.rows, self.view = master, config, labels, rows, view
+        self.state, self.block, self.steps = state, state.epoch, config.steps_of_master
+        high = horizon_decay(self.steps, MASTER_DECAY)
+        self.decay = EMADecay(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
-        self._discrimination = None if rules.discrimination is None else DiscriminationLoss(rules.discrimination)
-        self._centroids = _Centroids()
+        self._discrimination = None if config.discrimination == "none" else DiscriminationLoss(config.discrimination)
+        self._centroids: Tensor | None = None
 
-    def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> MasterRecord:
+    def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
         """Compose and train.
 
         Args:
             student: as it is after the block, with statistics to be judged with.
             teacher: its average, likewise.
             first: no master was composed before, so that the student is also its own predecessor.
+
+        Returns:
+            Means of J_X (``cross_entropy``), J_C (``agreement``) and J_D (``discrimination``) over the last quarter of
+            the updates; ``eta``; the number of distinct ``centroids``, of which J_D needs two; length of the converter
+            of each network, (channels)^0.5 / 3 at the start.
         """
-        master, rules = self.master, self.rules
+        master, steps = self.master, self.steps
         master.previous.load_state_dict((student if first else master.current).state_dict())
         master.current.load_state_dict(student.state_dict())
         master.averaged.load_state_dict(teacher.state_dict())
@@ -194,32 +252,49 @@ class MasterTraining:
         eta = self._eta()
         composition.requires_grad_(True)
         shadow = slow_copy(composition)
-        optimizer = torch.optim.Adam(composition.parameters(), lr=rules.lr)
-        last_quarter = rules.steps - max(1, rules.steps // 4)
-        for step, batch in enumerate(self.diet.batches(self.state, self.block, rules)):
-            if step and step % max(1, rules.steps // 4) == 0:
+        optimizer = torch.optim.Adam(composition.parameters(), lr=MASTER_LR)
+        last_quarter = steps - max(1, steps // 4)
+        for step, batch in enumerate(self.batches()):
+            if step and step % max(1, steps // 4) == 0:
                 self._place_centroids(generator)
             # dropout and shake draw from the global generator, which the trainer sets anew before each update
             composition.train()
             parts = self.losses(batch, step)
             composition.eval()
-            total = parts[0] + rules.weight * (parts[1] + eta * parts[2])
+            total = parts[0] + self.config.unlabeled_weight * (parts[1] + eta * parts[2])
             optimizer.zero_grad()
             total.backward()  # type: ignore[no-untyped-call] # torch has no types
             self.state.average_gradients(composition.parameters())
             optimizer.step()
-            follow(shadow, composition, rules.average(step + 1), buffers="copy")
+            follow(shadow, composition, self.decay(step + 1), buffers="copy")
             if step >= last_quarter:
                 sums += torch.stack([*(part.detach() for part in parts), torch.ones((), device=device)])
         composition.requires_grad_(False)
         composition.load_state_dict(shadow.state_dict())
-        if rules.recalibrate:
-            recalibrate_bn(master, self.state, self.diet.rows, part=composition)
-        cross_entropy, agreement, discrimination, _ = (sums / sums[3]).tolist()
-        current, previous, averaged = (float(_matrix(converter).norm()) for converter in composition.converters)
-        places = self._centroids.places
-        centroids = 0.0 if places is None else float(len(places))
-        return MasterRecord(cross_entropy, agreement, discrimination, eta, centroids, current, previous, averaged)
+        recalibrate_bn(master, self.state, self.rows, part=composition)
+        means = dict(zip(("cross_entropy", "agreement", "discrimination"), (sums / sums[3]).tolist(), strict=False))
+        lengths = {
+            name: float(_weight(converter).norm())
+            for name, converter in zip(("current", "previous", "averaged"), composition.converters, strict=True)
+        }
+        centroids = 0 if self._centroids is None else len(self._centroids)
+        return {**means, "eta": eta, "centroids": float(centroids), **lengths}
+
+    @property
+    def _unlabeled(self) -> NDArray[np.int64]:
+        """Rows without a label."""
+        return self.rows[self.labels[self.rows] < 0]
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the block's master, the same each time they are asked for."""
+        config, unlabeled = self.config, self._unlabeled
+        per_batch = config.labeled_batch_size if len(unlabeled) else config.batch_size
+        streams = [
+            Stream("master labeled", self.rows[self.labels[self.rows] >= 0], per_batch),
+            Stream("master unlabeled", unlabeled, config.batch_size - per_batch),
+        ]
+        sampler = StreamSampler(streams, steps=self.steps, seed=config.seed, phase=self.block)
+        return self.state.batches(Phase(1, (self.view,), sampler, labels=self.labels), _EPOCH_OFFSET + self.block)
 
     def losses(self, batch: Batch, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """J_X, J_C and J_D of a batch; a part that is left out is 0."""
@@ -227,21 +302,19 @@ class MasterTraining:
         labeled = labels >= 0
         count = int(labeled.sum())
         targets = one_hot(labels[labeled], master.num_outputs).float()
-        generator = keyed_generator(self.rules.seed, "lmcs/master mixup", self.block * self.rules.steps + step)
-        shares = row_shares(count, self.rules.mixup_alpha, generator, images.device)
+        generator = keyed_generator(self.config.seed, "lmcs/master mixup", self.block * self.steps + step)
+        shares = row_shares(count, MIXUP_ALPHA, generator, images.device)
         inputs = master.inputs(torch.cat([shares.blend(images[labeled]), images[~labeled]]))
         features = master.composition(inputs)
         logits = master.classify(features)
-        zero = logits.sum() * 0
-        cross_entropy = agreement = discrimination = zero
-        if self.rules.supervised:
+        cross_entropy = agreement = discrimination = logits.sum() * 0
+        if self.config.master_supervised:
             cross_entropy = self._label_loss(logits[:count], shares.blend(targets), count).labeled
         if len(logits) > count:
             teacher = master.averaged_logits(tuple(maps[count:] for maps in inputs))
             agreement = self._consistency(logits[count:], teacher).mean()
-            places = self._centroids.places
-            if self._discrimination is not None and places is not None and len(places) > 1:
-                discrimination = self._discrimination(features[count:], places, self._centroids.margin)
+            if self._discrimination is not None and self._centroids is not None and len(self._centroids) > 1:
+                discrimination = self._discrimination(features[count:], self._centroids)
         return cross_entropy, agreement, discrimination
 
     @torch.no_grad()
@@ -251,7 +324,7 @@ class MasterTraining:
             return 0.0
         sums = torch.zeros(2)
         with batch_statistics(self.master.composition):
-            for step, batch in enumerate(self.diet.batches(self.state, self.block, self.rules)):
+            for step, batch in enumerate(self.batches()):
                 if step == ETA_BATCHES:
                     break
                 _, agreement, discrimination = self.losses(batch, step)
@@ -262,13 +335,13 @@ class MasterTraining:
         return float(np.clip(0.5 * agreement / discrimination, *ETA_LIMITS))
 
     def _place_centroids(self, generator: np.random.Generator) -> None:
-        """Cluster the master's features of images without a label."""
-        rows = self.diet.unlabeled
+        """Cluster the master's features of images without a label, into as many clusters as classes."""
+        rows = self._unlabeled
         if self._discrimination is None or not len(rows):
             return
         if len(rows) > MAX_CENTROID_IMAGES:
-            rows = np.sort(keyed_generator(self.rules.seed, "lmcs/centroids").permutation(rows)[:MAX_CENTROID_IMAGES])
-        composition, is_trained = self.master.composition, self._centroids.places is not None
+            rows = np.sort(keyed_generator(self.config.seed, "lmcs/centroids").permutation(rows)[:MAX_CENTROID_IMAGES])
+        composition, is_trained = self.master.composition, self._centroids is not None
 
         def look(images: Tensor) -> Tensor:
             # trained by the statistics of batches, so compared by these
@@ -277,10 +350,8 @@ class MasterTraining:
 
         features = self.state.embed(look, rows, FullPass(order="fixed"))
         if not bool(features.isfinite().all()):
-            raise DivergenceError(
-                f"step {self.state.step}", "features of the master are not finite", "Lower --lr or --master-lr."
-            )
-        wanted = min(self.rules.num_centroids, len(rows))
+            raise DivergenceError(f"step {self.state.step}", "features of the master are not finite", "Lower --lr.")
+        wanted = min(self.master.num_outputs, len(rows))
         centroids = torch.zeros(wanted, features.shape[1])
         if self.state.is_main:  # all at once would share out the processor among as many equal runs
             found = kmeans(features.numpy(), wanted, generator=generator, num_inits=1, max_iter=20)
@@ -288,13 +359,35 @@ class MasterTraining:
         places = torch.from_numpy(np.unique(self.state.combine(centroids, "sum").numpy(), axis=0))
         if len(places) < 2:
             self.state.warn("warning: master features form a single cluster, so that they are not kept apart")
-        elif not is_trained:
-            near, far = nearest_two(features, places)
-            self._centroids.margin = float((far.sqrt() - near.sqrt()).median())
-        self._centroids.places = places.to(next(self.master.parameters()).device)
+        self._centroids = places.to(next(self.master.parameters()).device)
 
 
-def _matrix(converter: nn.Module) -> Tensor:
+def _weight(converter: nn.Module) -> Tensor:
     weight = converter.weight
     assert isinstance(weight, Tensor)
     return weight.detach()
+
+
+class Guide(nn.Module):
+    """The frozen network that guides the student through a block: the last block's master, or the average as it was.
+
+    Args:
+        config: the options.
+        student: the network that it is made of versions of.
+
+    Attributes:
+        is_ready: a block has ended.
+    """
+
+    def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:
+        super().__init__()
+        self.master = ComposedNetwork(student, config.compose_at) if config.guide == "composed" else None
+        self.snapshot = EMATeacher(student, 0.0) if config.guide == "average" else None
+        self.is_ready = False
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """What the guide says of images: (b, c, h, w) to (b, k)."""
+        network = self.master if self.snapshot is None else self.snapshot.module
+        assert isinstance(network, InferenceNetwork)
+        return network.classify(network.embed(images))

@@ -7,7 +7,7 @@ Each round:
     3. weigh the reference rows by their rank of nearness to each of these            Eq. 3.10
     4. soft label = weight of each class, and its entropy                             Eq. 3.11, 3.12
     5. take the rows of largest entropy whose soft label names the nearest class
-Rounds and shares of the classes: ``label_search.py``.
+Rounds and shares of the classes: ``pseudo_label_selection.py``.
 Departures: the radius, which is not given, follows from the count; a row counts only if both equations name the same
 class.
 """
@@ -20,31 +20,27 @@ from typing import Literal, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.methods.few_labels.nearest_centroid import (
-    BLOCK_ROWS,
-    Rows,
-    class_means,
-    distances_between,
-    mean_distances,
-    rounded,
-    spread_warnings,
-)
 from labelkit.methods.few_labels.pseudo_label_selection import (
+    BLOCK_ROWS,
     Candidates,
     ClassReport,
     Count,
     Discovery,
-    Labels,
     Round,
-    SearchOptions,
+    Rows,
+    SearchArguments,
     capped,
-    check_cap,
     check_choice,
+    class_means,
+    distances_between,
     extent,
+    mean_distances,
+    rounded,
     search,
+    spread_warnings,
 )
 
-LabelRule = Literal["agree", "vote", "center"]
+LabelRule = Literal["agree", "vote"]
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
 
 # Candidates for each wanted row (ours; Eq. 3.9's radius is not given).
@@ -104,7 +100,7 @@ def discover_critical(
     criterion: Criterion = "max_entropy",
     confine: bool = True,
     confine_cap: float = 0.25,
-    **options: Unpack[SearchOptions],
+    **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
     """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
 
@@ -116,7 +112,7 @@ def discover_critical(
         beta: of the weights ``beta / (beta + rank / reference rows)``, > 0; ``None``: 1 / number of classes with
             labels, which gives half weight where as many rows are nearer as a class has.
         label_rule: ``agree``: only rows whose soft label is largest for the class of the nearest mean; ``vote``: the
-            largest; ``center``: the nearest mean.
+            largest names them.
         criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
         confine: take the nearest 10 times as many rows as are wanted, but at most ``confine_cap`` of the candidates
             (and not less than what is wanted), for each class by itself if balanced; ``False``: any distance.
@@ -202,37 +198,37 @@ class _Critical:
         """Check the options."""
         if self.beta is not None and not 0 < self.beta < np.inf:
             raise ValueError(f"beta must be > 0, got {self.beta}")
-        check_choice("label_rule", self.label_rule, ("agree", "vote", "center"))
+        check_choice("label_rule", self.label_rule, ("agree", "vote"))
         check_choice("criterion", self.criterion, ("max_entropy", "min_entropy", "min_distance"))
-        check_cap("confine_cap", self.confine_cap)
+        if not 0 < self.confine_cap <= 1:
+            raise ValueError(f"confine_cap must be in (0, 1], got {self.confine_cap}")
 
     def __call__(self, turn: Round) -> CriticalDiscovery:
-        known, warnings = turn.known, [*spread_warnings([self.rows])]
-        candidates = turn.candidates(*self._nearest_means(known))
+        warnings = [*spread_warnings([self.rows])]
+        candidates = turn.candidates(*self._nearest_means(turn))
         confined = np.concatenate(self._confined(candidates))
-        beta = 1 / len(known.present) if self.beta is None else self.beta
-        soft = soft_labels(self.rows, known.pool[confined], known.original, known.num_classes, beta, candidates.scale)
+        beta = 1 / len(turn.present) if self.beta is None else self.beta
+        asked = turn.pool[confined]
+        soft = soft_labels(self.rows, asked, turn.original, turn.num_classes, beta, candidates.scale)
         entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
         voted = _largest(soft, nearest)
         if len(np.unique(rounded(entropy))) == 1 < len(confined) and self.criterion != "min_distance":
             warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
-        by_entropy = {"max_entropy": -rounded(entropy), "min_entropy": rounded(entropy)}
-        first = by_entropy.get(self.criterion, np.zeros(len(confined)))
-        ranking = np.lexsort((known.pool[confined], candidates.keys[confined], first))
+        sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[self.criterion]
+        first = sign * rounded(entropy)
+        ranking = np.lexsort((asked, candidates.keys[confined], first))
         if self.label_rule == "agree":
             ranking = ranking[(voted == nearest)[ranking]]
-        mine = (
-            [ranking]
-            if turn.shares is None
-            else [ranking[nearest[ranking] == label] for label in range(known.num_classes)]
-        )
+        mine = [ranking]
+        if turn.shares is not None:
+            mine = [ranking[nearest[ranking] == label] for label in range(turn.num_classes)]
         chosen = [group[:want] for group, want in zip(mine, candidates.wants, strict=True)]
         picked = np.concatenate(chosen)
         found = turn.table(
             candidates,
             [confined[group] for group in chosen],
             [first[picked], candidates.keys[confined[picked]]],
-            labels=(voted if self.label_rule == "vote" else nearest)[picked],
+            labels=voted[picked],
             warnings=warnings,
         )
         reports = []
@@ -261,12 +257,12 @@ class _Critical:
             for group, want in zip(candidates.groups, candidates.wants, strict=True)
         ]
 
-    def _nearest_means(self, known: Labels) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _nearest_means(self, turn: Round) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
-        means = class_means(self.rows, known.original, known.num_classes)
-        distance, nearest = np.empty(len(known.pool)), np.empty(len(known.pool), dtype=np.int64)
-        for start in range(0, len(known.pool), BLOCK_ROWS):
+        means = class_means(self.rows, turn.original, turn.num_classes)
+        distance, nearest = np.empty(len(turn.pool)), np.empty(len(turn.pool), dtype=np.int64)
+        for start in range(0, len(turn.pool), BLOCK_ROWS):
             block = slice(start, start + BLOCK_ROWS)
-            distances = mean_distances(self.rows.take(known.pool[block]), means)
+            distances = mean_distances(self.rows.take(turn.pool[block]), means)
             distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
         return distance, nearest

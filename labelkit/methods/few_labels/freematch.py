@@ -9,44 +9,39 @@ Each step, on labeled images and several times as many others:
     3. cross-entropy of strongly changed images with the class of the weakly changed one, if above its threshold
     4. the published term on the mix of classes, with a small weight
     5. the average moves toward the network; it is the one that is judged and embeds
-Departures: RandAugment's geometric operations come before the others; the average fits to short runs
-(``--no-ema-horizon``); statistics are taken anew before an evaluation.
+Departures: RandAugment's geometric operations come before the others; the average fits to short runs; statistics are
+taken anew before an evaluation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
-from labelkit.methods.few_labels.losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss, SquaredConsistency
-from labelkit.methods.few_labels.options import FreeMatchConfig, FreeMatchOptions
-from labelkit.methods.few_labels.recipe import student_views
-from labelkit.methods.few_labels.students import (
+from labelkit.methods.few_labels.averaged_student import (
+    ObjectiveStudent,
     StudentClock,
     StudentNetworks,
     StudentObjective,
     labeled_and_others,
     logits_of,
 )
-from labelkit.models.batch_norm import batch_statistics
+from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.methods.few_labels.options import FreeMatchConfig
+from labelkit.methods.few_labels.recipe import student_views
 from labelkit.training.method import StepOutput
 
 
 class FreeMatchObjective(StudentObjective):
     r"""Cross-entropy of labeled images, and of strong views with the class of a sure weak view.
 
-    .. math:: J = J_X + J_U + J_M + \lambda_f J_F
+    .. math:: J = J_X + J_U + \lambda_f J_F
 
     1. one pass over labeled images, weak and strong views of the others
     2. thresholds follow the mean confidence and the mix of predicted classes; or one is fixed (FixMatch)
-    3. :math:`J_X` of labeled rows; :math:`J_U` of sure rows; with a master, :math:`J_M`: squared difference to its
-       prediction for labeled images
+    3. :math:`J_X` of labeled rows; :math:`J_U` of sure rows
     4. :math:`J_F`: FreeMatch's term on the mix of classes
 
     Args:
@@ -71,26 +66,22 @@ class FreeMatchObjective(StudentObjective):
         super().__init__()
         self._views = weak, strong
         self._fairness_weight = fairness_weight
-        self.runs_teacher, self.runs_master = False, True
+        self.runs_teacher = self.runs_master = False
         self.threshold = AdaptiveThreshold(num_classes, decay, fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
-        self.fairness, self.consistency = FairnessLoss(), SquaredConsistency()
+        self.fairness = FairnessLoss()
 
     def views(self) -> tuple[ViewSpec, ...]:
         """The weak and the strong view."""
         return self._views
 
-    def forward(
-        self, batch: Batch, networks: StudentNetworks, clock: StudentClock, advice: Tensor | None = None
-    ) -> StepOutput:
+    def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
         """Return the loss, gradients for the student alone.
 
         Args:
             batch: labeled rows and others.
             networks: the teacher has no part in the loss.
             clock: where the run is.
-            advice: (u, k) another network's probabilities for the weak views of the unlabeled rows, averaged with the
-                student's.
         """
         student, (labeled, unlabeled) = networks.student, labeled_and_others(batch)
         weak, strong = batch.views[0], batch.views[1]
@@ -103,8 +94,6 @@ class FreeMatchObjective(StudentObjective):
         if others:
             with torch.no_grad():
                 predictions = weak_logits.float().softmax(dim=1)
-                if advice is not None:
-                    predictions = (predictions + advice) / 2
                 self.threshold.update(predictions, clock.total)
                 kept = self.threshold(predictions)
             pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), kept)
@@ -119,40 +108,20 @@ class FreeMatchObjective(StudentObjective):
                 fairness = self.fairness(strong_logits, kept, *shares)
                 loss = loss + self._fairness_weight * fairness
                 logs["fairness"] = fairness.detach()
-        if networks.master is not None:
-            with torch.no_grad():
-                # all rows, or the statistics of the batch would be those of a few images
-                target = logits_of(networks.master, weak)[0][labeled]
-            with batch_statistics(student):
-                agreement = self.consistency(logits_of(student, weak[labeled])[0], target).sum() / mean_count
-            loss = loss + agreement
-            logs["master_consistency"] = agreement.detach()
         return StepOutput(loss, logs)
-
-
-def freematch_objective(options: FreeMatchOptions, views: Sequence[ViewSpec], num_classes: int) -> FreeMatchObjective:
-    """Build FreeMatch's objective.
-
-    Args:
-        options: of the loss.
-        views: the weak and the strong one.
-        num_classes: k.
-    """
-    weak, strong = views
-    return FreeMatchObjective(
-        weak,
-        strong,
-        num_classes=num_classes,
-        decay=options.threshold_decay,
-        fixed_threshold=options.fixed_threshold,
-        fairness_weight=options.fairness_weight,
-    )
 
 
 class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
     """Needs at least one label of each class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
-        views = student_views(config, data, self.network.input_spec.size)
-        self.objective = freematch_objective(config, views, self.num_classes)
+        super().__init__(config, data, dropout=0.0)  # it brings its own noise
+        weak, strong = student_views(config, data, self.network.input_spec.size)
+        self.objective = FreeMatchObjective(
+            weak,
+            strong,
+            num_classes=self.num_classes,
+            decay=config.threshold_decay,
+            fixed_threshold=config.fixed_threshold,
+            fairness_weight=config.fairness_weight,
+        )

@@ -1,12 +1,9 @@
-"""Labels that grow during a run: who was given which label when, and where the growth stands.
+"""Labels that grow during a run: who was given which label when, where the growth stands, and what came of it.
 
 All of it is buffers of fixed size, so that a checkpoint carries it and every process has the same. The class of an
-unlabeled image is never here: what comes in is the given labels and what was discovered.
+unlabeled image is never in them: what comes in is the given labels and what was discovered. The monitor alone sees the
+truth, which reaches neither discovery nor training.
 Source: snowball, specification 3.6 and 3.8.
-
-What labels grew into: a table of every discovered image, and how many labels are wrong where that is known.
-
-The truth is used here and nowhere else; it reaches neither discovery nor training.
 """
 
 from __future__ import annotations
@@ -33,6 +30,24 @@ D = TypeVar("D", bound=Discovery)
 #: Networks that discover; their place is their number in the table.
 NETWORKS: Final = ("student", "teacher", "master")
 _COLUMNS: Final = ("sample_index", "label", "rank", "generation", "iteration", "network")
+
+
+@dataclass(frozen=True, slots=True)
+class GrownPhase:
+    """One phase of a run whose labels grow, in the longest course that it can take.
+
+    Attributes:
+        labels: that the student learns from.
+        steps: updates.
+    """
+
+    labels: int
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"{self.labels:,} labels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,51 +224,6 @@ class LabelGrowth(nn.Module):
         ]
 
 
-class PastFeatures(nn.Module):
-    """Features of the last discoveries' networks, for discoveries that join several.
-
-    What a network of the past says of an image does not change, so its features are kept and not its weights.
-
-    Args:
-        count: how many discoveries are joined, the coming one included.
-        num_samples: n.
-        dim: d.
-    """
-
-    def __init__(self, count: int, num_samples: int, dim: int) -> None:
-        super().__init__()
-        self.kept: Tensor = nn.Buffer(torch.zeros(max(0, count - 1), num_samples if count > 1 else 0, dim))
-        self.num_kept: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
-
-    def join(self, features: Tensor) -> list[Tensor]:
-        """Return features (n, d) of the past and these, oldest first, and keep these for the next time."""
-        past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
-        if len(self.kept):
-            latest = [*past, features][-len(self.kept) :]
-            for place, part in enumerate(latest):
-                self.kept[place] = part.to(self.kept.device)
-            self.num_kept.fill_(len(latest))
-        return [*past, features]
-
-
-def agree_on(discovery: D, rows: NDArray[np.int64], state: TrainState) -> D:
-    """Return the main process's discovery on every process, should machines differ in their last bits.
-
-    Args:
-        discovery: what this process found among ``rows``.
-        rows: (m,) rows of the data set that it looked at.
-        state: speaks to the other processes.
-
-    Returns:
-        The same in rows of the data set.
-    """
-    columns = np.stack([rows[discovery.indices], discovery.labels, discovery.rank]).astype(np.float64)
-    table = torch.from_numpy(np.concatenate([columns, discovery.distance[None]]))
-    table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
-    indices, labels, rank = (table[i].to(torch.int64).numpy() for i in range(3))
-    return replace(discovery, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
-
-
 def training_class_names(data: DataInfo) -> list[str]:
     """Names of the training classes; none if the data set has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
@@ -282,11 +252,23 @@ def finite_features(
 
 
 def agreed(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
-    """Return what was found among (m,) rows, the same on every process, in rows of the data set; pass on warnings."""
-    found = agree_on(found, rows, state)
+    """Return the main process's discovery on every process, should machines differ in their last bits.
+
+    Args:
+        found: what this process found among ``rows``; its warnings are passed on.
+        rows: (m,) rows of the data set that it looked at.
+        state: speaks to the other processes.
+
+    Returns:
+        The same in rows of the data set.
+    """
+    columns = np.stack([rows[found.indices], found.labels, found.rank]).astype(np.float64)
+    table = torch.from_numpy(np.concatenate([columns, found.distance[None]]))
+    table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
+    indices, labels, rank = (table[i].to(torch.int64).numpy() for i in range(3))
     for warning in found.warnings:
         state.warn(f"warning: {warning}")
-    return found
+    return replace(found, indices=indices, labels=labels, rank=rank, distance=table[3].numpy())
 
 
 def add_found(
@@ -307,8 +289,6 @@ def add_found(
     )
 
 
-#: Largest change of the error on --val-split that ends a generation, in points (ours; not published).
-VAL_DELTA: Final = 0.2
 DISCOVERED: Final = "discovered.csv"
 _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation", "iteration", "network")
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic.config import JsonDict
 
-from labelkit.methods.few_labels.options import FreeMatchOptions, MixMatchOptions, TwoStreamTrainConfig
-from labelkit.methods.few_labels.search_options import CriticalSearchOptions, GrowthOptions
+from labelkit.methods.few_labels.options import HalfLabeledConfig, SearchOptions
 from labelkit.options.embeddings import RowOptions
 
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 _RUN: JsonDict = {"panel": "Run"}
-_LOSS: JsonDict = {"panel": "Loss"}
 _MASTER: JsonDict = {"panel": "Master"}
 _GROWTH: JsonDict = {"panel": "Growth"}
 _SEARCH: JsonDict = {"panel": "Discovery"}
@@ -22,47 +20,68 @@ _PRETEXT: JsonDict = {"panel": "Pretext"}
 _STOP: JsonDict = {"panel": "Stop"}
 
 
-class LMCSConfig(
-    RowOptions, TwoStreamTrainConfig, MixMatchOptions, FreeMatchOptions, CriticalSearchOptions, GrowthOptions
-):
+class CriticalSearchOptions(SearchOptions):
+    """Which unlabeled images are near the classes and yet ambiguous; also those of ``discover lmcs``."""
+
+    constants: ClassVar[Mapping[str, object]] = {
+        "delta": "auto",
+        "confine_factor": 10,
+        "reference": "original",
+        "beta": "auto",
+    }
+
+    criterion: Literal["max_entropy", "min_entropy", "min_distance"] = Field(
+        "max_entropy",
+        description="Which of the confined images come first: the most or the least ambiguous, or the nearest.",
+        json_schema_extra=_SEARCH,
+    )
+    confine: bool = Field(True, description="Search near the class means only (Eq. 3.9).", json_schema_extra=_SEARCH)
+    confine_cap: float = Field(
+        0.25,
+        gt=0,
+        le=1,
+        description="With --confine: search the nearest 10 candidates for each wanted image, but at most this share.",
+        json_schema_extra=_SEARCH,
+    )
+    label_rule: Literal["agree", "vote"] = Field(
+        "agree",
+        description="agree: take only images whose largest soft label is the class of the nearest mean; vote: call "
+        "each by its largest soft label.",
+        json_schema_extra=_SEARCH,
+    )
+
+
+class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     """``labelkit train lmcs``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
     constants: ClassVar[Mapping[str, object]] = {
+        "student": "mixmatch",
         "pretext_lr": 0.1,
+        "guidance": "consistency",
         "guidance_cache": False,
         "master_init": "ema",
+        "master_lr": 1e-3,
+        "master_decay": 0.99,
         "discrimination_weight": "auto",
         "num_centroids": None,
+        "generations": 1,
+        "embed_with": "student",
+        "val_split": None,
+        "val_delta": 0.2,
     }
+    #: Of another student than MixMatch.
+    retired_fields: ClassVar[frozenset[str]] = frozenset(
+        {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
+    )
 
     steps: int = Field(1_048_576, ge=1, description="Updates of the student in all.", json_schema_extra=_OPTIMIZATION)
-    labeled_batch_size: int = Field(
-        64,
-        ge=1,
-        description="Labeled images of --batch-size: half of it for mixmatch, and for batches of the master.",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    dropout: float | None = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Dropout inside the backbone, if it has any; the student brings its own noise.",
-        json_schema_extra={"panel": "Model"},
-    )
     eval_every_steps: int = Field(
         10_240,
         ge=1,
         description="Updates of a block (the dissertation's step of 10 epochs), at whose end a master is composed and "
         "all networks are judged.",
         json_schema_extra=_RUN,
-    )
-
-    student: Literal["mixmatch", "freematch"] = Field(
-        "mixmatch",
-        description="How the student learns; options of the other have no effect but --unlabeled-weight, which is also "
-        "the master's. FixMatch is freematch with --fixed-threshold 0.95.",
-        json_schema_extra=_LOSS,
     )
 
     pretext_steps: int = Field(
@@ -73,17 +92,11 @@ class LMCSConfig(
         json_schema_extra={**_PRETEXT, "before": 0},
     )
 
-    guidance: Literal["consistency", "guess", "none"] = Field(
-        "consistency",
-        description="How the last block's master guides the student on unlabeled images: squared difference of their "
-        "predictions (ours; no equation has it), as a part of the guessed label, or not.",
-        json_schema_extra=_MASTER,
-    )
     guidance_weight: float = Field(
         0.2,
         ge=0,
-        description="Weight of the difference of --guidance consistency, times --unlabeled-weight (ours; 1 did harm "
-        "on digits).",
+        description="Weight of the squared difference between the predictions of the student and of the last block's "
+        "master on unlabeled images, times --unlabeled-weight (ours; no equation has it; 1 did harm on digits).",
         json_schema_extra=_MASTER,
     )
     guide: Literal["composed", "average"] = Field(
@@ -104,41 +117,27 @@ class LMCSConfig(
         description="Updates of the master after each block; default: a tenth of the block (ours; not published).",
         json_schema_extra=_MASTER,
     )
-    master_lr: float = Field(
-        1e-3, gt=0, description="Learning rate of the master (Adam; ours; not published).", json_schema_extra=_MASTER
-    )
-    master_decay: float = Field(
-        0.99,
-        ge=0,
-        lt=1,
-        description="Decay of the average of the master's weights; at most 1 - 10 / updates below 1,000 of them.",
-        json_schema_extra=_MASTER,
-    )
     master_supervised: bool = Field(
         True,
         description="Teach the master the labels, given and discovered; without (literal Eq. 3.7) what is discovered "
         "could not reach it.",
         json_schema_extra=_MASTER,
     )
-    discrimination: Literal["ratio", "margin", "literal", "none"] = Field(
+    discrimination: Literal["ratio", "literal", "none"] = Field(
         "ratio",
         description="Loss on the distances of master features to the two nearest centroids; literal is the printed "
         "Eq. 3.6, whose sign is wrong.",
         json_schema_extra=_MASTER,
     )
 
+    growth_factor: float = Field(
+        2.0, gt=1, description="Labels after a discovery over those before.", json_schema_extra=_GROWTH
+    )
     growth_limit: float = Field(
         10.0,
         ge=1,
         description="Most labels, as a multiple of the given ones (R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
-    )
-    generations: int = Field(
-        1,
-        ge=1,
-        description="How often the labels grow from the given ones. Each time, what was discovered before is forgotten "
-        "(Sec. 3.3.4). 1: they grow once (Eq. 3.13).",
-        json_schema_extra={**_GROWTH, "before": 1},
     )
     first_blocks: int = Field(
         30, ge=1, description="Blocks before the first discovery (ours; not published).", json_schema_extra=_GROWTH
@@ -156,16 +155,12 @@ class LMCSConfig(
         json_schema_extra=_GROWTH,
     )
 
-    embed_with: Literal["student", "teacher", "master"] = Field(
-        "student", description="Network whose features discover (Sec. 3.3.3).", json_schema_extra=_SEARCH
-    )
-
     churn: float = Field(
         0.01,
         ge=0,
         le=1,
         description="Smallest share of the average's changed predictions that goes on. Growth ends if fewer changed "
-        "since the last discovery, generations if fewer changed since the last one. 0: never.",
+        "since the last discovery. 0: never.",
         json_schema_extra=_STOP,
     )
     disagree_stop: float = Field(
@@ -186,16 +181,6 @@ class LMCSConfig(
     def steps_of_master(self) -> int:
         """Updates of a master."""
         return self.master_steps or max(1, self.block_steps // 10)
-
-    @model_validator(mode="after")
-    def _check_master(self) -> LMCSConfig:
-        if self.student == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
-            raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
-            )
-        if self.guide == "average" and self.embed_with == "master":
-            raise ValueError("embed_with master needs guide composed")
-        return self
 
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return fewer steps, also of the pretext."""

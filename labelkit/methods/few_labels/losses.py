@@ -1,25 +1,16 @@
-"""Losses of the methods for few labels.
+"""Losses of the methods for few labels, but for FreeMatch's (``freematch_losses.py``).
 
 Consistency of a student with a slower network: squared differences between predictions (Mean Teacher).
 
 MixMatch: sharpened guesses, and a loss on targets that are blends of labels and guesses.
-
 Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``google-research/mixmatch``.
 
-FreeMatch: thresholds that follow the model's own confidence, and a term on the classes it predicts.
-
-Sources: Y. Wang et al., "FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning" (ICLR 2023), Eq. 5 to 11;
-``microsoft/Semi-supervised-learning:semilearn/algorithms/freematch``. With a fixed threshold this is FixMatch
-(K. Sohn et al., NeurIPS 2020).
-
 How well features keep apart from the second-nearest cluster (LMCS).
-
 Source: the dissertation "Deep Learning with Very Few and No Labels", Eq. 3.6, whose sign is wrong: see below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -152,134 +143,7 @@ class MixMatchLoss(nn.Module):
             return MixMatchTerms(labeled, rest.sum() / max(rest.numel(), 1))
 
 
-Sum = Callable[[Tensor], Tensor]
-
-
-class AdaptiveThreshold(nn.Module):
-    r"""Which predictions are sure enough to be pseudo-labels, by thresholds that rise as the model becomes surer.
-
-    .. math:: \tau \leftarrow m \tau + (1 - m)\,\overline{\max_k p_k}, \quad
-        \tilde p \leftarrow m \tilde p + (1 - m)\,\bar p, \quad
-        \tau_k = \tau\, \tilde p_k / \max_j \tilde p_j
-
-    All start at 1 / c. A row is kept if the probability of its class k is at least :math:`\tau_k`.
-
-    Args:
-        num_classes: c.
-        decay: m in [0, 1).
-        fixed: keep rows whose probability is at least this one instead (FixMatch); the averages go on.
-
-    Raises:
-        ValueError: a number out of its range.
-
-    Attributes:
-        confidence: () float32, :math:`\tau`.
-        class_shares: (c,) float32, :math:`\tilde p`.
-        predicted_shares: (c,) float32, the average share of images that each class is predicted for.
-    """
-
-    def __init__(self, num_classes: int, decay: float = 0.999, fixed: float | None = None) -> None:
-        super().__init__()
-        if num_classes < 1 or not 0 <= decay < 1 or (fixed is not None and not 0 <= fixed <= 1):
-            raise ValueError(f"num_classes {num_classes}, decay {decay} or fixed {fixed} is out of range")
-        self.decay, self.fixed = decay, fixed
-        self.confidence: Tensor = nn.Buffer(torch.tensor(1 / num_classes))
-        self.class_shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
-        self.predicted_shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
-
-    @torch.no_grad()
-    def update(self, probabilities: Tensor, total: Sum = lambda value: value) -> None:
-        """Take in a batch of weak predictions.
-
-        Args:
-            probabilities: (b, c), this process's part.
-            total: sum of a small tensor over processes.
-        """
-        surest, classes = probabilities.max(dim=1)
-        counts = _counts(classes, probabilities.shape[1]).to(probabilities.dtype)
-        own = torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]])
-        sums = total(own)
-        means = sums[:-1] / sums[-1].clamp(min=1)
-        c = probabilities.shape[1]
-        for average, value in (
-            (self.confidence, means[0]),
-            (self.class_shares, means[1 : c + 1]),
-            (self.predicted_shares, means[c + 1 :]),
-        ):
-            average.lerp_(value, 1 - self.decay)
-
-    def forward(self, probabilities: Tensor) -> Tensor:
-        """(b, c) weak predictions to (b,) bool, the rows that are kept."""
-        surest, classes = probabilities.max(dim=1)
-        if self.fixed is not None:
-            return surest >= self.fixed
-        return surest >= (self.confidence * self.class_shares / self.class_shares.max())[classes]
-
-
-class PseudoLabelLoss(nn.Module):
-    r"""Cross-entropy of strong views with the class of the weak ones, over the rows that are kept.
-
-    .. math:: L = -\frac1b \sum_{i \in A} \log \text{softmax}(s_i)_{\hat y_i}
-
-    The mean is over all b rows, so that it grows with the share that is kept. In nats, >= 0.
-
-    Shape:
-        - logits: ``(b, c)`` float of the strong views; gets gradients.
-        - pseudo_labels: ``(b,)`` int64.
-        - kept: ``(b,)`` bool, A.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is kept.
-    """
-
-    def forward(self, logits: Tensor, pseudo_labels: Tensor, kept: Tensor) -> Tensor:
-        """Return the mean."""
-        with without_autocast(logits):
-            terms = F.cross_entropy(promote(logits), pseudo_labels, reduction="none")
-            return (terms * kept).sum() / max(len(terms), 1)
-
-
-class FairnessLoss(nn.Module):
-    r"""FreeMatch's term on the mix of classes: the negative cross-entropy of two normalized mixes.
-
-    .. math:: L = \sum_k \text{norm}(\tilde p / \tilde h)_k \log \text{norm}(\bar p / \bar h)_k
-
-    with the running shares :math:`\tilde p, \tilde h` of ``AdaptiveThreshold``, and :math:`\bar p, \bar h` the mean
-    prediction and the predicted shares of the kept strong views. In nats, <= 0; -log c where both mixes are even.
-
-    As published, descending it raises the cross-entropy: it moves the batch away from the running mix. Its weight is
-    small, and 0 leaves it out.
-
-    Shape:
-        - logits: ``(b, c)`` float of the strong views; gets gradients.
-        - kept: ``(b,)`` bool.
-        - class_shares, predicted_shares: ``(c,)`` float, no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is kept.
-    """
-
-    def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
-        """Return the sum over classes."""
-        places = kept.nonzero().squeeze(1)  # the one time that a GPU is waited for
-        if not len(places):
-            return promote(logits).sum() * 0
-        with without_autocast(logits):
-            predictions = F.softmax(promote(logits[places]), dim=1)
-            counts = _counts(predictions.argmax(dim=1), logits.shape[1])
-            expected = _normalized(class_shares, predicted_shares)
-            found = _normalized(predictions.mean(dim=0), counts / counts.sum())
-            return (expected * (found + 1e-12).log()).sum()
-
-
-def _counts(classes: Tensor, num_classes: int) -> Tensor:
-    """How often each class occurs, (c,) int64; ``bincount`` would wait for a GPU to learn the largest."""
-    return (classes[:, None] == torch.arange(num_classes, device=classes.device)).sum(dim=0)
-
-
-def _normalized(shares: Tensor, by: Tensor) -> Tensor:
-    """``shares / by`` as a distribution; a class that was never predicted counts 0."""
-    ratios = torch.where(by > 0, shares / by.clamp(min=1e-12), 0.0)
-    return ratios / ratios.sum()
-
-
-Discrimination = Literal["ratio", "margin", "literal"]
+Discrimination = Literal["ratio", "literal"]
 
 
 class DiscriminationLoss(nn.Module):
@@ -287,7 +151,6 @@ class DiscriminationLoss(nn.Module):
 
     - ``ratio``: :math:`\overline{d_0^2 / (d_1^2 + 10^{-12})}`, in [0, 1]: 0 at a centroid, 1 half-way between two;
       does not change with the scale of the features.
-    - ``margin``: :math:`\overline{\max(0, \mu - (d_1 - d_0))}`.
     - ``literal``: :math:`\overline{(d_0 - d_1)^2}`, the printed Eq. 3.6. It is 0 half-way between two centroids, so
       that descending it moves features there, the opposite of what its text asks for.
 
@@ -297,7 +160,6 @@ class DiscriminationLoss(nn.Module):
     Shape:
         - features: ``(b, d)`` float; gets gradients.
         - centroids: ``(k, d)`` float, distinct; no gradient.
-        - margin: :math:`\mu`, for ``margin``.
         - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
 
     Raises:
@@ -306,11 +168,11 @@ class DiscriminationLoss(nn.Module):
 
     def __init__(self, kind: Discrimination) -> None:
         super().__init__()
-        if kind not in ("ratio", "margin", "literal"):
+        if kind not in ("ratio", "literal"):
             raise ValueError(f"unknown kind {kind!r}")
         self.kind = kind
 
-    def forward(self, features: Tensor, centroids: Tensor, margin: float = 0.0) -> Tensor:
+    def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean over the batch."""
         with without_autocast(features):
             near, far = nearest_two(promote(features), centroids)
@@ -318,8 +180,7 @@ class DiscriminationLoss(nn.Module):
                 terms = near / (far + 1e-12)
             else:
                 # a feature that lies on its centroid has no direction away from it
-                gap = _root(far) - _root(near)
-                terms = (margin - gap).clamp(min=0) if self.kind == "margin" else gap.square()
+                terms = (_root(far) - _root(near)).square()
             return terms.sum() / max(len(terms), 1)
 
 

@@ -8,8 +8,8 @@ Each step, on a batch of labeled and unlabeled images in two views:
        with a weight that grows at the start
     3. the teacher moves toward the student
 The teacher runs in training mode, with statistics of its own. It is the network that is judged and embeds.
-Departures: decays fit to short runs (``--no-ema-horizon``), statistics are taken anew before an evaluation
-(``--no-bn-recalibration``). ``--whitening zca`` whitens after shifts and mirroring, not before.
+Departures: decays fit to short runs, statistics are taken anew before an evaluation. ``--whitening zca`` whitens after
+shifts and mirroring, not before.
 """
 
 from __future__ import annotations
@@ -23,11 +23,16 @@ from torch import Tensor
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
+from labelkit.methods.few_labels.averaged_student import (
+    ObjectiveStudent,
+    StudentClock,
+    StudentNetworks,
+    StudentObjective,
+    logits_of,
+)
 from labelkit.methods.few_labels.losses import HeadDifference, SquaredConsistency
-from labelkit.methods.few_labels.options import FewLabelTrainConfig, MeanTeacherConfig, MeanTeacherOptions
+from labelkit.methods.few_labels.options import MeanTeacherConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import student_views, teacher_decay
-from labelkit.methods.few_labels.students import StudentClock, StudentNetworks, StudentObjective, logits_of
 from labelkit.training.method import StepOutput
 from labelkit.training.schedules import EMADecay, GrowingWeight
 from labelkit.training.timing import RunSize, Scheduled
@@ -40,7 +45,7 @@ class MeanTeacherObjective(StudentObjective):
 
     Args:
         view: how an image is augmented; student and teacher see it with different random numbers.
-        weight: :math:`\lambda` by the step of a phase with new networks; in later phases it is full.
+        weight: :math:`\lambda` by the step of the first phase; in later phases it is full.
         class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
         head_weight: :math:`\lambda_h` of the difference between two heads; a single head has none.
     """
@@ -77,7 +82,7 @@ class MeanTeacherObjective(StudentObjective):
         cross_entropy = self.label_loss(heads[0], labels) * (count / norm)
         logs = {"cross_entropy": cross_entropy.detach()}
         loss = cross_entropy
-        weight = self._weight(clock.step_in_phase) if clock.fresh else self._weight.full
+        weight = self._weight(clock.step_in_phase) if clock.phase == 0 else self._weight.full
         if weight > 0:
             with torch.no_grad():
                 target = logits_of(networks.teacher, batch.views[1])[0]
@@ -103,21 +108,15 @@ def _sum(rows: Tensor, kept: Tensor) -> Tensor:
     return (rows * kept).sum()
 
 
-def consistency_weight(config: FewLabelTrainConfig, options: MeanTeacherOptions) -> GrowingWeight:
-    """Weight of the consistency; ``config.steps`` is the length of the first phase."""
-    return GrowingWeight(options.consistency_weight, options.consistency_ramp * config.steps, "sigmoid")
+def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight:
+    """Weight of the consistency, in a run whose (first) phase has so many updates."""
+    return GrowingWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
 
 
-def mean_teacher_objective(
-    config: FewLabelTrainConfig, options: MeanTeacherOptions, view: ViewSpec
-) -> MeanTeacherObjective:
-    """Build the objective of the options; ``config.steps`` is the length of the first phase."""
-    return MeanTeacherObjective(
-        view,
-        weight=consistency_weight(config, options),
-        class_norm=options.class_norm,
-        head_weight=options.head_weight,
-    )
+def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
+    """Build the objective of the options; the (first) phase has so many updates."""
+    weight = consistency_weight(steps, options)
+    return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm, head_weight=options.head_weight)
 
 
 class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
@@ -126,7 +125,7 @@ class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)
         weak, _ = student_views(config, data, self.network.input_spec.size)
-        self.objective = mean_teacher_objective(config, config, weak)
+        self.objective = mean_teacher_objective(config.steps, config, weak)
 
     @classmethod
     def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:
@@ -136,5 +135,5 @@ class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
     @classmethod
     def scheduled(cls, config: MeanTeacherConfig, size: RunSize) -> Mapping[str, Scheduled]:
         """Decay of the average, and weight of the consistency."""
-        weight = consistency_weight(config, config)
+        weight = consistency_weight(config.steps, config)
         return {**super().scheduled(config, size), "consistency_weight": lambda now: weight(now.step_in_phase)}

@@ -8,7 +8,7 @@ Each step, on as many labeled images as others, in two weak views:
     3. cross-entropy of labeled blends, squared error of the others with a weight that grows at the start
     4. the average moves toward the network; it is the one that is judged and embeds
 Departures: weight decay (of kernels alone, decoupled) comes just before an update instead of just after it; the average
-fits to short runs (``--no-ema-horizon``); statistics are taken anew before an evaluation, as the released code can;
+fits to short runs; statistics are taken anew before an evaluation, as the released code can;
 accuracy is the last one, not the median of the last 20.
 """
 
@@ -25,18 +25,17 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.few_labels.averaged_student import ObjectiveStudent
-from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency, sharpen
-from labelkit.methods.few_labels.options import FewLabelTrainConfig, MixMatchConfig, MixMatchOptions
-from labelkit.methods.few_labels.recipe import student_views
-from labelkit.methods.few_labels.students import (
+from labelkit.methods.few_labels.averaged_student import (
+    ObjectiveStudent,
     StudentClock,
-    StudentNetwork,
     StudentNetworks,
     StudentObjective,
     labeled_and_others,
     logits_of,
 )
+from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency, sharpen
+from labelkit.methods.few_labels.options import MixMatchConfig, MixMatchOptions
+from labelkit.methods.few_labels.recipe import StudentNetwork, student_views
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput
 from labelkit.training.schedules import GrowingWeight
@@ -44,6 +43,8 @@ from labelkit.training.timing import RunSize, Scheduled
 
 #: Guessed labels are sharpened with it (paper and released code, on all sets).
 TEMPERATURE: Final = 0.5
+#: Of the distribution Beta(alpha, alpha) that the share of each blend is drawn from (released code, run scripts).
+MIXUP_ALPHA: Final = 0.75
 
 # Source: ``google-research/mixmatch:libml/layers.py`` (``interleave``).
 
@@ -84,22 +85,13 @@ class MixMatchObjective(StudentObjective):
 
     Args:
         view: how an image is augmented, twice.
-        alpha: of the Beta distribution of the shares.
         weight: :math:`\lambda` by the update of the run.
         seed: of the run.
     """
 
-    def __init__(
-        self,
-        view: ViewSpec,
-        *,
-        alpha: float,
-        weight: GrowingWeight,
-        seed: int,
-    ) -> None:
+    def __init__(self, view: ViewSpec, *, weight: GrowingWeight, seed: int) -> None:
         super().__init__()
         self._view = view
-        self._alpha = alpha
         self.unlabeled_weight = weight
         self._seed = seed
         self.runs_teacher, self.runs_master = False, weight.full > 0
@@ -111,31 +103,24 @@ class MixMatchObjective(StudentObjective):
         return self._view, self._view
 
     @torch.no_grad()
-    def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor], advice: Tensor | None = None) -> Tensor:
+    def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
         """Sharpened mean prediction for two views, (u, k).
 
         Args:
             student: in training mode.
             views: of the unlabeled images, (u, c, h, w) each.
-            advice: (u, k) a third prediction to average with.
         """
         with batch_statistics(student):
             predictions = [logits_of(student, view)[0].float().softmax(dim=1) for view in views]
-        if advice is not None:
-            predictions.append(advice)
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
-    def forward(
-        self, batch: Batch, networks: StudentNetworks, clock: StudentClock, advice: Tensor | None = None
-    ) -> StepOutput:
+    def forward(self, batch: Batch, networks: StudentNetworks, clock: StudentClock) -> StepOutput:
         """Return the loss, gradients for the student alone.
 
         Args:
             batch: as many labeled rows as others; or labeled ones alone, which are blended with each other.
             networks: the teacher has no part in the loss.
             clock: where the run is.
-            advice: (u, k) another network's probabilities for the first views of the unlabeled rows, averaged into the
-                guess.
 
         Raises:
             ValueError: another mix of rows.
@@ -151,12 +136,12 @@ class MixMatchObjective(StudentObjective):
         weight = self.unlabeled_weight(clock.step)
         logs: dict[str, Tensor] = {}
         if not len(others[0]):
-            shares = row_shares(rows, self._alpha, generator, images.device)
+            shares = row_shares(rows, MIXUP_ALPHA, generator, images.device)
             logits, targets = logits_of(student, shares.blend(images))[0], shares.blend(targets)
         else:
-            guesses = self.guess(student, others, advice)
+            guesses = self.guess(student, others)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
-            shares = row_shares(3 * rows, self._alpha, generator, images.device)
+            shares = row_shares(3 * rows, MIXUP_ALPHA, generator, images.device)
             logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
             targets = shares.blend(torch.cat([targets, guesses, guesses]))
         terms = self.loss(logits, targets, rows)
@@ -188,37 +173,21 @@ class MixMatchObjective(StudentObjective):
         return difference.mean()
 
 
-def unlabeled_weight(config: FewLabelTrainConfig, options: MixMatchOptions) -> GrowingWeight:
-    """Weight of what unlabeled images say."""
-    return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * config.steps)
-
-
-def mixmatch_objective(config: FewLabelTrainConfig, options: MixMatchOptions, view: ViewSpec) -> MixMatchObjective:
-    """Build MixMatch's objective.
-
-    Args:
-        config: the run.
-        options: usually the same.
-        view: how an image is augmented.
-    """
-    return MixMatchObjective(
-        view,
-        alpha=options.mixup_alpha,
-        weight=unlabeled_weight(config, options),
-        seed=config.seed,
-    )
+def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
+    """Weight of what unlabeled images say, in a run whose (first) phase has so many updates."""
+    return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 
 class MixMatch(ObjectiveStudent[MixMatchConfig]):
     """Needs at least one label of each class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
+        super().__init__(config, data, dropout=0.0)  # it brings its own noise
         weak, _ = student_views(config, data, self.network.input_spec.size)
-        self.objective = mixmatch_objective(config, config, weak)
+        self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
 
     @classmethod
     def scheduled(cls, config: MixMatchConfig, size: RunSize) -> Mapping[str, Scheduled]:
         """Decay of the average, and weight of unlabeled images."""
-        weight = unlabeled_weight(config, config)
+        weight = unlabeled_weight(config.steps, config)
         return {**super().scheduled(config, size), "unlabeled_weight": lambda now: weight(now.step)}

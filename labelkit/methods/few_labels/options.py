@@ -1,16 +1,6 @@
-"""Options of the methods for few labels.
+"""Options of the methods for few labels: data, averages, the students that labels may grow on, and the baselines.
 
-What methods share that train a classifier from a few labels and many images without one.
-
-Options of two students for few labels, wherever they are trained: MixMatch and FreeMatch.
-
-Options of the supervised baseline for few labels.
-
-Options of FreeMatch: pseudo-labels of sure images, learned on strongly changed ones.
-
-Options of MixMatch: guessed labels, blended with given ones.
-
-Options of Mean Teacher: a student that agrees with its own average.
+Those of snowball and LMCS themselves are in ``snowball_options.py`` and ``lmcs_options.py``.
 """
 
 from __future__ import annotations
@@ -21,9 +11,9 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.options.backbone import BackboneRunConfig
+from labelkit.options.backbone import BackboneRunConfig, PixelOptions
 from labelkit.options.base import StageConfig, with_default
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import RowOptions, StrongRowOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
 _DATA: JsonDict = {"panel": "Data"}
@@ -31,6 +21,8 @@ _LOSS: JsonDict = {"panel": "Loss"}
 _VIEWS: JsonDict = {"panel": "Views"}
 _AVERAGES: JsonDict = {"panel": "Averaged networks"}
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_DISCOVERY: JsonDict = {"panel": "Discovery"}
+_MIXMATCH: JsonDict = {"panel": "MixMatch"}
 
 
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
@@ -38,7 +30,22 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
-    constants: ClassVar[Mapping[str, object]] = {"sync_bn": True}
+    constants: ClassVar[Mapping[str, object]] = {
+        "sync_bn": True,
+        "dropout": None,  # the backbone's own
+        "ema_horizon": True,
+        "bn_recalibration": True,
+        "shift_px": None,
+        "noise": 0.0,
+        "pixel_mean": None,
+        "pixel_std": None,
+        "lr_horizon": 1.0,
+        "lr_ramp_up": 0.0,
+        "lr_ramp_down": 0.0,
+        "adam_beta1_end": 0.9,
+        "adam_beta2_start": 0.999,
+        "missing_class": "error",
+    }
     #: Where no consistency grows, these never acted.
     retired_fields: ClassVar[frozenset[str]] = frozenset({"ema_decay_start", "ema_ramp"})
 
@@ -56,28 +63,12 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         json_schema_extra=_DATA,
     )
 
-    dropout: float | None = Field(
-        None,
-        ge=0,
-        lt=1,
-        description="Dropout inside the backbone, above 0 only if it has any; none: its own (convnet13: 0.5, for Mean "
-        "Teacher).",
-        json_schema_extra={"panel": "Model"},
-    )
-
     augmentation: Literal["none", "digits", "crop-flip"] = Field(
         "crop-flip",
         description="Training view. crop-flip: a shift in whole pixels, mirrored, reflected at the border; digits: a "
         "shift, nothing beyond the border. Sets that lose their sense in a mirror are not mirrored.",
         json_schema_extra=_VIEWS,
     )
-    shift_px: float | None = Field(
-        None, ge=0, description="Largest shift in pixels; default: an eighth of the side.", json_schema_extra=_VIEWS
-    )
-    noise: float = Field(
-        0.0, ge=0, description="Standard deviation of noise on the normalized pixels.", json_schema_extra=_VIEWS
-    )
-
     ema_decay: float = Field(
         0.999,
         ge=0,
@@ -85,19 +76,12 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         description="Decay of the teacher's weights, of Mean Teacher's once the consistency has grown.",
         json_schema_extra=_AVERAGES,
     )
-    ema_horizon: bool = Field(
-        True,
-        description="Limit decays to 1 - 10 / steps of the phase, such that a short run does not average its "
-        "start. From 10,000 steps on this changes nothing.",
-        json_schema_extra=_AVERAGES,
-    )
-    bn_recalibration: bool = Field(
-        True,
-        description="At each evaluation, first compute the statistics of batch normalization anew, from at most "
-        "16,384 training images without augmentation. Otherwise an average that runs in training (Mean Teacher's) "
-        "keeps its own; any other takes the student's.",
-        json_schema_extra=_AVERAGES,
-    )
+
+    @model_validator(mode="after")
+    def _check_ramps(self) -> FewLabelTrainConfig:
+        if self.lr_schedule == "ramps" and not isinstance(self, TeacherRecipe):
+            raise ValueError("lr_schedule ramps is of supervised, mean-teacher and snowball")
+        return self
 
     @property
     def learns_from_labels(self) -> bool:
@@ -108,6 +92,55 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     def label_kind(self) -> LabelKind:
         """A few."""
         return "few"
+
+
+class TeacherRecipe(PixelOptions):
+    """Pixels, views and learning rate of Mean Teacher's released code, and of what is compared with it."""
+
+    shift_px: float | None = Field(
+        None, ge=0, description="Largest shift in pixels; default: an eighth of the side.", json_schema_extra=_VIEWS
+    )
+    noise: float = Field(
+        0.0, ge=0, description="Standard deviation of noise on the normalized pixels.", json_schema_extra=_VIEWS
+    )
+    lr_horizon: float = Field(
+        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_ramp_up: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate grows (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_ramp_down: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate falls (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    adam_beta1_end: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
+        "does (ramps).",
+        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
+    )
+    adam_beta2_start: float = Field(
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
+        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
+    )
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> TeacherRecipe:
+        if self.lr_ramp_up + self.lr_ramp_down > 1:
+            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+        return self
 
 
 class TwoStreamOptions(StageConfig):
@@ -195,21 +228,15 @@ class MeanTeacherOptions(TwoStreamOptions):
         return self
 
 
-_MIXMATCH: JsonDict = {"panel": "MixMatch"}
-_FREEMATCH: JsonDict = {"panel": "FreeMatch"}
-
-
 class MixMatchOptions(StageConfig):
     """Loss of MixMatch; defaults are those of the released code for CIFAR-10."""
 
-    constants: ClassVar[Mapping[str, object]] = {"sharpening_temperature": 0.5, "pairing": "mixmatch"}
+    constants: ClassVar[Mapping[str, object]] = {
+        "sharpening_temperature": 0.5,
+        "pairing": "mixmatch",
+        "mixup_alpha": 0.75,
+    }
 
-    mixup_alpha: float = Field(
-        0.75,
-        gt=0,
-        description="Alpha of the distribution Beta(alpha, alpha) that the share of each blend is drawn from.",
-        json_schema_extra=_MIXMATCH,
-    )
     unlabeled_weight: float = Field(
         75.0,
         ge=0,
@@ -225,39 +252,10 @@ class MixMatchOptions(StageConfig):
     )
 
 
-class FreeMatchOptions(StageConfig):
-    """Loss of FreeMatch; defaults are those of the published code for CIFAR-10."""
-
-    constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0}
-
-    fixed_threshold: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Learn an unlabeled image if its class has this probability (FixMatch: 0.95); default: thresholds "
-        "that follow the network's confidence and the mix of its predictions.",
-        json_schema_extra=_FREEMATCH,
-    )
-    threshold_decay: float = Field(
-        0.999,
-        ge=0,
-        lt=1,
-        description="Decay of the averages that moving thresholds follow.",
-        json_schema_extra=_FREEMATCH,
-    )
-    fairness_weight: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the published term on the mix of classes; 0 leaves it out.",
-        json_schema_extra=_FREEMATCH,
-    )
-
-
-class SupervisedConfig(RowOptions, FewLabelTrainConfig):
+class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
     """``labelkit train supervised``; options as for ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
-    has_strong_views: ClassVar[bool] = False
 
     steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
     batch_size: int = Field(
@@ -268,14 +266,13 @@ class SupervisedConfig(RowOptions, FewLabelTrainConfig):
     )
 
 
-class FreeMatchConfig(RowOptions, TwoStreamTrainConfig, FreeMatchOptions):
+class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     """``labelkit train freematch``; defaults are those of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
+    constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # brings its own noise
 
     steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
-    # The method brings its own noise.
-    dropout: float | None = with_default(TwoStreamTrainConfig, "dropout", 0.0)
     labeled_batch_size: int = Field(
         64,
         ge=1,
@@ -283,16 +280,34 @@ class FreeMatchConfig(RowOptions, TwoStreamTrainConfig, FreeMatchOptions):
         json_schema_extra=_OPTIMIZATION,
     )
 
+    fixed_threshold: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Learn an unlabeled image if its class has this probability (FixMatch: 0.95); default: thresholds "
+        "that follow the network's confidence and the mix of its predictions.",
+        json_schema_extra={"panel": "FreeMatch"},
+    )
+    threshold_decay: float = Field(
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay of the averages that moving thresholds follow.",
+        json_schema_extra={"panel": "FreeMatch"},
+    )
+    fairness_weight: float = Field(
+        0.01,
+        ge=0,
+        description="Weight of the published term on the mix of classes; 0 leaves it out.",
+        json_schema_extra={"panel": "FreeMatch"},
+    )
 
-class MixMatchConfig(RowOptions, TwoStreamTrainConfig, MixMatchOptions):
-    """``labelkit train mixmatch``; defaults are those of the released code for CIFAR-10."""
 
-    command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
-    has_strong_views: ClassVar[bool] = False
+class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
+    """As many labeled images in a batch as others, as MixMatch blends them."""
 
-    steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
-    # The method brings its own noise.
-    dropout: float | None = with_default(TwoStreamTrainConfig, "dropout", 0.0)
+    constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # it brings its own noise
+
     labeled_batch_size: int = Field(
         64,
         ge=1,
@@ -301,7 +316,7 @@ class MixMatchConfig(RowOptions, TwoStreamTrainConfig, MixMatchOptions):
     )
 
     @model_validator(mode="after")
-    def _check_halves(self) -> MixMatchConfig:
+    def _check_halves(self) -> HalfLabeledConfig:
         if 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
                 f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size}"
@@ -309,10 +324,30 @@ class MixMatchConfig(RowOptions, TwoStreamTrainConfig, MixMatchOptions):
         return self
 
 
-class MeanTeacherConfig(RowOptions, TwoStreamTrainConfig, MeanTeacherOptions):
+class MixMatchConfig(RowOptions, HalfLabeledConfig):
+    """``labelkit train mixmatch``; defaults are those of the released code for CIFAR-10."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
+
+    steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
+
+
+class MeanTeacherConfig(RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions):
     """``labelkit train mean-teacher``; defaults are those of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
-    has_strong_views: ClassVar[bool] = False
 
     steps: int = with_default(TwoStreamTrainConfig, "steps", 150_000)
+
+
+class SearchOptions(StageConfig):
+    """What the searches for images that get a label share (snowball, LMCS), in training and on a store."""
+
+    constants: ClassVar[Mapping[str, object]] = {"feature_norm": "none"}
+
+    balance: Literal["balanced", "global"] = Field(
+        "balanced",
+        description="balanced: each class gets a share like that of its labels. global: the best images of all "
+        "classes (the literal reading); some classes may get none.",
+        json_schema_extra=_DISCOVERY,
+    )

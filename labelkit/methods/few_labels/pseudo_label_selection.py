@@ -1,10 +1,13 @@
-"""The search for rows that get a label: rounds, quotas of the classes, and the table of what was found.
+"""The search for rows that get a label: distances to class means, rounds, quotas of the classes, what was found.
 
-Snowball and LMCS share it and differ in the score: which class a row is nearest to, and which rows of a class come
-first (``snowball.py``, ``critical_samples.py``). A score is a function of a :class:`Round`:
+Snowball and LMCS share it and differ in which rows of a class come first (``snowball_search.py``,
+``critical_samples.py``). Each is a function of a :class:`Round`:
     1. measure each row that may be found                ``Round.candidates(distance, nearest)``
     2. choose rows of each class, best first
     3. return what was chosen                            ``Round.table(candidates, chosen, ties)``
+Source: dissertation "Deep Learning with Very Few and No Labels", Eq. 2.8 and 3.8 (the same equation). Everything is
+computed in float64 from differences, block by block, and ordered by numbers rounded to 9 decimals with ties to the
+lowest row, so that neither BLAS nor threads nor block sizes change what is found.
 Departure: rows are shared out among the classes (``balance="balanced"``). The literal reading, the best rows of all
 (``global``), starves whole classes.
 """
@@ -19,15 +22,120 @@ from typing import Any, Literal, TypedDict, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.methods.few_labels.nearest_centroid import order_keys
-
 Balance = Literal["balanced", "global"]
 MissingClass = Literal["error", "skip"]
 Wanted = int | Sequence[int] | NDArray[np.int64]
 Count = Wanted | Literal["double"]
 
+BLOCK_ROWS = 4096
+_DECIMALS = 9
 # A class is crowded when its share of what was found is this multiple of its share of the given labels.
 _CROWDED = 3
+
+
+# ---------------------------------------------------------------- distances and their order
+
+
+class Rows:
+    """Checked rows of one feature array, handed out as float64.
+
+    Args:
+        array: (n, d) numbers, d >= 1.
+        name: for messages.
+
+    Raises:
+        ValueError: another shape or type, or a value that is not finite, with its row.
+    """
+
+    def __init__(self, array: ArrayLike, *, name: str = "features") -> None:
+        found = np.asarray(array)
+        if found.ndim != 2 or found.shape[1] == 0:
+            raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {found.shape}")
+        if found.dtype.kind not in "fiub":
+            raise ValueError(f"{name} must be real numbers, got {found.dtype}")
+        for start in range(0, len(found), BLOCK_ROWS):
+            bad = ~np.isfinite(found[start : start + BLOCK_ROWS]).all(axis=1)
+            if bad.any():
+                raise ValueError(f"{name} has a value that is not finite in row {start + int(bad.argmax())}")
+        self._array = found
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return some rows, (m, d) float64."""
+        return np.asarray(self._array[rows], dtype=np.float64)
+
+    def is_constant(self) -> bool:
+        """Return whether all rows are the same."""
+        return len(self) > 0 and bool((self._array == self._array[:1]).all())
+
+
+def spread_warnings(parts: Sequence[Rows]) -> tuple[str, ...]:
+    """Warn of features that cannot tell rows apart."""
+    if all(rows.is_constant() for rows in parts):
+        return ("zero feature spread: all rows are the same, the first ones are taken",)
+    return ()
+
+
+def class_means(rows: Rows, labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+    """Mean row of each class (Eq. 2.8, 3.8), (c, d) float64; NaN for a class without rows."""
+    means = []
+    for label in range(num_classes):
+        members = np.flatnonzero(labels == label)
+        blocks = [members[start : start + BLOCK_ROWS] for start in range(0, max(len(members), 1), BLOCK_ROWS)]
+        total = sum((rows.take(block).sum(axis=0) for block in blocks[1:]), start=rows.take(blocks[0]).sum(axis=0))
+        means.append(total / len(members) if len(members) else np.full_like(total, np.nan))
+    return np.stack(means)
+
+
+def distances_between(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Euclidean distances of (m, d) to (j, d) rows, (m, j).
+
+    By differences and not by squares of the sums, so that exact ties stay exact.
+    """
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(rows, others))
+
+
+def mean_distances(rows: NDArray[np.float64], means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Euclidean distances of (m, d) rows to (c, d) means, (m, c); infinite to a mean that is not there."""
+    there = ~np.isnan(means).any(axis=1)
+    distances = np.full((len(rows), len(means)), np.inf)
+    distances[:, there] = distances_between(rows, means[there])
+    return distances
+
+
+def order_keys(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Return distances over their median, rounded to order by, and that median (1 if it is 0)."""
+    scale = float(np.median(distance)) if len(distance) else 1.0
+    scale = scale if scale > 0 else 1.0
+    return rounded(distance / scale), scale
+
+
+def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values as they are compared: without the noise of their last digits."""
+    return np.round(values, _DECIMALS)
+
+
+def capped(share: float, count: int) -> int:
+    """Whole part of a share of a count."""
+    return int(share * count + 1e-9)  # 0.29 * 100 is 28.999...
+
+
+def extent(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the smallest and the largest of some numbers; NaN without any."""
+    return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
+
+
+def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise ``ValueError`` unless an option is one of the words allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value!r}")
+
+
+# ---------------------------------------------------------------- what is found
 
 
 @dataclass(frozen=True)
@@ -88,53 +196,15 @@ class Discovery:
 D = TypeVar("D", bound=Discovery)
 
 
-class SearchOptions(TypedDict, total=False):
-    """Options that every search has; see :func:`search`."""
-
-    num_classes: int | None
-    pool: ArrayLike | None
-    original: ArrayLike | None
-    balance: Balance
-    missing_class: MissingClass
-    class_names: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Labels:
-    """Checked labels of a search.
-
-    Attributes:
-        current: (n,) int64 given and found before, -1 = none.
-        original: (n,) int64 given alone.
-        pool: (m,) int64 rows that may be found, increasing.
-        num_classes: c.
-        sizes: (c,) int64 given labels of each class; 0 only where ``missing_class`` allows it.
-        warnings: see :class:`Discovery`.
-    """
-
-    current: NDArray[np.int64]
-    original: NDArray[np.int64]
-    pool: NDArray[np.int64]
-    num_classes: int
-    sizes: NDArray[np.int64]
-    warnings: tuple[str, ...]
-
-    @property
-    def present(self) -> NDArray[np.int64]:
-        """Classes with labels."""
-        return np.flatnonzero(self.sizes)
-
-
 @dataclass(frozen=True)
 class Candidates:
-    """Rows that may be found, by their nearest class. A place is a position in ``Labels.pool``.
+    """Rows that may be found, by their nearest class. A place is a position in ``Round.pool``.
 
     Attributes:
         distance: (m,) float64 to the nearest class, of each place.
         nearest: (m,) int64 that class.
         keys: (m,) float64 to order by, ``distance`` over ``scale`` and rounded.
         scale: median distance.
-        order: (m,) int64 places, nearest first.
         groups: places that are chosen among together, nearest first: those of each class, or one group of all.
         wants: rows wanted of each group.
     """
@@ -143,7 +213,6 @@ class Candidates:
     nearest: NDArray[np.int64]
     keys: NDArray[np.float64]
     scale: float
-    order: NDArray[np.int64]
     groups: list[NDArray[np.int64]]
     wants: list[int]
 
@@ -155,7 +224,10 @@ class Round:
     Attributes:
         number: from 1.
         num_before: rows found in earlier rounds.
-        known: labels at its beginning.
+        current: (n,) int64 labels given and found before, -1 = none.
+        original: (n,) int64 given alone.
+        pool: (m,) int64 rows that may be found, increasing.
+        sizes: (c,) int64 given labels of each class; 0 only where ``missing_class`` allows it.
         wanted: rows to find.
         shares: (c,) int64 of these of each class; ``None`` where classes have no share of their own.
         class_names: for messages.
@@ -163,10 +235,23 @@ class Round:
 
     number: int
     num_before: int
-    known: Labels
+    current: NDArray[np.int64]
+    original: NDArray[np.int64]
+    pool: NDArray[np.int64]
+    sizes: NDArray[np.int64]
     wanted: int
     shares: NDArray[np.int64] | None
     class_names: Sequence[str]
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.sizes)
+
+    @property
+    def present(self) -> NDArray[np.int64]:
+        """Classes with labels."""
+        return np.flatnonzero(self.sizes)
 
     def candidates(self, distance: NDArray[np.float64], nearest: NDArray[np.int64]) -> Candidates:
         """Order and group the rows that may be found.
@@ -176,11 +261,11 @@ class Round:
             nearest: (m,) int64 that class.
         """
         keys, scale = order_keys(distance)
-        order = np.lexsort((self.known.pool, keys))
+        order = np.lexsort((self.pool, keys))
         if self.shares is None:
-            return Candidates(distance, nearest, keys, scale, order, [order], [self.wanted])
-        groups = [order[nearest[order] == label] for label in range(self.known.num_classes)]
-        return Candidates(distance, nearest, keys, scale, order, groups, self.shares.tolist())
+            return Candidates(distance, nearest, keys, scale, [order], [self.wanted])
+        groups = [order[nearest[order] == label] for label in range(self.num_classes)]
+        return Candidates(distance, nearest, keys, scale, groups, self.shares.tolist())
 
     def table(
         self,
@@ -200,38 +285,57 @@ class Round:
             labels: (s,) int64 classes of the chosen; by default the nearest ones.
             warnings: of the score.
         """
-        known, places = self.known, np.concatenate(chosen)
+        places = np.concatenate(chosen)
         named = candidates.nearest[places] if labels is None else labels
+        # the classes take turns: by place in the group, then by the keys, then by the order here
         position = np.concatenate([np.arange(len(group)) for group in chosen])
-        told = [*known.warnings, *warnings]
+        rank = np.empty(len(places), dtype=np.int64)
+        rank[np.lexsort((*reversed(ties), position))] = np.arange(1, len(places) + 1)
+        told = list(warnings)
         if self.shares is None:
-            taken = np.bincount(named, minlength=known.num_classes)
-            told += _crowded_warnings(taken, known.sizes, self.class_names)
-        if not len(known.pool):
+            told += self._crowded(np.bincount(named, minlength=self.num_classes))
+        if not len(self.pool):
             told.append("no row without a label: nothing to find")
         return Discovery(
-            indices=known.pool[places],
+            indices=self.pool[places],
             labels=named,
             distance=candidates.distance[places],
             round=np.full(len(places), self.number, dtype=np.int16),
-            rank=self.num_before + _take_turns(position, *ties),
-            per_class=tuple(self._report(label, candidates, places) for label in known.present.tolist()),
+            rank=self.num_before + rank,
+            per_class=tuple(self._report(label, candidates, places) for label in self.present.tolist()),
             exhausted=len(places) < self.wanted,
             warnings=tuple(told),
         )
 
     def _report(self, label: int, candidates: Candidates, places: NDArray[np.int64]) -> ClassReport:
         mine = candidates.distance[places[candidates.nearest[places] == label]]
-        near, far = extent(mine)
+        quota = None if self.shares is None else int(self.shares[label])
         return ClassReport(
-            round=self.number,
-            label=label,
-            candidates=int((candidates.nearest == label).sum()),
-            quota=None if self.shares is None else int(self.shares[label]),
-            taken=len(mine),
-            nearest=near,
-            farthest=far,
+            self.number, label, int((candidates.nearest == label).sum()), quota, len(mine), *extent(mine)
         )
+
+    def _crowded(self, taken: NDArray[np.int64]) -> list[str]:
+        """Warn of classes whose share of the rows found is far above that of the given labels."""
+        total = int(taken.sum())
+        crowded = np.flatnonzero(taken * self.sizes.sum() > _CROWDED * self.sizes * total)
+        return [
+            f"{int(taken[label])} of {total} found rows are of {_called([label], self.class_names)}, more than "
+            f"{_CROWDED} times its share of the labels"
+            for label in crowded
+        ]
+
+
+# ---------------------------------------------------------------- the search
+
+
+class SearchArguments(TypedDict, total=False):
+    """Arguments that every search has; see :func:`search`."""
+
+    num_classes: int | None
+    original: ArrayLike | None
+    balance: Balance
+    missing_class: MissingClass
+    class_names: Sequence[str]
 
 
 def search(
@@ -242,7 +346,6 @@ def search(
     rounds: int = 1,
     *,
     num_classes: int | None = None,
-    pool: ArrayLike | None = None,
     original: ArrayLike | None = None,
     balance: Balance = "balanced",
     missing_class: MissingClass = "error",
@@ -258,7 +361,6 @@ def search(
             label then.
         rounds: >= 1; the search ends earlier when a round finds nothing.
         num_classes: c; by default the largest label plus 1.
-        pool: (n,) bool, rows that may be found in any round; by default all without a label.
         original: (n,) integers, the given labels alone, which set the share of each class; by default ``labels``.
         balance: ``balanced``: each class gets its share of ``count``; ``global``: the best rows of all.
         missing_class: about a class without a label: ``error``, or ``skip`` to never name it.
@@ -274,29 +376,35 @@ def search(
         raise ValueError(f"rounds must be >= 1, got {rounds}")
     if isinstance(count, str) and count != "double":
         raise ValueError(f"count must be a number or double, got {count!r}")
-    known = check_labels(
-        labels,
-        num_rows,
-        num_classes=num_classes,
-        pool=pool,
-        original=original,
-        missing_class=missing_class,
-        class_names=class_names,
-    )
+    check_choice("balance", balance, ("balanced", "global"))
+    check_choice("missing_class", missing_class, ("error", "skip"))
+    current = _class_column(labels, "labels", num_rows, num_classes)
+    given = current if original is None else _class_column(original, "original", num_rows, num_classes)
+    differ = (given >= 0) & (given != current)
+    if differ.any():
+        raise ValueError(f"original and labels differ in row {int(differ.argmax())}")
+    sizes = np.bincount(given[given >= 0], minlength=num_classes or int(current.max(initial=-1)) + 1)
+    if (present := int((sizes > 0).sum())) < 2:
+        raise ValueError(f"{present} of {len(sizes)} classes have labels, need at least 2 to tell apart")
+    missing = np.flatnonzero(sizes == 0)
+    unnamed = f"no row has a label of {_called(missing, class_names)}"
+    if len(missing) and missing_class == "error":
+        raise ValueError(unnamed)
+    warnings = [f"{unnamed}: never named"] if len(missing) else []
     found: list[D] = []
     for number in range(1, rounds + 1):
-        asked: Wanted = int((known.current >= 0).sum()) if isinstance(count, str) else count
-        wanted, shares = check_count(asked, known.sizes, balance)
-        num_before = sum(len(one.indices) for one in found)
-        found.append(score(Round(number, num_before, known, wanted, shares, class_names)))
+        asked: Wanted = int((current >= 0).sum()) if isinstance(count, str) else count
+        wanted, shares = _shared_out(asked, sizes, balance)
+        num_before, pool = sum(len(one.indices) for one in found), np.flatnonzero(current < 0)
+        found.append(score(Round(number, num_before, current, given, pool, sizes, wanted, shares, class_names)))
+        warnings += found[-1].warnings
         if not len(found[-1].indices):
             break
-        left = known.pool[~np.isin(known.pool, found[-1].indices)]
-        known = dataclasses.replace(known, current=found[-1].grown(known.current), pool=left)
-    return _joined(found)
+        current = found[-1].grown(current)
+    return _joined(found, tuple(dict.fromkeys(warnings)))
 
 
-def _joined(found: list[D]) -> D:
+def _joined(found: list[D], warnings: tuple[str, ...]) -> D:
     """Join rounds: arrays and tuples one after the other."""
     columns: dict[str, Any] = {}
     for field in dataclasses.fields(found[0]):
@@ -307,84 +415,22 @@ def _joined(found: list[D]) -> D:
             columns[field.name] = any(values)
         else:
             columns[field.name] = tuple(item for value in values for item in value)
-    columns["warnings"] = tuple(dict.fromkeys(columns["warnings"]))
-    return dataclasses.replace(found[0], **columns)
+    return dataclasses.replace(found[0], **{**columns, "warnings": warnings})
 
 
-def called(label: int, class_names: Sequence[str]) -> str:
-    """Return what messages call a class."""
-    return f"class {class_names[label]!r}" if class_names else f"class {label}"
+def _called(labels: ArrayLike, class_names: Sequence[str]) -> str:
+    """Return what messages call some classes: the first five."""
+    every = np.asarray(labels).tolist()
+    names = [f"class {class_names[label]!r}" if class_names else f"class {label}" for label in every[:5]]
+    return ", ".join(names) + (f" and {len(every) - 5} more" if len(every) > 5 else "")
 
 
-def check_labels(
-    labels: ArrayLike,
-    num_rows: int,
-    *,
-    num_classes: int | None,
-    pool: ArrayLike | None,
-    original: ArrayLike | None,
-    missing_class: MissingClass,
-    class_names: Sequence[str],
-) -> Labels:
-    """Check labels, pool and classes.
-
-    Args:
-        labels: (n,) integers, class or -1.
-        num_rows: n.
-        num_classes: c; by default the largest label plus 1.
-        pool: (n,) bool, rows that may be found; by default all without a label.
-        original: (n,) integers, the given ones of ``labels``; by default all of them.
-        missing_class: what to do about a class without a label: ``error``, or ``skip`` to never name it.
-        class_names: for messages; by default classes are called by their numbers.
-
-    Raises:
-        ValueError: lengths, types or values that do not fit, with the first row; no or one class with labels; a class
-            without a label.
-    """
-    current = _class_column(labels, "labels", num_rows, num_classes)
-    if num_classes is None:
-        num_classes = int(current.max(initial=-1)) + 1
-    given = current if original is None else _class_column(original, "original", num_rows, num_classes)
-    differ = (given >= 0) & (given != current)
-    if differ.any():
-        raise ValueError(f"original and labels differ in row {int(differ.argmax())}")
-    if pool is None:
-        may = current < 0
-    else:
-        may = np.asarray(pool)
-        if may.shape != (num_rows,) or may.dtype != np.bool_:
-            raise ValueError(f"pool must be bool of shape ({num_rows},), got {may.dtype} {may.shape}")
-        both = may & (current >= 0)
-        if both.any():
-            raise ValueError(f"pool has row {int(both.argmax())}, which has a label")
-    sizes = np.bincount(given[given >= 0], minlength=num_classes)
-    if missing_class not in ("error", "skip"):
-        raise ValueError(f"missing_class must be error or skip, got {missing_class!r}")
-    present = int((sizes > 0).sum())
-    if present < 2:
-        raise ValueError(f"{present} of {num_classes} classes have labels, need at least 2 to tell apart")
-    missing = np.flatnonzero(sizes == 0)
-    names = ", ".join(called(int(label), class_names) for label in missing[:5])
-    names += f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    if len(missing) and missing_class == "error":
-        raise ValueError(f"no row has a label of {names}")
-    warnings = (f"no row has a label of {names}: never named",) if len(missing) else ()
-    return Labels(current, given, np.flatnonzero(may).astype(np.int64), num_classes, sizes, warnings)
-
-
-def check_count(count: Wanted, sizes: NDArray[np.int64], balance: Balance) -> tuple[int, NDArray[np.int64] | None]:
+def _shared_out(count: Wanted, sizes: NDArray[np.int64], balance: Balance) -> tuple[int, NDArray[np.int64] | None]:
     """Return how many rows are wanted, in all and of each class; ``None`` where classes have no share of their own.
-
-    Args:
-        count: rows in all, or (c,) of each class.
-        sizes: (c,) given labels of each class.
-        balance: see :func:`search`.
 
     Raises:
         ValueError: negative or not whole; counts per class that do not fit the classes or the balance.
     """
-    if balance not in ("balanced", "global"):
-        raise ValueError(f"balance must be balanced or global, got {balance!r}")
     counts = np.asarray(count)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
         raise ValueError(f"count must be a whole number >= 0, or one per class, got {count!r}")
@@ -410,55 +456,6 @@ def quotas(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     more = np.argsort(-rest, kind="stable")[: count - int(shares.sum())]
     shares[more] += 1
     return np.asarray(shares, dtype=np.int64)
-
-
-def _take_turns(position: NDArray[np.int64], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Rank from 1 of rows by their place in their class, then by further keys, then by their order here."""
-    order = np.lexsort((*reversed(keys), position))
-    ranks = np.empty(len(order), dtype=np.int64)
-    ranks[order] = np.arange(1, len(order) + 1)
-    return ranks
-
-
-def _crowded_warnings(
-    taken: NDArray[np.int64], sizes: NDArray[np.int64], class_names: Sequence[str]
-) -> tuple[str, ...]:
-    """Warn of classes whose share of the rows found is far above that of the given labels."""
-    total = int(taken.sum())
-    crowded = np.flatnonzero(taken * sizes.sum() > _CROWDED * sizes * total)
-    return tuple(
-        f"{int(taken[label])} of {total} found rows are of {called(int(label), class_names)}, more than {_CROWDED} "
-        "times its share of the labels"
-        for label in crowded
-    )
-
-
-def extent(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the smallest and the largest of some numbers; NaN without any."""
-    return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
-
-
-def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Raise ``ValueError`` unless an option is one of the words allowed."""
-    if value not in allowed:
-        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value!r}")
-
-
-def check_cap(name: str, value: float) -> None:
-    """Raise ``ValueError`` unless a share is in (0, 1]."""
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} must be in (0, 1], got {value}")
-
-
-def check_factor(name: str, value: int) -> None:
-    """Raise ``ValueError`` unless a factor is at least 1."""
-    if value < 1:
-        raise ValueError(f"{name} must be >= 1, got {value}")
-
-
-def capped(share: float, count: int) -> int:
-    """Whole part of a share of a count."""
-    return int(share * count + 1e-9)  # 0.29 * 100 is 28.999...
 
 
 def _class_column(values: ArrayLike, name: str, num_rows: int, num_classes: int | None) -> NDArray[np.int64]:

@@ -1,10 +1,7 @@
-"""What methods for few labels build in the same way: student, streams, phases, averages, views.
+"""What methods for few labels build in the same way: student, streams, phases, averages, views, whitening in front.
 
-ZCA whitening in front of a student: built from options, fitted to the training images once.
-
-New running statistics for averaged weights: their old ones belong to other weights.
-
-Source: snowball, specification 3.2; the official MixMatch re-estimates them on 16,384 images too.
+New running statistics for averaged weights, whose old ones belong to other weights: snowball, specification 3.2; the
+official MixMatch re-estimates them on 16,384 images too.
 """
 
 from __future__ import annotations
@@ -27,12 +24,10 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.few_labels.options import FewLabelTrainConfig, MeanTeacherOptions
-from labelkit.methods.few_labels.students import StudentNetwork
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, MeanTeacherOptions, TeacherRecipe
 from labelkit.models.backbones.convnet13 import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
-from labelkit.models.ema import StudentChain
 from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.whitening import Whitening, zca
@@ -41,24 +36,22 @@ from labelkit.training.method import FullPass, Phase, TrainState
 from labelkit.training.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
 from labelkit.training.timing import Pace
 
-
-def is_whitened(config: FewLabelTrainConfig) -> bool:
-    """Whether the options ask for it."""
-    return isinstance(config, MeanTeacherOptions) and config.whitening == "zca"
+StudentNetwork = ClassifierNetwork[LinearHeads]
 
 
-def add_whitening(network: StudentNetwork, config: FewLabelTrainConfig) -> None:
+def _add_whitening(network: StudentNetwork, config: FewLabelTrainConfig) -> None:
     """Put whitening before the backbone if the options ask for it; noise of the views is added behind it.
 
     Raises:
         ConfigError: images that are too large.
     """
-    if not is_whitened(config):
+    if not isinstance(config, MeanTeacherOptions) or config.whitening == "none":
         return
     spec, info = network.input_spec, network.backbone.info
     shape = (info.in_channels, info.image_size, info.image_size)
+    noise = config.noise if isinstance(config, TeacherRecipe) else 0.0
     try:
-        network.backbone.whitening = Whitening(shape, spec.mean, spec.std, config.noise)
+        network.backbone.whitening = Whitening(shape, spec.mean, spec.std, noise)
     except ValueError as error:
         raise ConfigError("--whitening", str(error), "Lower --image-size, or leave it out.") from error
 
@@ -119,13 +112,12 @@ def recalibrate_bn(
     statistics.apply(lambda value: state.combine(value, "sum"))
 
 
-def check_few_labels(config: FewLabelTrainConfig, data: DataInfo, *, allow_missing: bool = False) -> int:
+def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     """Return the number of classes: as asked for, or those of the data.
 
     Args:
         config: the options.
         data: the labels.
-        allow_missing: a class without a label is no error.
 
     Raises:
         DatasetError: no label may be used, there is a single class, or a class has no label.
@@ -146,7 +138,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo, *, allow_missi
         )
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
     missing = np.flatnonzero(counts == 0)
-    if len(missing) and not allow_missing:
+    if len(missing):
         names = [_called(int(label), data) for label in missing[:5]]
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(
@@ -164,7 +156,7 @@ def _called(label: int, data: DataInfo) -> str:
 
 
 def build_student(
-    config: FewLabelTrainConfig, data: DataInfo, num_classes: int, *, num_heads: int = 1, seed: int | None = None
+    config: FewLabelTrainConfig, data: DataInfo, num_classes: int, *, num_heads: int = 1, dropout: float | None = None
 ) -> StudentNetwork:
     """Build backbone and linear heads.
 
@@ -173,7 +165,7 @@ def build_student(
         data: facts about the images.
         num_classes: c.
         num_heads: linear classifiers; the first one predicts.
-        seed: of the initial values; default: the run's.
+        dropout: inside the backbone, if it has any; ``None``: its own.
 
     Raises:
         ConfigError: dropout is asked for in a backbone without any.
@@ -185,11 +177,11 @@ def build_student(
         embed_dim=None,
         embedding_bn=False,
         **backbone_options(config, data),
-        seed=config.seed if seed is None else seed,
+        seed=config.seed,
     )
-    if config.dropout is not None and not set_dropout(network.backbone, config.dropout) and config.dropout > 0:
+    if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
         raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
-    add_whitening(network, config)
+    _add_whitening(network, config)
     if process_count() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network
@@ -206,8 +198,11 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
         weak, strong = semi_supervised_views(
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
-    shift = weak.shift_px if config.shift_px is None else config.shift_px
-    noise = 0.0 if is_whitened(config) else config.noise
+    shift, noise = weak.shift_px, 0.0
+    if isinstance(config, TeacherRecipe):
+        shift = shift if config.shift_px is None else config.shift_px
+        is_whitened = isinstance(config, MeanTeacherOptions) and config.whitening == "zca"
+        noise = 0.0 if is_whitened else config.noise
     return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
 
@@ -217,13 +212,7 @@ def student_eval_view(size: int) -> ViewSpec:
 
 
 def streams(
-    labels: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    *,
-    batch_size: int,
-    labeled_per_batch: int,
-    anchors: NDArray[np.int64] | None = None,
-    anchors_per_batch: int = 0,
+    labels: NDArray[np.int64], rows: NDArray[np.int64], *, batch_size: int, labeled_per_batch: int
 ) -> tuple[Stream, ...]:
     """Return the streams of a phase: labeled rows first, then all others.
 
@@ -231,27 +220,16 @@ def streams(
         labels: (n,) labels of the phase, -1 = unlabeled.
         rows: rows that can be read.
         batch_size: images of a batch.
-        labeled_per_batch: of these, labeled ones; all if no row is unlabeled.
-        anchors: rows for a labeled stream of their own.
-        anchors_per_batch: draws of it, out of ``labeled_per_batch``.
-
-    Raises:
-        ConfigError: a batch would have no unlabeled image though there are some.
+        labeled_per_batch: of these, labeled ones, fewer than all; all if no row is unlabeled.
     """
     labeled = labels[rows] >= 0
     unlabeled_rows = rows[~labeled]
     if not len(unlabeled_rows):
         labeled_per_batch = batch_size
-    elif labeled_per_batch >= batch_size:
-        raise ConfigError(
-            "--labeled-batch-size",
-            f"{labeled_per_batch} labeled images leave no place for others in a batch of {batch_size}",
-            "Lower it, or raise --batch-size.",
-        )
-    made = [Stream("labeled", rows[labeled], labeled_per_batch - anchors_per_batch)]
-    if anchors is not None and anchors_per_batch:
-        made.insert(0, Stream("anchors", anchors, anchors_per_batch))
-    return (*made, Stream("unlabeled", unlabeled_rows, batch_size - labeled_per_batch))
+    return (
+        Stream("labeled", rows[labeled], labeled_per_batch),
+        Stream("unlabeled", unlabeled_rows, batch_size - labeled_per_batch),
+    )
 
 
 def student_phase(
@@ -286,44 +264,36 @@ def student_phase(
 def student_pace(config: FewLabelTrainConfig, *, steps: int, peak: float, index: int = 0, name: str = "train") -> Pace:
     """Return length and optimizer of such a phase; arguments as for `student_phase`."""
     per_epoch = min(config.eval_every_steps, steps)
-    ramp_up = config.lr_ramp_up if index == 0 else 0.0
-    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, ramp_up, config.lr_ramp_down)
-    draws = per_epoch * config.grad_accumulation_steps * config.batch_size
-    betas = adam_moments(config, steps, ramp_up)
-    return Pace(math.ceil(steps / per_epoch), draws, name, steps, rate, betas=betas)
+    draws = per_epoch * config.batch_size
+    rate, moments = learning_rate(config, steps, peak, first=index == 0)
+    return Pace(math.ceil(steps / per_epoch), draws, name, steps, rate, betas=moments)
 
 
-def adam_moments(config: FewLabelTrainConfig, steps: int, ramp_up: float) -> AdamMoments | None:
-    """Decays of Adam's moments in so many steps; ``None``: as always."""
+def learning_rate(
+    config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
+) -> tuple[PhaseLearningRate, AdamMoments | None]:
+    """Learning rate in so many steps, and how Adam's moments decay if that changes; the first phase alone warms up."""
+    if not isinstance(config, TeacherRecipe):
+        return PhaseLearningRate(peak, steps, config.lr_schedule), None
+    up, down = config.lr_ramp_up if first else 0.0, config.lr_ramp_down
+    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, up, down)
     if config.lr_schedule != "ramps":
-        return None
-    return AdamMoments(steps, ramp_up, config.lr_ramp_down, config.adam_beta1_end, config.adam_beta2_start)
+        return rate, None
+    return rate, AdamMoments(steps, up, down, config.adam_beta1_end, config.adam_beta2_start)
 
 
-def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:
+def teacher_decay(
+    config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, *, horizon: bool = True
+) -> EMADecay:
     """Decay of the teacher in a phase.
 
     Args:
         config: the options.
         phase_steps: length of the phase.
         ramp_steps: updates of the run with the lower decay, where the options have one.
+        horizon: limit it to 1 - 10 / steps, such that a short phase does not average its start.
     """
-    high = horizon_decay(phase_steps, config.ema_decay) if config.ema_horizon else config.ema_decay
+    high = horizon_decay(phase_steps, config.ema_decay) if horizon else config.ema_decay
     if not isinstance(config, MeanTeacherOptions):
         return EMADecay(high, high, 0)
     return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps))
-
-
-def recalibrate_students(
-    config: FewLabelTrainConfig,
-    student: StudentNetwork,
-    chain: StudentChain[StudentNetwork],
-    state: TrainState,
-    rows: NDArray[np.int64],
-) -> None:
-    """Give student, teacher and master running statistics to be judged and saved with; training does not use them."""
-    if not config.bn_recalibration:
-        return
-    for network in (student, chain.teacher, chain.master):
-        if network is not None:
-            recalibrate_bn(network, state, rows)

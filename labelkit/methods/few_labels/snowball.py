@@ -6,194 +6,148 @@ Source: dissertation "Deep Learning with Very Few and No Labels", chapter 2.
     3. a master follows the teacher, and the student agrees with it on labeled images; 2. again
        with the master's features, until the labels are ``--cap`` times the given ones                 Eq. 2.6, 2.7
     4. the labels found are forgotten and found again by the better networks (a generation)
-Growth ends where predictions no longer change, or by ``--val-split``; what judges is never looked at.
+Growth ends where predictions no longer change; what judges is never looked at.
 Departures: images are discovered by class, by the averaged networks; decays fit short phases; statistics are taken anew
 (presets ``*_literal`` undo these). Lengths of later phases are ours, since none are published.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import DatasetError
-from labelkit.methods.few_labels.freematch import freematch_objective
+from labelkit.methods.few_labels.averaged_student import (
+    ObjectiveStudent,
+    StudentClock,
+    StudentNetworks,
+    StudentObjective,
+)
 from labelkit.methods.few_labels.growth import (
-    VAL_DELTA,
+    GrownPhase,
     GrowthMonitor,
+    GrowthRules,
     LabelGrowth,
-    PastFeatures,
     add_found,
     agreed,
     finite_features,
     training_class_names,
 )
-from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
-from labelkit.methods.few_labels.mixmatch import mixmatch_objective
-from labelkit.methods.few_labels.planned_growth import (
-    average_decays,
-    is_fresh,
-    peak_rate,
-    snowball_paces,
-    snowball_phases,
-    snowball_rules,
-    snowball_scheduled,
-)
-from labelkit.methods.few_labels.pseudo_label_selection import Discovery
+from labelkit.methods.few_labels.mean_teacher import consistency_weight, mean_teacher_objective
+from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
-    build_student,
-    check_few_labels,
-    fit_whitening,
-    recalibrate_students,
+    StudentNetwork,
     streams,
-    student_eval_view,
+    student_pace,
     student_phase,
     student_views,
+    teacher_decay,
 )
-from labelkit.methods.few_labels.searches import search_confident
 from labelkit.methods.few_labels.snowball_options import SnowballConfig
-from labelkit.methods.few_labels.snowball_search import Select
-from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks, StudentObjective
-from labelkit.models.ema import StudentChain
-from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.monitors.classification import ClassificationMonitor
+from labelkit.methods.few_labels.snowball_search import Select, discover_confident
+from labelkit.models.inference import InferenceNetwork
+from labelkit.training.inputs import MonitorInputs, RunInputs
+from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
+from labelkit.training.schedules import horizon_decay
 from labelkit.training.timing import Pace, RunSize, Scheduled
 
+#: Decay of the master's weights (beta).
+MASTER_DECAY: Final = 0.999
+#: Labels after a discovery over those before.
+GROWTH_FACTOR: Final = 2.0
 #: Networks that --fusion joins: those of the last discoveries.
 FUSION_COUNT: Final = 3
 
 
-def snowball_objective(config: SnowballConfig, views: tuple[ViewSpec, ViewSpec], num_classes: int) -> StudentObjective:
-    """Build what ``--trainer`` names.
+def growth_rules(config: SnowballConfig) -> GrowthRules:
+    """How far the labels grow."""
+    return GrowthRules(GROWTH_FACTOR, config.cap, config.generations)
+
+
+def planned_phases(config: SnowballConfig, given: int, images: int) -> list[GrownPhase]:
+    """Phases of a run whose generations all reach their full size.
 
     Args:
         config: the options.
-        views: the weak and the strong training view.
-        num_classes: k.
+        given: images with a label.
+        images: all.
     """
-    if config.trainer == "mixmatch":
-        return mixmatch_objective(config, config, views[0])
-    if config.trainer == "freematch":
-        return freematch_objective(config, views, num_classes)
-    return mean_teacher_objective(config, config, views[0])
+    sizes, length = growth_rules(config).sizes(given, images), config.phase_steps
+    later = [GrownPhase(labels, length) for _ in range(config.generations) for labels in sizes]
+    if config.max_steps is not None:
+        later = later[: max(0, (config.max_steps - config.steps) // length)]
+    return [GrownPhase(given, config.steps), *later]
 
 
-def _selection(config: SnowballConfig) -> Select:
-    """Far images teach MixMatch more (specification 3.4)."""
-    if config.select != "auto":
-        return config.select
-    return "far" if config.trainer == "mixmatch" else "min"
+def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
+    """Decays of teacher and master in a phase of so many updates, at an update of the run, from 1."""
+    horizon = config.ema_horizon
+    decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps, horizon=horizon)(update)
+    return decay, horizon_decay(phase_steps, MASTER_DECAY) if horizon else MASTER_DECAY
 
 
-def choose_network(
-    config: SnowballConfig, student: StudentNetwork, chain: StudentChain[StudentNetwork]
-) -> tuple[str, StudentNetwork]:
-    """Return the name of the network that discovers, and the network; a master that is not there is the teacher."""
-    wanted = config.embed_with
-    if wanted == "student" or (wanted == "student-first" and chain.master is None):
-        return "student", student
-    if wanted == "teacher" or chain.master is None:
-        return "teacher", chain.teacher
-    return "master", chain.master
+def peak_rate(config: SnowballConfig, index: int) -> float:
+    """Highest learning rate of a phase."""
+    return (config.later_lr_ratio if index else 1.0) * config.lr
 
 
-def find_confident(
-    config: SnowballConfig,
-    data: DataInfo,
-    growth: LabelGrowth,
-    past: PastFeatures,
-    network: StudentNetwork,
-    name: str,
-    state: TrainState,
-    rows: NDArray[np.int64],
-    truth: NDArray[np.int64] | None = None,
-) -> Discovery:
-    """Find images, give them labels, log what was found.
+class PastFeatures(nn.Module):
+    """Features of the last discoveries' networks, for discoveries that join several.
+
+    What a network of the past says of an image does not change, so its features are kept and not its weights.
 
     Args:
-        config: the options.
-        data: names and order of the classes.
-        growth: labels so far; gets those that are found.
-        past: features of earlier discoveries.
-        network: looks at the images, prepared for evaluation.
-        name: of the network.
-        state: of the event.
-        rows: (m,) images that can be read.
-        truth: (n,) labels that those found get in place of what the search says, for a comparison.
-
-    Returns:
-        What was found, in rows of the data set.
-
-    Raises:
-        DivergenceError: features are not finite.
+        count: how many discoveries are joined, the coming one included.
+        num_samples: n.
+        dim: d.
     """
 
-    def look(images: Tensor) -> Tensor:
-        features = network.embed(images)
-        return network.classify(features).float().softmax(dim=1) if config.score == "softmax" else features
+    def __init__(self, count: int, num_samples: int, dim: int) -> None:
+        super().__init__()
+        self.kept: Tensor = nn.Buffer(torch.zeros(max(0, count - 1), num_samples if count > 1 else 0, dim))
+        self.num_kept: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
-    features = finite_features(look, name, state, rows)
-    table = features.new_zeros((data.num_samples, features.shape[1]))
-    table[rows] = features
-    parts = [part[rows].numpy() for part in past.join(table)]
-    found = search_confident(
-        config,
-        parts if config.fusion != "none" else parts[-1],
-        growth.labels()[rows],
-        growth.wanted(rows),
-        select=_selection(config),
-        score=config.score,
-        seed=config.seed,
-        num_classes=network.num_outputs,
-        original=growth.given[rows],
-        class_names=training_class_names(data),
-    )
-    found = agreed(found, rows, state)
-    if truth is not None:
-        found = replace(found, labels=truth[found.indices])
-    add_found(growth, found, name, state, network.num_outputs)
-    return found
+    def join(self, features: Tensor) -> list[Tensor]:
+        """Return features (n, d) of the past and these, oldest first, and keep these for the next time."""
+        past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
+        if len(self.kept):
+            latest = [*past, features][-len(self.kept) :]
+            for place, part in enumerate(latest):
+                self.kept[place] = part.to(self.kept.device)
+            self.num_kept.fill_(len(latest))
+        return [*past, features]
 
 
-class Snowball(Method[SnowballConfig]):
+class Snowball(ObjectiveStudent[SnowballConfig]):
     """Needs at least one label of each class."""
 
-    network: StudentNetwork
-
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
-        self.num_classes = check_few_labels(config, data, allow_missing=config.missing_class == "skip")
-        self.network = build_student(config, data, self.num_classes, num_heads=config.num_heads)
-        self.chain = StudentChain(self.network, with_master=config.master)
-        views = student_views(config, data, self.network.input_spec.size)
-        self.objective = snowball_objective(config, views, self.num_classes)
-        self.growth = LabelGrowth(data.labels, snowball_rules(config))
-        width = self.num_classes if config.score == "softmax" else self.network.embed_dim
-        self.past = PastFeatures(1 if config.fusion == "none" else FUSION_COUNT, data.num_samples, width)
+        super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)
+        weak, _ = student_views(config, data, self.network.input_spec.size)
+        self.objective: StudentObjective
+        if config.trainer == "mixmatch":
+            self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
+        else:
+            self.objective = mean_teacher_objective(config.steps, config, weak)
+        self.growth = LabelGrowth(data.labels, growth_rules(config))
+        joined = 1 if config.fusion == "none" else FUSION_COUNT
+        self.past = PastFeatures(joined, data.num_samples, self.network.embed_dim)
         own = ("growth.", "past.", "chain.has_master")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
-        self.validation: HeldOut | None = None  # of --val-split
         self.truth: NDArray[np.int64] | None = None  # of --found-labels true
-        self._state: TrainState | None = None
-        self._rows = np.arange(0)
         self._planned = 0  # later phases decided on so far
-        self._started = 0  # step at which the networks were new
         self._exhausted = False
-        self._fresh: tuple[int, bool] | None = None  # of which phase, and whether it began with new networks
-        self._errors: list[float | None] = [None, None]  # by validation: of the last phase, and generation
 
     def attach(self, inputs: RunInputs) -> None:
-        """Take the images that end a generation, if labels of their own are to decide."""
-        if self.config.val_split is not None:
-            self.validation = inputs.held_out("--val-split", self.config.val_split)
+        """Take the hidden labels, if images that are found are to get them (a comparison)."""
         if self.config.found_labels == "true":
             self.truth = self._true_labels(inputs.truth("--found-labels true"))
 
@@ -224,14 +178,7 @@ class Snowball(Method[SnowballConfig]):
             return None
         self._rows, config = rows, self.config
         labels = self.data.labels if index == 0 else self.growth.labels()
-        drawn = streams(
-            labels,
-            rows,
-            batch_size=config.batch_size,
-            labeled_per_batch=config.labeled_batch_size,
-            anchors=rows[self.data.labels[rows] >= 0],
-            anchors_per_batch=round(config.anchor_fraction * config.labeled_batch_size) if index else 0,
-        )
+        drawn = streams(labels, rows, batch_size=config.batch_size, labeled_per_batch=config.labeled_batch_size)
         steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
         peak, views = peak_rate(config, index), self.objective.views()
@@ -240,75 +187,73 @@ class Snowball(Method[SnowballConfig]):
     @classmethod
     def paces(cls, config: SnowballConfig, size: RunSize) -> tuple[Pace, ...]:
         """The phases of a run whose discoveries find all that they look for."""
-        return snowball_paces(config, size)
+        phases = planned_phases(config, size.known_labels(), size.known_images())
+        return tuple(
+            student_pace(config, steps=phase.steps, peak=peak_rate(config, index), index=index, name=phase.name)
+            for index, phase in enumerate(phases)
+        )
 
     @classmethod
     def scheduled(cls, config: SnowballConfig, size: RunSize) -> Mapping[str, Scheduled]:
         """Labels, decays of the averages, and the weight of the objective in such a run."""
-        return snowball_scheduled(config, size)
+        phases = planned_phases(config, size.known_labels(), size.known_images())
+        found: dict[str, Scheduled] = {
+            "labels": lambda now: float(phases[now.phase].labels),
+            "ema_decay": lambda now: average_decays(config, now.phase_steps, now.step + 1)[0],
+        }
+        if config.master:
+            found["master_decay"] = lambda now: (
+                average_decays(config, now.phase_steps, now.step + 1)[1] if now.phase else math.nan
+            )
+        if config.trainer == "mean-teacher":
+            grown = consistency_weight(config.steps, config)
+            found["consistency_weight"] = lambda now: grown.full if now.phase else grown(now.step_in_phase)
+        else:
+            weight = unlabeled_weight(config.steps, config)
+            found["unlabeled_weight"] = lambda now: weight(now.step)
+        return found
 
     def planned_steps(self) -> int:
         """All generations to the full size."""
         given = self.growth.given
-        return sum(phase.steps for phase in snowball_phases(self.config, int((given >= 0).sum()), len(given)))
+        return sum(phase.steps for phase in planned_phases(self.config, int((given >= 0).sum()), len(given)))
 
     def on_train_start(self, state: TrainState) -> None:
-        """Start networks equal, also when weights were taken from elsewhere; say what growth cannot do."""
-        fit_whitening(self.network, state, self._rows)
-        self.chain.restart(self.network)
+        """Start networks equal; say what growth cannot do."""
+        super().on_train_start(state)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: no image is without a label, so that there is nothing to discover")
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Form the master after a discovery; in a new generation, start anew if asked to."""
-        config = self.config
-        if self._is_fresh(state):
-            seed = config.seed + 1000 * int(self.growth.generation)
-            fresh = build_student(config, self.data, self.num_classes, num_heads=config.num_heads, seed=seed)
-            fresh.backbone.whitening = self.network.backbone.whitening
-            self.network.load_state_dict(fresh.state_dict())
-            self.chain.restart(self.network)
-            self.chain.forget_master()
-            state.reset_optimizer()
-            self._started = state.step
-        elif state.phase and config.master and self.chain.master is None:
+        """Form the master after the first discovery."""
+        if state.phase and self.config.master and self.chain.master is None:
             self.chain.form_master()
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the loss of the objective."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        fresh = self._state is None or self._state.phase == 0 or self._is_fresh(self._state)
-        return self.objective(batch, networks, StudentClock.of(self._state, fresh=fresh))
+        return self.objective(batch, networks, StudentClock.of(self._state))
 
     def on_step_end(self, state: TrainState) -> None:
         """Move teacher and master."""
-        decay, master = average_decays(self.config, state.phase_steps, state.step + 1 - self._started)
+        decay, master = average_decays(self.config, state.phase_steps, state.step + 1)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Prepare the networks to be judged and to discover."""
-        recalibrate_students(self.config, self.network, self.chain, state, self._rows)
-        return {}
+        return super().on_epoch_end(state) if self.config.bn_recalibration else {}
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """See whether anything still changes; discover, or begin another generation, or end."""
         growth, network = self.growth, self.headline()
         scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
-        since_phase, since_generation = growth.note_predictions(scores.argmax(1), self._rows)
+        changed = growth.note_predictions(scores.argmax(1), self._rows)
         metrics = growth.describe()
-        for name, value in (("churn", since_phase), ("generation_churn", since_generation)):
+        for name, value in zip(("churn", "generation_churn"), changed, strict=True):
             metrics |= {} if value is None else {name: value}
-        stable = [value is not None and value < self.config.churn for value in (since_phase, since_generation)]
-        if self.validation is not None:
-            error = 100 * (1 - ClassificationMonitor(self.validation, self.data.class_order)(self, state)["accuracy"])
-            stable = [last is not None and abs(error - last) <= VAL_DELTA for last in self._errors]
-            self._errors[0] = metrics["val_error"] = error
-        metrics["discovered"] = float(self._grow(state, *stable))
+        stable, stable_generation = (value is not None and value < self.config.churn for value in changed)
+        metrics["discovered"] = float(self._grow(state, stable, stable_generation))
         return metrics
 
     def _grow(self, state: TrainState, stable: bool, stable_generation: bool) -> int:
@@ -321,45 +266,66 @@ class Snowball(Method[SnowballConfig]):
             if not growth.may_begin_again() or (int(growth.generation) > 1 and stable_generation):
                 return 0
             growth.next_generation()
-            self._errors[1] = self._errors[0]
-        name, network = choose_network(config, self.network, self.chain)
-        found = find_confident(config, self.data, growth, self.past, network, name, state, self._rows, self.truth)
-        self._exhausted = found.exhausted
-        self._planned += len(found.indices) > 0
-        return len(found.indices)
+        found, self._exhausted = self._discover(state)
+        self._planned += found > 0
+        return found
 
-    def _is_fresh(self, state: TrainState) -> bool:
-        """Whether the running phase began with new networks."""
-        if state.phase == 0:
-            return False
-        if self._fresh is None or self._fresh[0] != state.phase:  # growth moves between phases alone
-            later = is_fresh(self.config, int(self.growth.generation), int(self.growth.iteration))
-            self._fresh = state.phase, later
-        return self._fresh[1]
+    def _embedder(self) -> tuple[str, StudentNetwork]:
+        """Name of the network that discovers, and the network."""
+        if self.chain.master is not None:
+            return "master", self.chain.master
+        if self.config.embed_with == "student-first":
+            return "student", self.network
+        return "teacher", self.chain.teacher
+
+    def _selection(self) -> Select:
+        """Far images teach MixMatch more (specification 3.4)."""
+        if self.config.select != "auto":
+            return self.config.select
+        return "far" if self.config.trainer == "mixmatch" else "min"
+
+    def _discover(self, state: TrainState) -> tuple[int, bool]:
+        """Give images labels; return how many, and whether there were too few."""
+        config, growth, rows, (name, network) = self.config, self.growth, self._rows, self._embedder()
+        features = finite_features(network.embed, name, state, rows)
+        table = features.new_zeros((self.data.num_samples, features.shape[1]))
+        table[rows] = features
+        parts = [part[rows].numpy() for part in self.past.join(table)]
+        found = discover_confident(
+            parts if config.fusion != "none" else parts[-1],
+            growth.labels()[rows],
+            growth.wanted(rows),
+            select=self._selection(),
+            fusion=config.fusion,
+            seed=config.seed,
+            num_classes=self.num_classes,
+            original=growth.given[rows],
+            balance=config.balance,
+            class_names=training_class_names(self.data),
+        )
+        found = agreed(found, rows, state)
+        if self.truth is not None:
+            found = replace(found, labels=self.truth[found.indices])
+        add_found(growth, found, name, state, self.num_classes)
+        return len(found.indices), found.exhausted
 
     def headline(self) -> StudentNetwork:
         """The master if there is one, else the teacher."""
         return self.chain.master or self.chain.teacher
 
-    def judged(self) -> Mapping[str, StudentNetwork]:
+    def judged(self) -> Mapping[str, InferenceNetwork]:
         """All networks."""
-        networks = {"student": self.network, "teacher": self.chain.teacher, "master": self.chain.master}
-        return {name: network for name, network in networks.items() if network is not None}
+        master = self.chain.master
+        return {**super().judged(), **({} if master is None else {"master": master})}
 
     def extra_state(self) -> dict[str, Any]:
         """Where the growth stands."""
-        moment = [self._planned, self._started, self._exhausted, self._errors]
-        return {"moment": moment, "objective": self.objective.extra_state()}
+        return {"moment": [self._planned, 0, self._exhausted]}  # 0: what runs of 0.1.0 kept there is always 0
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take back what ``extra_state`` gave."""
-        self._planned, self._started, self._exhausted, self._errors = state["moment"]
-        self.objective.load_extra_state(state["objective"])
+        self._planned, _, self._exhausted = state["moment"][:3]
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Names given to held-out images, and the labels that were found."""
         return GrowthMonitor(self.growth, self.data, inputs)
-
-    def eval_view(self) -> ViewSpec:
-        """The image without augmentation."""
-        return student_eval_view(self.network.input_spec.size)

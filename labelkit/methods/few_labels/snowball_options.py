@@ -9,12 +9,12 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.methods.few_labels.options import (
-    FreeMatchOptions,
     MeanTeacherOptions,
     MixMatchOptions,
+    SearchOptions,
+    TeacherRecipe,
     TwoStreamTrainConfig,
 )
-from labelkit.methods.few_labels.search_options import ConfidentSearchOptions, GrowthOptions
 from labelkit.options.embeddings import RowOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}
@@ -25,19 +25,45 @@ _AVERAGES: JsonDict = {"panel": "Averaged networks"}
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
 
 
+class ConfidentSearchOptions(SearchOptions):
+    """Which unlabeled images are near the mean of a class; also those of ``discover snowball``."""
+
+    constants: ClassVar[Mapping[str, object]] = {
+        "far_factor": 10,
+        "far_cap": 0.5,
+        "fusion_scale": False,
+        "refill": False,
+    }
+
+    fusion: Literal["none", "distance", "cascade", "rank"] = Field(
+        "none",
+        description="How several networks join. distance: mean distance; cascade: features side by side; rank: mean "
+        "rank, label by majority.",
+        json_schema_extra=_DISCOVERY,
+    )
+
+
 class SnowballConfig(
-    RowOptions,
-    TwoStreamTrainConfig,
-    MeanTeacherOptions,
-    MixMatchOptions,
-    FreeMatchOptions,
-    ConfidentSearchOptions,
-    GrowthOptions,
+    RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, ConfidentSearchOptions
 ):
     """``labelkit train snowball``; defaults are those of the dissertation where it gives one."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
-    constants: ClassVar[Mapping[str, object]] = {"master_on": "labeled", "fusion_count": 3}
+    constants: ClassVar[Mapping[str, object]] = {
+        "master_on": "labeled",
+        "fusion_count": 3,
+        "growth_factor": 2.0,
+        "master_decay": 0.999,
+        "score": "distance",
+        "reinit": "never",
+        "anchor_fraction": 0.0,
+        "val_split": None,
+        "val_delta": 0.2,
+    }
+    #: Of a third trainer.
+    retired_fields: ClassVar[frozenset[str]] = frozenset(
+        {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
+    )
 
     steps: int = Field(
         150_000,
@@ -58,18 +84,18 @@ class SnowballConfig(
         json_schema_extra=_OPTIMIZATION,
     )
 
-    trainer: Literal["mean-teacher", "mixmatch", "freematch"] = Field(
-        "mean-teacher",
-        description="How the student learns in each phase; options of the others have no effect. FixMatch is freematch "
-        "with --fixed-threshold 0.95. Under mixmatch and freematch, --dropout 0 suits convnet13.",
-        json_schema_extra=_LOSS,
-    )
-    anchor_fraction: float = Field(
-        0.0,
+    dropout: float | None = Field(
+        None,
         ge=0,
-        le=1,
-        description="Share of a batch's labeled images that is always drawn from the given labels. Discovered "
-        "labels may be wrong.",
+        lt=1,
+        description="Dropout inside the backbone, above 0 only if it has any; none: its own (convnet13: 0.5, for Mean "
+        "Teacher; 0 suits mixmatch).",
+        json_schema_extra={"panel": "Model"},
+    )
+
+    trainer: Literal["mean-teacher", "mixmatch"] = Field(
+        "mean-teacher",
+        description="How the student learns in each phase; options of the other have no effect.",
         json_schema_extra=_LOSS,
     )
     master: bool = Field(
@@ -78,24 +104,35 @@ class SnowballConfig(
         "discovers and is judged (arm B of the ablation).",
         json_schema_extra=_AVERAGES,
     )
-    master_decay: float = Field(
-        0.999, ge=0, lt=1, description="Decay of the master's weights (beta).", json_schema_extra=_AVERAGES
+    ema_horizon: bool = Field(
+        True,
+        description="Limit decays to 1 - 10 / steps of the phase, such that a short run does not average its "
+        "start. From 10,000 steps on this changes nothing.",
+        json_schema_extra=_AVERAGES,
+    )
+    bn_recalibration: bool = Field(
+        True,
+        description="At each evaluation, first compute the statistics of batch normalization anew, from at most "
+        "16,384 training images without augmentation. Otherwise an average that runs in training (Mean Teacher's) "
+        "keeps its own; any other takes the student's.",
+        json_schema_extra=_AVERAGES,
     )
 
+    generations: int = Field(
+        3,
+        ge=1,
+        description="How often the labels grow from the given ones. Each generation forgets what the one before "
+        "discovered.",
+        json_schema_extra=_GROWTH,
+    )
     cap: float = Field(
         16.0,
         ge=1,
         description="Most labels, as a multiple of the given ones; 1: no growth, plain training.",
         json_schema_extra=_GROWTH,
     )
-    reinit: Literal["never", "generation"] = Field(
-        "never",
-        description="When to start with a fresh student: never, or in each generation after the first. A fresh "
-        "student remembers no wrong labels.",
-        json_schema_extra=_GROWTH,
-    )
 
-    embed_with: Literal["auto", "student", "teacher", "master", "student-first"] = Field(
+    embed_with: Literal["auto", "student-first"] = Field(
         "auto",
         description="Network whose features discover. auto: teacher, and master once there is one; student-first: "
         "student at the first discovery, then master (one reading of the dissertation).",
@@ -104,13 +141,7 @@ class SnowballConfig(
     select: Literal["auto", "min", "far", "random", "max"] = Field(
         "auto",
         description="Images to take. min: the nearest to a class mean; far: the farthest of a confident set "
-        "(--far-factor); random: any; max: the farthest; auto = far for mixmatch, else min.",
-        json_schema_extra=_DISCOVERY,
-    )
-    score: Literal["distance", "softmax"] = Field(
-        "distance",
-        description="How to measure nearness: by the distance of features to the class mean, or by 1 - largest "
-        "probability.",
+        "10 times as large; random: any; max: the farthest; auto = far for mixmatch, else min.",
         json_schema_extra=_DISCOVERY,
     )
     found_labels: Literal["assigned", "true"] = Field(
@@ -146,10 +177,6 @@ class SnowballConfig(
             raise ValueError(
                 f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
             )
-        if self.reinit == "generation" and (self.pretrained or self.weights or self.init_from):
-            raise ValueError("reinit generation starts from random weights, not from given ones")
-        if self.embed_with == "master" and not self.master:
-            raise ValueError("embed_with master needs the master")
         if self.max_steps is not None and self.max_steps < self.steps:
             raise ValueError(f"max_steps {self.max_steps} is less than the first phase, steps {self.steps}")
         return self

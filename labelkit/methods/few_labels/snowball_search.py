@@ -1,47 +1,41 @@
 """Snowball's score: unlabeled rows near the mean of a class get its label.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 2.3.3 and 2.4; selection rules Sec. 2.4.1 and
-2.4.3(3), fusion of networks Sec. 2.4.3(4). Rounds and shares of the classes: ``label_search.py``.
+2.4.3(3), fusion of networks Sec. 2.4.3(4). Rounds and shares of the classes: ``pseudo_label_selection.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.methods.few_labels.nearest_centroid import (
+from labelkit.methods.few_labels.pseudo_label_selection import (
     BLOCK_ROWS,
+    Count,
+    Discovery,
+    Round,
     Rows,
+    SearchArguments,
+    capped,
+    check_choice,
     class_means,
     mean_distances,
     order_keys,
-    spread_warnings,
-)
-from labelkit.methods.few_labels.pseudo_label_selection import (
-    Count,
-    Discovery,
-    Labels,
-    Round,
-    SearchOptions,
-    capped,
-    check_choice,
-    check_factor,
     search,
+    spread_warnings,
 )
 
 Select = Literal["min", "far", "random", "max"]
 Fusion = Literal["none", "distance", "cascade", "rank"]
-Score = Literal["distance", "softmax"]
 
-# Largest share of the candidates in the confident set of far (ours; Sec. 2.4.1 has no limit).
+# Size of the confident set of far, over the rows that are wanted (Sec. 2.4.1).
+_FAR_FACTOR = 10
+# Largest share of the candidates in it (ours; Sec. 2.4.1 has no limit).
 _FAR_CAP = 0.5
-# Probabilities may have been stored in half precision.
-_SUM_TOLERANCE = 0.01
 
 
 def discover_confident(
@@ -51,27 +45,22 @@ def discover_confident(
     rounds: int = 1,
     *,
     select: Select = "min",
-    far_factor: int = 10,
     fusion: Fusion = "none",
-    score: Score = "distance",
     seed: int = 0,
-    **options: Unpack[SearchOptions],
+    **options: Unpack[SearchArguments],
 ) -> Discovery:
     """Give ``count`` unlabeled rows the class whose mean is nearest.
 
     Args:
-        features: (n, d) numbers; with ``score="softmax"`` (n, c) class probabilities instead. A list or tuple of such
-            arrays, one per network, for ``fusion``.
+        features: (n, d) numbers; a list or tuple of such arrays, one per network, for ``fusion``.
         labels: (n,) integers, class or -1 = unlabeled.
         count: rows to find in each round, or ``double``.
         rounds: >= 1.
         select: which rows of a class (or of all): ``min`` the nearest; ``far`` the farthest of a confident set of
-            ``far_factor`` times as many nearest; ``random``; ``max`` the farthest.
-        far_factor: >= 1; the confident set is at most half of the candidates (but not less than what is wanted of
-            them).
+            10 times as many nearest, at most half of the candidates (but not less than what is wanted of them);
+            ``random``; ``max`` the farthest.
         fusion: of several arrays: ``distance`` means of the distances; ``cascade`` features side by side; ``rank``
             mean of the ranks, label by majority.
-        score: ``distance``, or ``softmax``: 1 - probability in place of a distance (confidence-based self-training).
         seed: of ``random``, the same in each round.
         options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
 
@@ -81,12 +70,8 @@ def discover_confident(
     Raises:
         ValueError: an argument that cannot be used, with the first row at fault.
     """
-    check_choice("score", score, ("distance", "softmax"))
     parts = _parts(features)
-    if score == "softmax":
-        options["num_classes"] = _check_probabilities(parts, options.get("num_classes"))
-    confident = _Confident(parts, select, far_factor, fusion, score, seed)
-    return search(confident, len(parts[0]), labels, count, rounds, **options)
+    return search(_Confident(parts, select, fusion, seed), len(parts[0]), labels, count, rounds, **options)
 
 
 def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -130,9 +115,7 @@ class _Confident:
 
     parts: Sequence[Rows]
     select: Select
-    far_factor: int
     fusion: Fusion
-    score: Score
     seed: int
 
     def __post_init__(self) -> None:
@@ -141,10 +124,9 @@ class _Confident:
         check_choice("fusion", self.fusion, ("none", "distance", "cascade", "rank"))
         if self.fusion == "none" and len(self.parts) > 1:
             raise ValueError(f"{len(self.parts)} feature arrays and no fusion")
-        check_factor("far_factor", self.far_factor)
 
     def __call__(self, turn: Round) -> Discovery:
-        candidates, pool = turn.candidates(*self._nearest(turn.known)), turn.known.pool
+        candidates, pool = turn.candidates(*self._nearest(turn)), turn.pool
         generator = np.random.RandomState(self.seed)
         warnings, chosen, was_capped = [*spread_warnings(self.parts)], [], False
         for group, want in zip(candidates.groups, candidates.wants, strict=True):
@@ -166,30 +148,25 @@ class _Confident:
             return group[np.lexsort((pool[group], -keys[group]))][:want], False
         if self.select != "far" or want == 0:
             return group[:want], False
-        confident = min(self.far_factor * want, len(group))
+        confident = min(_FAR_FACTOR * want, len(group))
         limit = max(want, capped(_FAR_CAP, len(group)))
         kept = group[: min(confident, limit)]
         return kept[max(0, len(kept) - want) :], limit < confident
 
-    def _nearest(self, known: Labels) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _nearest(self, turn: Round) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return what each pool row is judged by and its class."""
-        parts, kind = self.parts, "none" if len(self.parts) == 1 else self.fusion
-        if self.score == "softmax":
-            absent = known.sizes == 0
-            measures = [partial(_doubts, rows, absent) for rows in parts]
-        else:
-            measures = [
-                partial(_distances, rows, class_means(rows, known.current, known.num_classes)) for rows in parts
-            ]
-        blocks = [known.pool[start : start + BLOCK_ROWS] for start in range(0, len(known.pool), BLOCK_ROWS)]
-        labels = np.empty(len(known.pool), dtype=np.int64)
-        nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
-        for number, block in enumerate(blocks):
-            named, column = fuse([measure(block) for measure in measures], kind)
-            labels[number * BLOCK_ROWS :][: len(block)] = named
+        kind = "none" if len(self.parts) == 1 else self.fusion
+        means = [class_means(rows, turn.current, turn.num_classes) for rows in self.parts]
+        labels = [np.empty(0, dtype=np.int64)]
+        nearest = [np.empty((0, len(self.parts) if kind == "rank" else 1))]
+        for start in range(0, len(turn.pool), BLOCK_ROWS):
+            block = turn.pool[start : start + BLOCK_ROWS]
+            every = [mean_distances(rows.take(block), mean) for rows, mean in zip(self.parts, means, strict=True)]
+            named, column = fuse(every, kind)
+            labels.append(named)
             nearest.append(column)
         distances = np.concatenate(nearest)
-        return mean_ranks(distances) if kind == "rank" else distances[:, 0], labels
+        return mean_ranks(distances) if kind == "rank" else distances[:, 0], np.concatenate(labels)
 
 
 def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[Rows]:
@@ -200,30 +177,3 @@ def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[Rows]:
         if len(rows) != len(parts[0]):
             raise ValueError(f"features[{number}] has {len(rows)} rows, features[0] has {len(parts[0])}")
     return parts
-
-
-def _check_probabilities(parts: Sequence[Rows], num_classes: int | None) -> int:
-    """Return the number of classes; by default that of the columns.
-
-    Raises:
-        ValueError: another number of columns, or rows that are no probabilities.
-    """
-    if num_classes is None:
-        num_classes = parts[0].dim
-    for number, rows in enumerate(parts):
-        if rows.dim != num_classes:
-            raise ValueError(f"features[{number}] has {rows.dim} columns for {num_classes} classes")
-        for start in range(0, len(rows), BLOCK_ROWS):
-            block = rows.take(np.arange(start, min(start + BLOCK_ROWS, len(rows))))
-            bad = (block < 0).any(axis=1) | (np.abs(block.sum(axis=1) - 1) > _SUM_TOLERANCE)
-            if bad.any():
-                raise ValueError(f"row {start + int(bad.argmax())} is no probabilities: negative, or not summing to 1")
-    return num_classes
-
-
-def _distances(rows: Rows, means: NDArray[np.float64], block: NDArray[np.int64]) -> NDArray[np.float64]:
-    return mean_distances(rows.take(block), means)
-
-
-def _doubts(rows: Rows, absent: NDArray[np.bool_], block: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.where(absent, np.inf, 1 - rows.take(block))

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 
-Kind = Literal["sinkhorn", "softmax", "hard", "identity"]
 MAX_POSITIONS = 400
 # largest vote; normalizations of rows and columns (ours: the chapter says nothing of the predictor)
 BOUND, SWEEPS = 10.0, 20
@@ -92,15 +90,13 @@ class SpatialAssembly(nn.Module):
         grid: their rows and columns; others are refused.
         width: channels of the predictor.
         diagonal: share that stays in place at first, in (0, 1).
-        kind: ``sinkhorn``: rows and columns sum to 1; ``softmax``: columns only; ``hard``: as sinkhorn, and in
-            evaluation mode the nearest permutation; ``identity``: nothing moves and nothing is learned.
 
     Shape:
         - maps: ``(b, c, h, w)`` float.
         - returns: assembled maps of the same shape and dtype, and an `Assembly` (float32).
 
     Raises:
-        ValueError: a number out of its range, too many positions, or maps of another grid.
+        ValueError: a number out of its range, one position or too many, or maps of another grid.
     """
 
     def __init__(
@@ -110,22 +106,17 @@ class SpatialAssembly(nn.Module):
         *,
         width: int = 64,
         diagonal: float = 0.9,
-        kind: Kind = "sinkhorn",
     ) -> None:
         super().__init__()
         n = grid[0] * grid[1]
         if not 0 < diagonal < 1 or width < 1:
             raise ValueError(f"diagonal must be in (0, 1) and width positive, got {diagonal} and {width}")
-        if n > MAX_POSITIONS:
-            raise ValueError(f"it is for at most {MAX_POSITIONS} positions, got {n}")
+        if not 1 < n <= MAX_POSITIONS:
+            raise ValueError(f"it is for 2 to {MAX_POSITIONS} positions, got {n}")
         self.channels, self.grid = channels, grid
-        self.kind: Kind = kind if n > 1 else "identity"
         #: leaves maps as they are, to see what the module does
         self.bypassed = False
-        self.start = identity_logit(diagonal, n) if n > 1 else 0.0
-        self.stem = self.spatial = self.context = self.votes = None
-        if self.kind == "identity":
-            return
+        self.start = identity_logit(diagonal, n)
         self.stem = nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         self.spatial = nn.Sequential(
             nn.Conv2d(width + 2, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
@@ -135,36 +126,24 @@ class SpatialAssembly(nn.Module):
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Assembly]:
         """Return the assembled maps, and how that was done."""
-        b, c, h, w = maps.shape
+        _, c, h, w = maps.shape
         if (h, w) != self.grid or c != self.channels:
             raise ValueError(
                 f"the assembly is for maps of {self.channels} x {self.grid[0]} x {self.grid[1]}, got {c} x {h} x {w}; "
                 "images must have the size that it was trained with"
             )
-        if self.kind == "identity":
-            weights = torch.eye(h * w, device=maps.device).expand(b, -1, -1)
-            return maps, Assembly(weights, weights.log(), maps)
         votes = self._votes(maps)
         with without_autocast(maps):
             # half precision would lose the sums of rows
             votes = BOUND * torch.tanh(promote(votes) / BOUND)
             logits = votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)
-            if self.kind == "softmax":
-                logs = logits - logits.logsumexp(-2, keepdim=True)
-            else:
-                logs = normalize_doubly(logits, SWEEPS)
+            logs = normalize_doubly(logits, SWEEPS)
             weights = logs.exp()
-            if self.kind == "hard" and not self.training:
-                weights = nearest_permutation(weights)
             moved = assemble(promote(maps), weights).to(maps.dtype)
         return moved, Assembly(weights, logs, maps)
 
     def _votes(self, maps: Tensor) -> Tensor:
         """(b, n, n) at [input, output]."""
-        assert self.stem is not None
-        assert self.spatial is not None
-        assert self.context is not None
-        assert self.votes is not None
         hidden = self.stem(maps)
         hidden = self.spatial(torch.cat([hidden, self._coordinates(hidden)], dim=1))
         hidden = hidden + torch.relu(self.context(hidden.mean(dim=(2, 3))))[:, :, None, None]
@@ -193,21 +172,3 @@ class _Votes(nn.Module):
         """(b, m, h, w) to (b, n, n)."""
         votes: Tensor = self.layer(hidden)
         return votes.flatten(2).transpose(1, 2)
-
-
-def nearest_permutation(weights: Tensor) -> Tensor:
-    """Return the permutation with the largest sum of weights for each image (Eq. 5.1).
-
-    Args:
-        weights: (b, n, n) at [input, output].
-
-    Returns:
-        (b, n, n) of 0 and 1, of the same dtype and device.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    result = torch.zeros_like(weights)
-    for image, table in enumerate(weights.detach().cpu().double().numpy()):
-        rows, columns = linear_sum_assignment(table, maximize=True)
-        result[image, torch.from_numpy(rows), torch.from_numpy(columns)] = 1
-    return result

@@ -64,7 +64,6 @@ class CBAM(nn.Module):
 
 Pool = Literal["avg", "max", "avg+max"]
 BuildAssembly = Callable[[int, tuple[int, int]], SpatialAssembly]
-BEFORE_POOL = "pool"
 # Moving features about directly before an average changes it by rounding alone; elsewhere by hundredths.
 _NO_EFFECT = 1e-4
 
@@ -160,7 +159,7 @@ class MetricNetwork(BackboneNetwork):
         """Move features about before a stage of the backbone.
 
         Args:
-            before: name of the stage, e.g. ``layer4``; or ``pool``, which is refused unless nothing moves.
+            before: name of the stage, e.g. ``layer4``.
             build: channels and grid of the maps there to a module; its random numbers are the caller's business.
 
         Raises:
@@ -169,7 +168,7 @@ class MetricNetwork(BackboneNetwork):
         """
         stages = dict(self.backbone.net.named_modules())
         stages.pop("", None)
-        if before != BEFORE_POOL and before not in stages:
+        if before not in stages:
             names = [name for name, _ in self.backbone.net.named_children()]
             near = difflib.get_close_matches(before, stages, n=3, cutoff=0.5)
             raise ConfigError(
@@ -186,12 +185,9 @@ class MetricNetwork(BackboneNetwork):
             )
         channels, height, width = self._shape_before(before)
         assembly = build(channels, (height, width))
-        if assembly.kind != "identity":
-            self._check_effect(before)
+        self._check_effect(before)
         self.assembly = assembly
-        self._assemble_before = before
-        if before != BEFORE_POOL:
-            stages[before].register_forward_pre_hook(self._assemble)
+        stages[before].register_forward_pre_hook(self._assemble)
 
     def _assemble(self, stage: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         assert self.assembly is not None
@@ -212,8 +208,6 @@ class MetricNetwork(BackboneNetwork):
 
     def _shape_before(self, before: str) -> tuple[int, int, int]:
         """Shape of the maps that a stage gets."""
-        if before == BEFORE_POOL:
-            return self.map_shape
         found: list[tuple[int, ...]] = []
 
         def noted(maps: Tensor) -> Tensor:
@@ -255,15 +249,12 @@ class MetricNetwork(BackboneNetwork):
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(2, info.in_channels, info.image_size, info.image_size, generator=generator)
         self.backbone.eval()
-        if before == BEFORE_POOL:
-            maps = change(self._maps(images))
-        else:
-            stage = self.backbone.net.get_submodule(before)
-            hook = stage.register_forward_pre_hook(
-                lambda module, inputs: (change(inputs[0]), *inputs[1:]) if isinstance(inputs[0], Tensor) else None
-            )
-            maps = self._maps(images)
-            hook.remove()
+        stage = self.backbone.net.get_submodule(before)
+        hook = stage.register_forward_pre_hook(
+            lambda module, inputs: (change(inputs[0]), *inputs[1:]) if isinstance(inputs[0], Tensor) else None
+        )
+        maps = self._maps(images)
+        hook.remove()
         self.backbone.train(was_training)
         return F.normalize(self.pooled(maps), dim=1)
 
@@ -304,8 +295,6 @@ class MetricNetwork(BackboneNetwork):
         """Images (b, c, h, w) to all that there is."""
         self._seen = None
         maps, gate = self._maps(images), None
-        if self.assembly is not None and self._assemble_before == BEFORE_POOL:
-            maps = (self._assemble(self, (maps,)) or (maps,))[0]
         # not kept: the graph of the batch hangs on it
         seen, self._seen = self._seen, None
         if self.attention is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.config import JsonDict
@@ -21,6 +22,13 @@ _MONITOR: JsonDict = {"panel": "Monitor"}
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     """Defaults are those of GoogLeNet on CUB: 16 classes of 5 images in a batch, Adam."""
+
+    constants: ClassVar[Mapping[str, object]] = {
+        "ms_alpha": 2.0,
+        "ms_beta": 50.0,
+        "ms_base": 0.5,
+        "ms_epsilon": 0.1,
+    }
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "given",
@@ -68,21 +76,6 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     images_per_class: int = Field(
         5, ge=2, description="Images of one class or cluster in a batch.", json_schema_extra=_LOSS
     )
-    ms_alpha: float = Field(
-        2.0, gt=0, description="Sharpness for positives (multi-similarity loss).", json_schema_extra=_LOSS
-    )
-    ms_beta: float = Field(
-        50.0, gt=0, description="Sharpness for negatives (multi-similarity loss).", json_schema_extra=_LOSS
-    )
-    ms_base: float = Field(
-        0.5, description="Similarity that is wanted neither higher nor lower.", json_schema_extra=_LOSS
-    )
-    ms_epsilon: float = Field(
-        0.1,
-        description="Margin of the pairs that count: positives less similar than some negative, and the reverse.",
-        json_schema_extra=_LOSS,
-    )
-
     augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = Field(
         "box",
         description="Training view. box: a box of 16 to 100 % of the area, mirrored (released codes); crop: 227 pixels "

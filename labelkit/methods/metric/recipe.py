@@ -17,12 +17,10 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.metric.losses import MultiSimilarityLoss, collapsed_multi_similarity
+from labelkit.methods.metric.losses import collapsed_multi_similarity
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.methods.metric.san_options import SANConfig
-from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, TrainState
 from labelkit.training.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
@@ -148,30 +146,19 @@ def group_sampler(
     )
 
 
-def multi_similarity_loss(config: MetricLearningConfig) -> MultiSimilarityLoss:
-    """Build the pair loss."""
-    return MultiSimilarityLoss(config.ms_alpha, config.ms_beta, config.ms_base, config.ms_epsilon)
-
-
-def collapsed_pair_loss(config: MetricLearningConfig, labels: PseudoLabels, references: int | None) -> float:
+def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
     """Return the pair loss of a network that makes all images alike, for the clusters of the time.
 
     Args:
-        config: sharpness of the loss, and the groups of a batch.
         labels: the clusters.
-        references: embeddings that a batch is compared with; ``None``: the batch itself.
+        references: embeddings that a batch is compared with.
     """
-    positives, others = config.images_per_class - 1, config.batch_size - config.images_per_class
-    if references is not None:
-        ids = labels.cluster_ids.cpu().numpy()
-        sizes = np.bincount(ids[ids >= 0])
-        # of the cluster of an image drawn at random, without the image itself
-        share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
-        positives = max(0, round(share * references) - 1)
-        others = references - 1 - positives
-    return collapsed_multi_similarity(
-        positives, others, alpha=config.ms_alpha, beta=config.ms_beta, base=config.ms_base
-    )
+    ids = labels.cluster_ids.cpu().numpy()
+    sizes = np.bincount(ids[ids >= 0])
+    # of the cluster of an image drawn at random, without the image itself
+    share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+    positives = max(0, round(share * references) - 1)
+    return collapsed_multi_similarity(positives, references - 1 - positives)
 
 
 def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
@@ -243,18 +230,14 @@ def parameter_groups(
     yield {"params": new, "weight_decay": config.weight_decay, **rates["new_layers"]}
 
 
-def memory_size(config: SANConfig | TACCCLConfig, data: DataInfo, *, labeled: bool) -> int:
+def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int) -> int:
     """Return the entries of the memory: as asked for, or one for each image that is trained on.
 
     Raises:
         ConfigError: fewer than a batch.
     """
-    size = config.memory_size or (int((data.labels >= 0).sum()) if labeled else data.num_samples)
+    size = asked or num_images
     if size < config.batch_size:
-        raise ConfigError(
-            "--batch-size",
-            f"{config.batch_size} is more than the {size} images that are trained on, so the memory would hold one "
-            "twice",
-            f"Lower it, or pass {config.without_memory}.",
-        )
+        problem = f"{config.batch_size} is more than the {size} images of the memory, which would hold one twice"
+        raise ConfigError("--batch-size", problem, "Lower it.")
     return size

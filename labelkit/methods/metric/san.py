@@ -26,6 +26,13 @@ from torch import Tensor, nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
+from labelkit.methods.metric.assembly_loss import (
+    AssemblyDiagnostics,
+    assembly_terms,
+    insert_assembly,
+    term_strength,
+    weighted_sum,
+)
 from labelkit.methods.metric.losses import (
     ContrastiveBayesianLoss,
     MemoryContrastiveLoss,
@@ -45,7 +52,6 @@ from labelkit.methods.metric.recipe import (
     lone_classes,
     memory_size,
     metric_pace,
-    multi_similarity_loss,
     parameter_groups,
     pseudo_labels,
     renew_pseudo_labels,
@@ -53,13 +59,6 @@ from labelkit.methods.metric.recipe import (
     train_view,
 )
 from labelkit.methods.metric.san_options import SANConfig
-from labelkit.methods.metric.spatial_assembly import (
-    AssemblyDiagnostics,
-    assembly_terms,
-    insert_assembly,
-    term_strength,
-    weighted_sum,
-)
 from labelkit.models.ema import EMATeacher
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.seeding import seeded_init
@@ -70,6 +69,10 @@ from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Schedule
 
 #: Of the cosines with class vectors (cross-entropy).
 CLASS_TEMPERATURE = 0.05
+#: Share of the slow copy that stays at each step (momentum).
+MEMORY_DECAY = 0.999
+#: First epoch in which the memory counts, where labels are the classes.
+MEMORY_START_EPOCH = 1
 
 
 class SAN(Method[SANConfig]):
@@ -90,7 +93,7 @@ class SAN(Method[SANConfig]):
         else:
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
             self.equal_buffers = ("labels",)
-        multi_similarity = multi_similarity_loss(config)
+        multi_similarity = MultiSimilarityLoss()
         self.pairs = MemoryContrastiveLoss() if config.loss == "contrastive" else multi_similarity
         self.classes: ProxyAnchorLoss | NormalizedSoftmaxLoss | None = None
         if config.has_class_vectors:
@@ -98,10 +101,11 @@ class SAN(Method[SANConfig]):
         self.memory: MemoryBank | None = None
         self.slow: EMATeacher | None = None
         if config.memory != "none":
-            self.memory = MemoryBank(memory_size(config, data, labeled=self.clusters is None), self.network.embed_dim)
+            images = data.num_samples if self.clusters is not None else int((data.labels >= 0).sum())
+            self.memory = MemoryBank(memory_size(config, config.memory_size, images), self.network.embed_dim)
             self.memory_loss = _memory_loss(config, multi_similarity)
             if config.memory == "momentum":
-                self.slow = EMATeacher(self.network, config.memory_decay)
+                self.slow = EMATeacher(self.network, MEMORY_DECAY)
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
         self._diagnostics = AssemblyDiagnostics(config)
         self._state: TrainState | None = None
@@ -143,9 +147,9 @@ class SAN(Method[SANConfig]):
         if config.san:
             found["term_strength"] = lambda now: term_strength(config, share_done(config, now))
         if config.memory != "none":
-            found["memory_weight"] = lambda now: memory_weight(config, now.epoch) or 0.0
+            found["memory_weight"] = lambda now: memory_weight(config, now.epoch)
         if config.memory == "momentum":
-            found["ema_decay"] = lambda now: config.memory_decay
+            found["ema_decay"] = lambda now: MEMORY_DECAY
         return found
 
     def on_train_start(self, state: TrainState) -> None:
@@ -183,8 +187,8 @@ class SAN(Method[SANConfig]):
         if self.memory is not None:
             keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
             seen = self.memory.remember(keys, rows)
-            weight = memory_weight(config, config.memory_start_epochs if state is None else state.epoch)
-            if weight is not None:
+            weight = memory_weight(config, MEMORY_START_EPOCH if state is None else state.epoch)
+            if weight:
                 remembered = self.memory_loss(embeddings, labels, seen.embeddings, self._labels_of(seen.rows), seen.own)
                 loss = loss + weight * remembered
                 logs["memory"] = remembered.detach()
@@ -245,11 +249,9 @@ class SAN(Method[SANConfig]):
         return found
 
 
-def memory_weight(config: SANConfig, epoch: int) -> float | None:
-    """Weight of the loss against the memory in an epoch; ``None``: it is not used yet."""
-    if config.mode == "supervised" and epoch < config.memory_start_epochs:
-        return None
-    return config.memory_weight
+def memory_weight(config: SANConfig, epoch: int) -> float:
+    """Weight of the loss against the memory in an epoch; with clusters it is filled at once."""
+    return float(config.mode == "unsupervised" or epoch >= MEMORY_START_EPOCH)
 
 
 def share_done(config: SANConfig, now: Moment) -> float:
@@ -272,5 +274,5 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
     """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
     with seeded_init(config.seed + 4):
         if config.loss == "proxy-anchor":
-            return ProxyAnchorLoss(num_classes, embed_dim, config.proxy_margin, config.proxy_alpha)
+            return ProxyAnchorLoss(num_classes, embed_dim)
         return NormalizedSoftmaxLoss(num_classes, embed_dim, CLASS_TEMPERATURE)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
 from labelkit.methods.metric.options import MetricLearningConfig
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import LabelKind
 
 _MODEL: JsonDict = {"panel": "Model"}
@@ -18,12 +18,10 @@ _ASSEMBLY: JsonDict = {"panel": "Assembly"}
 _MEMORY: JsonDict = {"panel": "Memory"}
 
 
-class SANConfig(RowOptions, MetricLearningConfig):
+class SANConfig(StrongRowOptions, MetricLearningConfig):
     """``labelkit train san``; what the chapter leaves open is ours, as the specification says."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
-    #: What a user gives to train without a memory.
-    without_memory: ClassVar[str] = "--memory none"
     constants: ClassVar[Mapping[str, object]] = {
         "san_predictor": "conv",
         "san_temperature": 1.0,
@@ -34,11 +32,17 @@ class SANConfig(RowOptions, MetricLearningConfig):
         "coherence_positions": None,
         "class_temperature": 0.05,
         "memory_variance_weight": 75.0,
+        "memory_decay": 0.999,
+        "memory_weight": 1.0,
+        "memory_start_epochs": 1,
+        "san_assembly": "sinkhorn",
+        "proxy_margin": 0.1,
+        "proxy_alpha": 32.0,
     }
     # a row has one position, and a head no new layers on it
     row_refuses: ClassVar[tuple[str, ...]] = (
         "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
-        "san_before", "san_width", "san_diagonal", "san_assembly", "san_lr_scale", "entropy_weight",
+        "san_before", "san_width", "san_diagonal", "san_lr_scale", "entropy_weight",
         "correlation_weight", "coherence_weight", "term_ramp", "term_gradients",
     )  # fmt: skip
 
@@ -61,12 +65,6 @@ class SANConfig(RowOptions, MetricLearningConfig):
         gt=0,
         lt=1,
         description="Share of a feature that stays in place at first; 0.5 for networks from scratch.",
-        json_schema_extra=_ASSEMBLY,
-    )
-    san_assembly: Literal["sinkhorn", "softmax", "hard", "identity"] = Field(
-        "sinkhorn",
-        description="sinkhorn: rows and columns sum to 1; softmax: columns only; hard: a permutation once trained; "
-        "identity: nothing moves (for comparison: the baseline bit for bit).",
         json_schema_extra=_ASSEMBLY,
     )
     san_lr_scale: float = Field(
@@ -112,8 +110,6 @@ class SANConfig(RowOptions, MetricLearningConfig):
         "vector for each class; cross-entropy: a classifier on the embedding, the baseline of supervised pre-training.",
         json_schema_extra=_LOSS,
     )
-    proxy_margin: float = Field(0.1, description="Margin of proxy-anchor.", json_schema_extra=_LOSS)
-    proxy_alpha: float = Field(32.0, gt=0, description="Sharpness of proxy-anchor.", json_schema_extra=_LOSS)
     proxy_lr_scale: float = Field(
         100.0,
         gt=0,
@@ -130,26 +126,10 @@ class SANConfig(RowOptions, MetricLearningConfig):
     memory_size: int | None = Field(
         None, ge=2, description="Embeddings to keep. Default: the number of training images.", json_schema_extra=_MEMORY
     )
-    memory_decay: float = Field(
-        0.999,
-        ge=0,
-        lt=1,
-        description="Share of the slow copy that stays at each step (momentum).",
-        json_schema_extra=_MEMORY,
-    )
     memory_loss: Literal["contrastive", "multi-similarity", "contrastive-bayesian"] = Field(
         "contrastive",
         description="Loss of pairs with the memory. contrastive: as XBM's code; contrastive-bayesian: of the paper "
         "that the chapter cites.",
-        json_schema_extra=_MEMORY,
-    )
-    memory_weight: float = Field(
-        1.0, ge=0, description="Weight of the loss of pairs with the memory.", json_schema_extra=_MEMORY
-    )
-    memory_start_epochs: int = Field(
-        1,
-        ge=0,
-        description="Epochs before the memory counts; with clusters it is filled at once.",
         json_schema_extra=_MEMORY,
     )
 
@@ -185,7 +165,3 @@ class SANConfig(RowOptions, MetricLearningConfig):
     def has_new_layers(self) -> bool:
         """A head has none."""
         return self.index is None
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs, also of those before the memory counts."""
-        return super().shortened(fraction) | self._scaled(fraction, "memory_start_epochs", least=0)

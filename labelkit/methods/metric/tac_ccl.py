@@ -30,6 +30,7 @@ from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric import recipe as shared
+from labelkit.methods.metric.losses import MultiSimilarityLoss
 from labelkit.methods.metric.matched_images import (
     MatchedImages,
     MatchedPairing,
@@ -63,7 +64,7 @@ def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
     """Whether the coming step compares with the memory."""
     warmup = config.memory_warmup_steps
     wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
-    return config.memory and now.step >= wait
+    return now.step >= wait
 
 
 class TACCCL(Method[TACCCLConfig]):
@@ -75,19 +76,17 @@ class TACCCL(Method[TACCCLConfig]):
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data)
-        self.network = shared.build_metric_network(config, data, attention=config.attention)
+        self.network = shared.build_metric_network(config, data, attention=True)
         self.labels = shared.pseudo_labels(config, data, config.embed_dim)
-        self.memory: MemoryBank | None = None
-        if config.memory:
-            self.memory = MemoryBank(shared.memory_size(config, data, labeled=False), config.embed_dim)
+        self.memory = MemoryBank(shared.memory_size(config, None, data.num_samples), config.embed_dim)
         #: () float32, what the pair loss is when all embeddings are alike
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
         self.equal_buffers = (
             *(f"labels.{name}" for name in self.labels.buffer_names),
-            *(f"memory.{name}" for name in (MemoryBank.buffer_names if config.memory else ())),
+            *(f"memory.{name}" for name in MemoryBank.buffer_names),
             "collapsed_loss",
         )
-        self.pair_loss = shared.multi_similarity_loss(config)
+        self.pair_loss = MultiSimilarityLoss()
         self.center_loss = ContrastiveClusteringLoss()
         self.attention_loss = TransformedAttentionLoss()
         self.feature_loss = FeatureSimilarityLoss()
@@ -133,11 +132,9 @@ class TACCCL(Method[TACCCLConfig]):
     @classmethod
     def scheduled(cls, config: TACCCLConfig, size: RunSize) -> Mapping[str, Scheduled]:
         """Weight of the loss on centers, and whether the memory is used."""
-        found: dict[str, Scheduled] = {}
+        found: dict[str, Scheduled] = {"memory": lambda now: float(uses_memory(config, now))}
         if config.ccl:
             found["ccl_weight"] = lambda now: config.ccl_weight if uses_centers(config, now) else 0.0
-        if config.memory:
-            found["memory"] = lambda now: float(uses_memory(config, now))
         return found
 
     def views(self) -> tuple[ViewSpec, ...]:
@@ -160,11 +157,11 @@ class TACCCL(Method[TACCCLConfig]):
         config = self.config
         if self.labels.due(state.epoch):
             embeddings = shared.renew_pseudo_labels(self.labels, self.network, config, state)
-            if self.memory is not None and config.memory_refill:
+            if config.memory_refill:
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
-            references = None if self.memory is None else min(len(self.memory), len(self.labels.rows))
-            self.collapsed_loss.fill_(shared.collapsed_pair_loss(config, self.labels, references))
+            references = min(len(self.memory), len(self.labels.rows))
+            self.collapsed_loss.fill_(shared.collapsed_pair_loss(self.labels, references))
             shared.watch_collapse(embeddings, float(self.collapsed_loss), state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
@@ -177,7 +174,7 @@ class TACCCL(Method[TACCCLConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Say when attention is the same everywhere, which satisfies every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
-            state.warn("warning: attention is the same everywhere, so that it says nothing: lower --tac-weight")
+            state.warn("warning: attention is the same everywhere, so that it says nothing")
         return {}
 
     # ------------------------------------------------------------------ a step
@@ -194,17 +191,16 @@ class TACCCL(Method[TACCCLConfig]):
             centers = self.center_loss(seen.embeddings, self.labels.centroids)
             total = total + config.ccl_weight * centers
             logs["ccl"] = centers.detach()
-        if seen.attention is not None:
-            self._attention_sd = logs["attention_sd"] = seen.attention.detach().flatten(1).std(dim=1).mean()
+        assert seen.attention is not None
+        self._attention_sd = logs["attention_sd"] = seen.attention.detach().flatten(1).std(dim=1).mean()
         if config.tac:
-            assert seen.attention is not None
             features = self.feature_loss(first, second)
             maps = seen.attention[:count].float(), seen.attention[count:].float()
             homographies, masks = self.geometry(batch, (maps[0].shape[1], maps[0].shape[2]))
             if masks is not None:
                 maps = maps[0] * masks[0], maps[1] * masks[1]
             attention = self.attention_loss(*maps, homographies)
-            total = total + config.feature_weight * features + config.tac_weight * attention
+            total = total + config.feature_weight * features + attention
             logs["features"], logs["tac"] = features.detach(), attention.detach()
             if batch.links is not None:
                 logs["matched"] = (batch.links >= 0).float().mean()
@@ -214,12 +210,12 @@ class TACCCL(Method[TACCCLConfig]):
         """Multi-similarity loss of the whole batch, equal on every process."""
         embeddings, rows = gather_batch(embeddings), gather_batch(rows)
         ids = self.labels.cluster_ids
-        loss = torch.zeros((), device=embeddings.device)
-        memory = None if self.memory is None else self.memory.remember(embeddings, rows)
-        if memory is not None and self._use_memory:
+        memory = self.memory.remember(embeddings, rows)
+        loss: Tensor
+        if self._use_memory:
             loss = self.pair_loss(embeddings, ids[rows], memory.embeddings, ids[memory.rows], memory.own)
-        if not self._use_memory or self.config.memory_mode == "add":
-            loss = loss + self.pair_loss(embeddings, ids[rows])
+        else:
+            loss = self.pair_loss(embeddings, ids[rows])
         return loss
 
     # ------------------------------------------------------------------ state

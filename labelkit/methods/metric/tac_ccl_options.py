@@ -41,19 +41,17 @@ class TACCCLConfig(MetricLearningConfig):
         "match_align": "homography",
         "match_mask": "clip",
         "match_sigma": 1.0,
+        "attention": True,
+        "memory": True,
+        "memory_size": None,
+        "memory_mode": "replace",
+        "tac_weight": 1.0,
     }
-    #: What a user gives to train without a memory.
-    without_memory: ClassVar[str] = "--no-memory"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
         "none",
         description="Which labels may be used; this method uses none.",
         json_schema_extra=_DATA,
-    )
-    attention: bool = Field(
-        True,
-        description="CBAM on the last feature maps; its spatial gate is the attention map.",
-        json_schema_extra=_MODEL,
     )
     clip_grad_norm: float | None = Field(
         10.0, gt=0, description="Largest length of the gradient; none: no limit.", json_schema_extra=_OPTIMIZATION
@@ -61,19 +59,6 @@ class TACCCLConfig(MetricLearningConfig):
     lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
     lr_drop_epochs: tuple[int, ...] = with_default(MetricLearningConfig, "lr_drop_epochs", (36,))
 
-    memory: bool = Field(
-        True,
-        description="Compare a batch with earlier embeddings of all images, not with itself.",
-        json_schema_extra=_MEMORY,
-    )
-    memory_size: int | None = Field(
-        None, ge=2, description="Embeddings to keep. Default: the number of images.", json_schema_extra=_MEMORY
-    )
-    memory_mode: Literal["replace", "add"] = Field(
-        "replace",
-        description="The loss over the memory replaces that of the batch, or is added to it (XBM's code).",
-        json_schema_extra=_MEMORY,
-    )
     memory_refill: bool = Field(
         True, description="Fill the memory with fresh embeddings at every clustering.", json_schema_extra=_MEMORY
     )
@@ -98,9 +83,6 @@ class TACCCLConfig(MetricLearningConfig):
         description="Train on a second, transformed view too: attention consistency and feature similarity.",
         json_schema_extra=_ATTENTION,
     )
-    tac_weight: float = Field(
-        1.0, ge=0, description="Weight of the attention loss (ours).", json_schema_extra=_ATTENTION
-    )
     feature_weight: float = Field(
         0.1,
         ge=0,
@@ -116,14 +98,8 @@ class TACCCLConfig(MetricLearningConfig):
 
     @model_validator(mode="after")
     def _check_parts(self) -> TACCCLConfig:
-        if self.tac and not self.attention:
-            raise ValueError("tac needs attention; pass --no-tac too")
         if self.matches is not None and not self.tac:
             raise ValueError("matches are used by tac, which is off")
-        if self.tac and self.tac_weight == 0 and self.feature_weight == 0:
-            raise ValueError("tac makes second views that no loss uses: tac_weight and feature_weight are 0")
-        if self.memory and self.memory_size is not None and self.memory_size < self.batch_size:
-            raise ValueError(f"memory_size {self.memory_size} is smaller than batch_size {self.batch_size}")
         return self
 
     def shortened(self, fraction: float) -> dict[str, object]:

@@ -117,10 +117,10 @@ class DL2PA(Method[DL2PAConfig]):
             state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign gives the same")
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Gradients are averaged over processes and batches of a step, which a sum must not be."""
+        """Gradients are averaged over processes, which a sum must not be."""
         if self.config.reduction == "sum":
             processes = state.combine(torch.ones(()), "sum")
-            self._scale = float(processes) * self.config.grad_accumulation_steps
+            self._scale = float(processes)
 
     def on_step_start(self, state: TrainState) -> None:
         """Assign classes anew when it is time."""

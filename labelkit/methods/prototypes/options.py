@@ -18,7 +18,7 @@ from pydantic.config import JsonDict
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import with_default
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.prototypes import SHARPEST_T
 
 _DATA: JsonDict = {"panel": "Data"}
@@ -85,7 +85,7 @@ _PROTOTYPES: JsonDict = {"panel": "Prototypes"}
 _ASSIGNMENT: JsonDict = {"panel": "Assignment"}
 
 
-class DL2PAConfig(RowOptions, SupervisedTrainConfig):
+class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     """``labelkit train dl2pa``; defaults are those of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
@@ -168,7 +168,7 @@ class DL2PAConfig(RowOptions, SupervisedTrainConfig):
         return self
 
 
-class SoftmaxConfig(RowOptions, SupervisedTrainConfig):
+class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
     """``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")

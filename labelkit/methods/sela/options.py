@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 
 from labelkit.options.backbone import FreezeOptions
 from labelkit.options.base import option, with_default
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
 _LABELS: JsonDict = {"panel": "Self-labelling"}
@@ -21,7 +21,7 @@ _VIEWS: JsonDict = {"panel": "Views"}
 _ROTATION: JsonDict = {"panel": "Second stage"}
 
 
-class SeLaConfig(RowOptions, FreezeOptions, RepresentationTrainConfig):
+class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     """``labelkit train sela``; defaults are those of the released code for ImageNet unless the description says so."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")

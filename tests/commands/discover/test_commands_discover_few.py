@@ -145,7 +145,7 @@ def test_a_result_keeps_its_name_and_table(store: EmbeddingStore, tmp_path: Path
 @pytest.mark.parametrize(
     "options",
     [
-        {"count": 12, "select": "far", "far_factor": 3},
+        {"count": 12, "select": "far"},
         {"count": 12, "select": "random", "seed": 4},
         {"count": 12, "balance": "global", "select": "max"},
     ],
@@ -161,7 +161,7 @@ def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: di
     [
         {"criterion": "min_entropy"},
         {"confine": False, "label_rule": "vote"},
-        {"beta": 2.0, "confine_cap": 1.0},
+        {"confine_cap": 1.0},
         {"balance": "global"},
     ],
 )
@@ -429,7 +429,6 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
         ("snowball", ["--count", "twice"], "count"),
         ("snowball", ["--csv", "x.h5"], "is named like a store"),
         ("snowball", ["--csv", "nowhere/x.csv"], "does not exist"),
-        ("lmcs", ["--beta", "0"], "beta must be > 0"),
         ("lmcs", ["--rounds", "0"], "must be >= 1"),
     ],
 )

@@ -42,9 +42,6 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
         (["--trainer", "mixmatch"], 2, "must be half of batch_size 64"),
         (["--max-steps", "10"], 2, "max_steps 10 is less than the first phase"),
         (["--cap", "0.5"], 2, "must be >= 1"),
-        (["--embed-with", "master", "--no-master"], 2, "needs the master"),
-        (["--val-split", "test"], 2, "--eval-split judges by"),
-        (["--val-split", "dev"], 2, "no split 'val'"),  # another word for it
         (["--consistency-weight", "nan"], 2, "finite"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
@@ -62,7 +59,8 @@ def test_what_cannot_be_grown_from_is_said_at_once(
     [
         ("mixmatch", ["--labeled-batch-size", "20"], "must be half of batch_size 64"),
         ("lmcs", ["--labeled-batch-size", "20"], "must be half of batch_size 64"),
-        ("supervised", ["--dropout", "0.5"], "wrn10_1 has no dropout"),
+        ("snowball", ["--dropout", "0.5"], "wrn10_1 has no dropout"),
+        ("mixmatch", ["--lr-schedule", "ramps"], "lr_schedule ramps is of supervised"),
         ("freematch", ["--ema-ramp", "linear"], "No such option"),  # one decay from start to end
     ],
 )

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from labelkit.errors import CheckpointMismatch, ConfigError
-from labelkit.methods.dense.networks import DenseNetwork, FilterOptions
-from labelkit.methods.dense.object_filter import ObjectAwareFilter
+from labelkit.methods.dense.cotap_network import DenseNetwork, ObjectAwareFilter
 from labelkit.models.backbones.registry import build_backbone
 from safetensors.torch import save_file
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 WIDTH = 48
 
 
-def network(object_filter: FilterOptions | None = None, seed: int = 0, **options: object) -> DenseNetwork:
+def network(object_filter: tuple[int, int] | None = None, seed: int = 0, **options: object) -> DenseNetwork:
     settings: dict[str, object] = {"projector_dims": (16, 8), "pretrained": False, "weights": None, **options}
     return DenseNetwork(
         "vit_nano_p8_32", in_channels=3, image_size=32, object_filter=object_filter, seed=seed, **settings
@@ -85,8 +84,8 @@ def test_the_demo_backbone_has_the_size_of_the_specification() -> None:
     assert backbone.net(torch.zeros(1, 3, 32, 32)).shape == (1, 64)
 
 
-@pytest.mark.parametrize(("options", "width"), [(None, WIDTH), (FilterOptions(4), 2 * WIDTH)])
-def test_patches_keep_their_rows_and_columns(options: FilterOptions | None, width: int) -> None:
+@pytest.mark.parametrize(("options", "width"), [(None, WIDTH), ((4, 3), 2 * WIDTH)])
+def test_patches_keep_their_rows_and_columns(options: tuple[int, int] | None, width: int) -> None:
     made = network(options)
     assert made.patch_features(torch.zeros(2, 3, 32, 16)).shape == (2, 4, 2, width)
     assert made.embed(torch.zeros(2, 3, 32, 32)).shape == (2, made.embed_dim)
@@ -94,7 +93,7 @@ def test_patches_keep_their_rows_and_columns(options: FilterOptions | None, widt
 
 
 def test_a_projector_of_a_narrower_network_gives_the_same_projections_at_first() -> None:
-    stage1, stage2 = network(seed=1), network(FilterOptions(4))
+    stage1, stage2 = network(seed=1), network((4, 3))
     stage2.take_projector(stage1.projector.state_dict(), "stage 1")
     features = torch.randn(5, WIDTH)
     wide = torch.cat((features, torch.randn(5, WIDTH)), dim=1)

@@ -146,7 +146,6 @@ def test_whole_maps_of_14_by_14_patches_have_38416_similarities_in_one_ranking()
     "options",
     [
         {"ranking_loss": "bce"},
-        {"ranking_loss": "ap-t", "ranking_threshold": 0.5},
         {"ranking_views": "same"},
         {"filter": False, "prototype_entropy": 0.0},
     ],
@@ -337,12 +336,8 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
         ({"filter": False}, "prototype_entropy"),
         (dict.fromkeys(TERMS, 0.0), "nothing to learn"),
         ({"batch_size": 1}, "batch-size"),
-        ({"ranking_margin": 0.0}, "ranking-margin"),
-        ({"sk_epsilon": -1.0}, "sk-epsilon"),
-        ({"prototype_temperature": 0.0}, "prototype-temperature"),
         ({"global_scale": (0.9, 0.2)}, "global_scale"),
         ({"lr_warmup_steps": 10}, "lr_warmup_steps"),
-        ({"ranking_threshold": 0.5}, "no meaning for ranking_loss cotap; it goes with ranking_loss ap-t"),
     ],
     ids=str,
 )

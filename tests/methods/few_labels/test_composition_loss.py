@@ -10,8 +10,8 @@ CENTROIDS = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
 FEATURES = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [3.5, 0.5]])
 
 
-def loss_of(kind: str, features: torch.Tensor, margin: float = 0.0) -> torch.Tensor:
-    loss: torch.Tensor = DiscriminationLoss(kind)(features, CENTROIDS, margin)  # type: ignore[arg-type] # a Literal
+def loss_of(kind: str, features: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = DiscriminationLoss(kind)(features, CENTROIDS)  # type: ignore[arg-type] # a Literal
     return loss
 
 
@@ -26,13 +26,12 @@ def test_the_two_nearest_distances() -> None:
     [
         ("literal", (4, 0, 3.055728, 8), 3.763932),
         ("ratio", (0.111111, 1, 0.2, 0.04), 0.337778),
-        ("margin", (0, 2, 0.251936, 0), 0.562984),
     ],
 )
 def test_each_form_of_four_features_and_their_mean(kind: str, each: tuple[float, ...], mean: float) -> None:
     for features, expected in zip(FEATURES, each, strict=True):
-        assert float(loss_of(kind, features[None], 2.0)) == pytest.approx(expected, abs=1e-5)
-    assert float(loss_of(kind, FEATURES, 2.0)) == pytest.approx(mean, abs=1e-6)
+        assert float(loss_of(kind, features[None])) == pytest.approx(expected, abs=1e-5)
+    assert float(loss_of(kind, FEATURES)) == pytest.approx(mean, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +73,9 @@ def test_the_ratio_does_not_change_with_the_scale_and_is_flat_on_a_centroid() ->
     scaled = DiscriminationLoss("ratio")(1000 * FEATURES, 1000 * CENTROIDS)
     assert float(scaled) == pytest.approx(0.337778, abs=1e-6)
     place = torch.zeros(1, 2, requires_grad=True)
-    for kind in ("ratio", "margin", "literal"):
+    for kind in ("ratio", "literal"):
         place.grad = None
-        loss_of(kind, place, 8.0).backward()
+        loss_of(kind, place).backward()
         assert place.grad is not None
         assert bool(torch.isfinite(place.grad).all())
 

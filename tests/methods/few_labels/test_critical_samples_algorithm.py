@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
-from labelkit.methods.few_labels.nearest_centroid import Rows
+from labelkit.methods.few_labels.pseudo_label_selection import Rows
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
@@ -141,7 +141,7 @@ def test_ten_classes_of_ten_have_a_narrow_range_of_entropy() -> None:
 
 
 def test_toy_distances_and_entropies_are_those_of_the_specification() -> None:
-    found = discover_critical(LINE, LINE_LABELS, 10, beta=0.5, confine=False, label_rule="center", balance="global")
+    found = discover_critical(LINE, LINE_LABELS, 10, beta=0.5, confine=False, label_rule="vote", balance="global")
     by_row = np.argsort(found.indices)
 
     np.testing.assert_allclose(found.distance[by_row], [0, 1, 2, 2.7, 2.9, 2.75, 2.1, 1.5, 0, 2.5])
@@ -254,9 +254,8 @@ def test_label_rules_differ_where_nearest_mean_and_vote_do() -> None:
 
     weights = rank_weights(4, 0.01)  # of rows 1, 2, 0, 3
     assert weights[0] + weights[2] > weights[1] + weights[3]
-    assert label_of("center") == label_of("vote") == label_of("agree") == [0]
+    assert label_of("vote") == label_of("agree") == [0]
     rows[6] = 5.4  # now row 2 is the nearest
-    assert label_of("center") == [0]
     assert label_of("vote") == [1]
     assert label_of("agree") == []
 
@@ -349,7 +348,7 @@ def test_nothing_without_a_label_is_an_empty_result() -> None:
 
 
 def test_equal_rows_are_no_error() -> None:
-    found = discover_critical(np.full((8, 3), 0.1), [0, 1, -1, -1, -1, -1, -1, -1], 2, label_rule="center")
+    found = discover_critical(np.full((8, 3), 0.1), [0, 1, -1, -1, -1, -1, -1, -1], 2)
     assert found.labels.tolist() == [0]
     assert "zero feature spread" in found.warnings[0]
 

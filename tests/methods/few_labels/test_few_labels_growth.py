@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, PastFeatures, agree_on
+from labelkit.methods.few_labels.growth import GrowthRules, LabelGrowth, agreed
 from labelkit.methods.few_labels.pseudo_label_selection import Discovery
 from labelkit.methods.few_labels.recipe import recalibrate_bn
+from labelkit.methods.few_labels.snowball import PastFeatures
 from labelkit.models.batch_norm import StatisticsSum
 from labelkit.training.method import TrainState
 from torch import nn
@@ -118,9 +119,9 @@ def test_every_process_takes_what_the_main_one_found() -> None:
         sent.append(value)
         return value
 
-    agreed = agree_on(main, rows, state(combine=first))
-    assert agreed.indices.tolist() == [20, 10]
-    taken = agree_on(other, rows, state(is_main=False, combine=lambda value, operation: value + sent[0]))
+    told = agreed(main, rows, state(combine=first))
+    assert told.indices.tolist() == [20, 10]
+    taken = agreed(other, rows, state(is_main=False, combine=lambda value, operation: value + sent[0]))
     assert taken.indices.tolist() == [20, 10]
     assert taken.labels.tolist() == [3, 2]
     assert taken.distance.tolist() == [0, 0.25]

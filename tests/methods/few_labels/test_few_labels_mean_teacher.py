@@ -9,8 +9,8 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
+from labelkit.methods.few_labels.averaged_student import StudentClock, StudentNetworks
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
-from labelkit.methods.few_labels.students import StudentClock, StudentNetworks
 from labelkit.training.schedules import GrowingWeight
 from torch import Tensor, nn
 
@@ -46,7 +46,7 @@ def networks(master: bool = True) -> Any:
     return StudentNetworks(Fixed(STUDENT), Fixed(TEACHER), Fixed(MASTER) if master else None)  # type: ignore[arg-type]
 
 
-LATER = StudentClock(step=100, step_in_phase=0, phase=1, fresh=False)
+LATER = StudentClock(step=100, step_in_phase=0, phase=1)
 
 
 def objective(**options: Any) -> MeanTeacherObjective:
@@ -67,7 +67,7 @@ def test_gradients_reach_the_student_alone() -> None:
     assert nets.master.logits[0].grad is None
 
 
-def test_consistency_grows_while_the_networks_are_fresh() -> None:
+def test_consistency_grows_in_the_first_phase() -> None:
     def loss(clock: StudentClock) -> float:
         return objective()(batch([0, -1]), networks(master=False), clock).loss.item()
 

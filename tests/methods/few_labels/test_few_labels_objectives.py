@@ -10,10 +10,11 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import ViewSpec
+from labelkit.methods.few_labels.averaged_student import StudentClock, StudentNetworks
 from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
-from labelkit.methods.few_labels.students import StudentClock, StudentNetwork, StudentNetworks
+from labelkit.methods.few_labels.recipe import StudentNetwork
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import slow_copy
 from labelkit.models.heads import LinearHeads
@@ -49,7 +50,7 @@ def batch(rng: np.random.Generator) -> Batch:
 
 
 def mixmatch(**options: object) -> MixMatchObjective:
-    settings = {"alpha": 0.75, "weight": GrowingWeight(75.0, 16_384), "seed": 3, **options}
+    settings = {"weight": GrowingWeight(75.0, 16_384), "seed": 3, **options}
     return MixMatchObjective(ViewSpec(12), **settings)  # type: ignore[arg-type] # a plain dict
 
 
@@ -83,9 +84,6 @@ def test_guesses_are_sharpened_means_by_the_statistics_of_each_view(student: Stu
     torch.testing.assert_close(guess, expected)
     assert all(torch.equal(before[name], value) for name, value in statistics(student).items())
     assert not guess.requires_grad
-    advice = torch.tensor([[1.0, 0, 0]]).expand(ROWS, 3)
-    three = torch.stack([*(bare(student, view).softmax(1) for view in views), advice])
-    torch.testing.assert_close(mixmatch().guess(student, views, advice), sharpen(three.mean(0), 0.5))
 
 
 def test_mixmatch_equals_a_computation_without_its_helpers(student: StudentNetwork, batch: Batch) -> None:
@@ -137,10 +135,8 @@ def test_mixmatch_refuses_another_mix_and_takes_labeled_images_alone(student: St
     assert float(output.loss.detach()) > 0
 
 
-@pytest.mark.parametrize("objective", [mixmatch(), freematch()], ids=["mixmatch", "freematch"])
-def test_a_master_adds_its_difference_on_labeled_images(
-    student: StudentNetwork, batch: Batch, objective: MixMatchObjective | FreeMatchObjective
-) -> None:
+def test_a_master_adds_its_difference_on_labeled_images(student: StudentNetwork, batch: Batch) -> None:
+    objective = mixmatch()
     student.train()
     master = slow_copy(student).train()
     with torch.no_grad():
@@ -150,8 +146,7 @@ def test_a_master_adds_its_difference_on_labeled_images(
     guided = objective(batch, StudentNetworks(student, master, master), clock)
     difference = float(guided.logs["master_consistency"])
     assert difference > 1e-4
-    if isinstance(objective, MixMatchObjective):
-        assert float((guided.loss - plain.loss).detach()) == pytest.approx(75 * difference, rel=1e-3)
+    assert float((guided.loss - plain.loss).detach()) == pytest.approx(75 * difference, rel=1e-3)
     guided.loss.backward()
     assert all(parameter.grad is None for parameter in master.parameters())
     assert all(parameter.grad is not None for parameter in student.parameters())
@@ -184,15 +179,6 @@ def test_freematch_thresholds_move_once_a_step_and_sum_over_processes(student: S
     assert float(alone.threshold.confidence) > 0.9 / 3 + 0.1 / 3
     labeled = Batch(tuple(view[:ROWS] for view in batch.views), batch.labels[:ROWS], batch.sample_index[:ROWS], ())
     assert set(alone(labeled, networks, StudentClock()).logs) == {"cross_entropy"}
-
-
-def test_advice_is_averaged_with_weak_predictions(student: StudentNetwork, batch: Batch) -> None:
-    student.train()
-    objective = freematch(fixed_threshold=0.6, fairness_weight=0.0)
-    advice = torch.tensor([[0.0, 0.0, 1.0]]).expand(ROWS, 3)
-    networks = StudentNetworks(student, student)
-    assert float(objective(batch, networks, StudentClock()).logs["kept"]) == 0  # no network knows anything yet
-    assert float(objective.forward(batch, networks, StudentClock(), advice).logs["kept"]) == 1
 
 
 def test_views_are_two_weak_ones_or_a_weak_and_a_strong_one() -> None:

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
-STEPS = {"steps": 4, "eval_every_steps": 4, "bn_recalibration": False}
+STEPS = {"steps": 4, "eval_every_steps": 4}
+
+
+@pytest.fixture(autouse=True)
+def as_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave running statistics as training left them."""
+    monkeypatch.setattr("labelkit.methods.few_labels.averaged_student.recalibrate_bn", lambda *_, **__: None)
+
+
 # an average that the objective never runs
 IDLE = [
     ("mixmatch", {}),
@@ -19,7 +27,6 @@ IDLE = [
     ("mean-teacher", {"consistency_weight": 0.0}),
     ("lmcs", {"first_blocks": 1}),
     ("snowball", {"trainer": "mixmatch", "labeled_batch_size": 8, "cap": 1.0}),
-    ("snowball", {"trainer": "freematch", "cap": 1.0}),
 ]
 
 
@@ -49,7 +56,7 @@ def test_the_mean_teacher_keeps_the_statistics_that_it_collects(make: Make) -> N
     assert any(not torch.equal(value, student[key]) for key, value in teacher.items())
 
 
-@pytest.mark.parametrize("trainer", ["mean-teacher", "mixmatch", "freematch"])
+@pytest.mark.parametrize("trainer", ["mean-teacher", "mixmatch"])
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_an_objective_tells_which_averages_it_runs(make: Make, trainer: str, weight: float) -> None:
     weights = dict.fromkeys(("consistency_weight", "unlabeled_weight"), weight)

@@ -16,16 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.commands.common.training_data import PreparedData
 from labelkit.commands.discover.tables import read_found_table
 from labelkit.errors import ConfigError
 from labelkit.methods.few_labels import composition
-from labelkit.methods.few_labels.composition import MasterDiet, MasterRules, MasterTraining
+from labelkit.methods.few_labels.composition import MasterTraining
 from labelkit.methods.few_labels.growth import GrowthRules
-from labelkit.methods.few_labels.lmcs import find_critical
 from labelkit.models.ema import follow
 from labelkit.training.checkpoint import load_checkpoint
-from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
+from labelkit.training.inputs import MonitorInputs
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
@@ -41,16 +39,13 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def rules(**options: Any) -> MasterRules:
-    settings: dict[str, Any] = {
-        "steps": 4, "lr": 1e-3, "decay": 0.99, "weight": 30.0, "supervised": True, "mixup_alpha": 0.75,
-        "discrimination": "ratio", "num_centroids": 4, "recalibrate": True, "seed": 0,
-    }  # fmt: skip
-    return MasterRules(**{**settings, **options})
-
-
-def diet(setup: Any) -> MasterDiet:
-    return MasterDiet(setup.method.growth.labels(), setup.bank.rows, setup.method.eval_view(), 16, 8)
+def training(setup: Any, labels: Any = None, **options: Any) -> MasterTraining:
+    """Of the master of a finished run, by options like its own."""
+    method, bank = setup.method, setup.bank
+    given = {"master_steps": 4, "unlabeled_weight": 30.0, "discrimination": "ratio", **options}
+    config = setup.config.model_copy(update=given)
+    used, state = method.growth.labels() if labels is None else labels, setup.trainer._state(log_now=False)
+    return MasterTraining(method.guide.master, config, used, bank.rows, method.eval_view(), state)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +59,7 @@ def test_labels_double_up_to_ten_times_the_given_ones(given: int, sizes: list[in
 
 
 def test_turns_are_learned_before_the_first_step_and_without_labels(make: Make) -> None:
-    options = {"steps": 2, "eval_every_steps": 2, "growth_limit": 1.0, "guidance": "none"}
+    options = {"steps": 2, "eval_every_steps": 2, "growth_limit": 1.0, "guidance_weight": 0.0}
     plain, turned = make("lmcs", **options), make("lmcs", pretext_steps=60, **options)
     start = weights(turned.method.network)
     assert equal(start, weights(plain.method.network))
@@ -139,7 +134,7 @@ def test_the_student_learns_what_was_discovered_one_generation_after_the_master(
 
 
 def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make) -> None:
-    options = {"epochs": 6, "growth_limit": 1.5, "label_rule": "center", **GROWS}
+    options = {"epochs": 6, "growth_limit": 1.5, "label_rule": "vote", **GROWS}
     for last_phase in (True, False):
         setup = make("lmcs", final_phase=last_phase, **options)
         setup.trainer.fit()
@@ -152,66 +147,6 @@ def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make
         assert (last >= 0).sum() == (
             30 if last_phase else 20 + sum(s.iteration < found for s in method.growth.samples())
         )
-
-
-NESTED = {"steps": 20, "eval_every_steps": 2, "generations": 2, "growth_limit": 1.5, "label_rule": "center", **GROWS}
-
-
-def test_a_later_generation_begins_from_the_given_labels(make: Make) -> None:
-    setup = make("lmcs", **NESTED)
-    method, growth, seen = setup.method, setup.method.growth, []
-    given, step = set(np.flatnonzero(growth.given >= 0)), setup.method.training_step
-
-    def training_step(batch: Any) -> Any:
-        labeled = set(batch.sample_index[batch.labels >= 0].tolist())
-        seen.append((int(growth.generation), int(growth.iteration), labeled))
-        return step(batch)
-
-    method.training_step = training_step
-    fit = setup.trainer.fit()
-
-    rounds, found = {}, {}
-    for generation in (1, 2):
-        samples = [s for s in growth.samples() if s.generation == generation]
-        rounds[generation], found[generation] = max(s.iteration for s in samples), {s.sample_index for s in samples}
-        assert len(found[generation]) == 10
-    # discoveries that the student learns: none, then all but the last one, all, and again from none
-    assert [learned for learned, _, _ in method._later] == [*range(rounds[1] + 1), *range(rounds[2] + 1)]
-    for generation, iteration, labeled in seen:
-        assert labeled <= given | found[generation]
-        assert labeled <= given or iteration > 1 or (generation, iteration) in ((1, rounds[1]), (2, rounds[2]))
-    assert any(labeled & found[1] for generation, _, labeled in seen if generation == 1)
-    assert fit.step == 20
-    assert (fit.metrics["generation"], fit.metrics["iteration"]) == (2, rounds[2])
-
-
-def test_generations_end_when_one_changes_nothing(make: Make) -> None:
-    setup = make("lmcs", **{**NESTED, "generations": 3, "churn": 0.01}, lr=1e-9)
-    assert setup.trainer.fit().step == 20
-    assert int(setup.method.growth.generation) == 2
-
-
-def test_growth_may_end_by_the_error_on_images_of_its_own(
-    make: Make, few: PreparedData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any change is within 100 points, so there is no second discovery."""
-    monkeypatch.setattr("labelkit.methods.few_labels.lmcs.VAL_DELTA", 100.0)
-    options = {"val_split": "val", "growth_limit": 4.0, "label_rule": "center"}
-    setup = make("lmcs", steps=8, eval_every_steps=2, **GROWS, **options)
-    asked, held = [], HeldOut(setup.bank, few.dataset.labels)
-    setup.method.attach(
-        RunInputs(
-            "digits", (), setup.bank, str, Path(), True, False,
-            held_out=lambda *words: asked.append(words) or held, say=str, truth=lambda option: held.labels,
-        )
-    )  # fmt: skip
-    fit = setup.trainer.fit()
-    assert int(setup.method.growth.iteration) == 1
-    assert asked == [("--val-split", "val")]
-    errors = [epoch["val_error"] for epoch in fit.history if "val_error" in epoch]
-    judged = [100 * (1 - epoch["accuracy"]) for epoch in fit.history if "val_error" in epoch]
-    assert len(errors) == 2
-    assert errors == pytest.approx(judged)
 
 
 def test_the_learning_rate_falls_over_all_phases_together(make: Make) -> None:
@@ -232,10 +167,7 @@ def test_training_a_master_changes_the_composition_and_nothing_else(make: Make) 
     setup.trainer.fit()
     master = method.guide.master
     before, student, teacher = weights(master), weights(method.network), weights(method.chain.teacher)
-    state = setup.trainer._state(log_now=False)
-    record = MasterTraining(master, rules(), diet(setup), state, 7).run(
-        method.network, method.chain.teacher, first=False
-    )
+    record = training(setup).run(method.network, method.chain.teacher, first=False)
     after = weights(master)
     assert equal(weights(method.network), student)
     assert equal(weights(method.chain.teacher), teacher)
@@ -245,31 +177,31 @@ def test_training_a_master_changes_the_composition_and_nothing_else(make: Make) 
     assert all(torch.equal(after[f"previous.{key}"], before[f"current.{key}"]) for key in student)
     assert not any(parameter.requires_grad for parameter in master.parameters())
     assert not torch.equal(after["composition.head.heads.0.weight"], teacher["head.heads.0.weight"])
-    assert 1e-4 <= record.eta <= 1e-1
-    assert record.centroids == 4
-    assert record.discrimination > 0
+    assert 1e-4 <= record["eta"] <= 1e-1
+    assert record["centroids"] == 10
+    assert record["discrimination"] > 0
 
 
 def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = make("lmcs", epochs=1)
-    master, sent = setup.method.guide.master, []
+    sent: list[Tensor] = []
 
     def places(*, is_main: bool) -> Tensor:
-        state = setup.trainer._state(log_now=False)
+        master = training(setup)
+        state = master.state
 
         def combine(value: Tensor, operation: str) -> Tensor:
             sent.append(value)
             return value if is_main else value + sent[0]
 
         state.is_main, state.combine = is_main, combine
-        training = MasterTraining(master, rules(), diet(setup), state, 7)
-        training._place_centroids(np.random.default_rng(0))
-        found = training._centroids.places
+        master._place_centroids(np.random.default_rng(0))
+        found = master._centroids
         assert found is not None
         return found
 
     main = places(is_main=True)
-    assert len(main) == 4
+    assert len(main) == 10
     monkeypatch.setattr(composition, "kmeans", None)
     assert torch.equal(places(is_main=False), main)
     assert not sent[1].any()
@@ -278,7 +210,7 @@ def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypat
 def test_a_master_is_the_same_when_it_is_trained_again_and_its_draws_are_its_own(make: Make) -> None:
     results = []
     for _ in range(2):
-        setup = make("lmcs", epochs=1, guidance="none", growth_limit=1.0)
+        setup = make("lmcs", epochs=1, growth_limit=1.0)
         torch.manual_seed(len(results))  # what the global generator says must not matter
         setup.trainer.fit()
         results.append(weights(setup.method.guide.master))
@@ -291,17 +223,15 @@ def test_labels_reach_the_master_through_the_cross_entropy_alone(make: Make) -> 
         method = setup.method
         labels = method.growth.labels()
         labels[np.flatnonzero(labels >= 0)[::2]] = labels_of_half
-        food = MasterDiet(labels, setup.bank.rows, method.eval_view(), 16, 8)
-        state = setup.trainer._state(log_now=False)
-        used = rules(supervised=supervised, discrimination=None)
-        MasterTraining(method.guide.master, used, food, state, 0).run(method.network, method.chain.teacher, first=True)
+        master = training(setup, labels, master_supervised=supervised, discrimination="none")
+        master.run(method.network, method.chain.teacher, first=True)
         return weights(method.guide.master.composition)
 
     assert equal(trained(0, False), trained(1, False))
     assert not equal(trained(0, True), trained(1, True))
 
 
-def test_the_kept_weights_are_the_average_of_the_trained_ones() -> None:
+def test_the_kept_weights_are_the_average_of_the_trained_ones(make: Make) -> None:
     class One(nn.Module):
         def __init__(self, value: float) -> None:
             super().__init__()
@@ -311,52 +241,35 @@ def test_the_kept_weights_are_the_average_of_the_trained_ones() -> None:
     for value, expected in ((3.0, 1.02), (2.0, 1.0298)):
         follow(average, One(value), 0.99, buffers="copy")
         assert float(average.value.detach()) == pytest.approx(expected)
-    decay = rules(steps=1000).average
+    setup = make("lmcs", epochs=1)
+    decay = training(setup, master_steps=1000).decay
     assert [decay(1), decay(9), decay(99), decay(500)] == pytest.approx([0.5, 0.9, 0.99, 0.99])
-    assert rules(steps=20).average(15) == pytest.approx(0.5)
-    assert rules(steps=8).average(5) == 0
+    assert training(setup, master_steps=20).decay(15) == pytest.approx(0.5)
+    assert training(setup, master_steps=8).decay(5) == 0
 
 
 # ---------------------------------------------------------------------- guidance
 
 
-@pytest.mark.parametrize("options", [{"guidance": "none"}, {"guidance_weight": 0.0}])
-def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make, options: dict[str, Any]) -> None:
+def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make) -> None:
     plain = make("mixmatch", epochs=3)
     plain.trainer.fit()
     expected, teacher = weights(plain.method.network), weights(plain.method.chain.teacher)
-    composed = make("lmcs", epochs=3, growth_limit=1.0, **options)
+    composed = make("lmcs", epochs=3, growth_limit=1.0, guidance_weight=0.0)
     composed.trainer.fit()
     assert equal(weights(composed.method.network), expected)
     assert equal(weights(composed.method.chain.teacher), teacher)
 
 
-@pytest.fixture(scope="module")
-def unguided() -> dict[tuple[str, int], dict[str, Tensor]]:
-    """Weights of students that nothing guided, by what they learn and for how long; trained once."""
-    return {}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"guidance": "consistency"}, {"guidance": "guess"}, {"guide": "average"}, {"student": "freematch"}],
-    ids=lambda options: "-".join(options.values()),
-)
-def test_a_guide_changes_the_student_after_the_first_block(
-    make: Make, unguided: dict[tuple[str, int], dict[str, Tensor]], options: dict[str, Any]
-) -> None:
-    used = {"growth_limit": 1.0, "unlabeled_ramp": 0.0, "student": "mixmatch", **options}
-
+@pytest.mark.parametrize("guide", ["composed", "average"])
+def test_a_guide_changes_the_student_after_the_first_block(make: Make, guide: str) -> None:
     def trained(epochs: int, **extra: Any) -> dict[str, Tensor]:
-        setup = make("lmcs", epochs=epochs, **{**used, **extra})
+        setup = make("lmcs", epochs=epochs, growth_limit=1.0, unlabeled_ramp=0.0, guide=guide, **extra)
         setup.trainer.fit()
         return weights(setup.method.network)
 
     for epochs in (1, 2):
-        key = used["student"], epochs
-        if key not in unguided:
-            unguided[key] = trained(epochs, guidance="none")
-        assert equal(trained(epochs), unguided[key]) == (epochs == 1)
+        assert equal(trained(epochs), trained(epochs, guidance_weight=0.0)) == (epochs == 1)
 
 
 # ---------------------------------------------------------------------- growth
@@ -401,14 +314,6 @@ def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Ma
     assert sorted(image.sample_id for image in read_found_table(table)) == sorted(line["path"] for line in lines)
 
 
-@pytest.mark.parametrize("network", ["student", "teacher", "master"])
-def test_any_network_may_discover(make: Make, network: str) -> None:
-    setup = make("lmcs", epochs=2, embed_with=network, **GROWS)
-    setup.trainer.fit()
-    names = {sample.network for sample in setup.method.growth.samples()}
-    assert names == {network}
-
-
 def test_features_that_are_not_finite_stop_the_run(make: Make) -> None:
     setup = make("lmcs", epochs=1)
     method = setup.method
@@ -416,19 +321,16 @@ def test_features_that_are_not_finite_stop_the_run(make: Make) -> None:
         method.network.backbone.net.stages[0].weight.fill_(float("nan"))
     state = setup.trainer._state(log_now=False)
     with pytest.raises(Exception, match="not finite"):
-        find_critical(setup.config, method.data, method.growth, method.network, state, setup.bank.rows)
+        method._discover(state)
 
 
-@pytest.mark.parametrize("nested", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_kill_in_the_second_generation_changes_nothing(make: Make, tmp_path: Path, nested: bool) -> None:
-    options = {"epochs": 5, "log_every_steps": 3, **GROWS, **(NESTED if nested else {})}
+def test_a_kill_after_the_second_discovery_changes_nothing(make: Make, tmp_path: Path) -> None:
+    options = {"epochs": 5, "log_every_steps": 3, **GROWS}
     whole = make("lmcs", tmp_path / "whole", **options)
     whole.trainer.fit()
-    starts = [start for learned, start, _ in whole.method._later if learned == 0]
-    stop = (starts[1] if nested else 4 + 4) + 2  # two steps into the second generation, or discovery
-    cut = make("lmcs", tmp_path / "cut", stop_after_steps=stop, **options)
+    cut = make("lmcs", tmp_path / "cut", stop_after_steps=4 + 4 + 2, **options)
     assert not cut.trainer.fit().finished
-    assert int(cut.method.growth.generation if nested else cut.method.growth.iteration) == 2
+    assert int(cut.method.growth.iteration) == 2
     resumed = make("lmcs", tmp_path / "cut", resume=True, **options)
     checkpoint = load_checkpoint(tmp_path / "cut")
     assert checkpoint is not None
@@ -441,8 +343,6 @@ def test_a_kill_in_the_second_generation_changes_nothing(make: Make, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"guide": "average", "embed_with": "master"}, "embed_with master needs"),
-        ({"beta": -1.0}, "beta must be"),
         ({"growth_limit": 0.5}, "growth-limit: must be >= 1"),
         ({"backbone": "convnet_demo", "image_size": 32}, "cannot be cut"),
     ],

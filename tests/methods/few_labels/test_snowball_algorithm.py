@@ -292,12 +292,6 @@ def test_ranks_let_the_classes_take_turns() -> None:
     assert sorted(first.tolist()) == sorted(discover_confident(rows, labels, 6).indices.tolist())
 
 
-def test_far_of_a_confident_set_no_larger_than_the_count_is_min() -> None:
-    rows, labels = cloud(11)
-    far = discover_confident(rows, labels, 9, select="far", far_factor=1)
-    assert far.indices.tolist() == discover_confident(rows, labels, 9).indices.tolist()
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_zero_rows_are_empty_arrays_of_the_right_types(dtype: Any) -> None:
     found = discover_confident(TOY.astype(dtype), TOY_LABELS, 0)
@@ -313,30 +307,6 @@ def test_zero_rows_are_empty_arrays_of_the_right_types(dtype: Any) -> None:
 
 
 # ---------------------------------------------------------------- softmax
-
-
-def test_softmax_takes_the_largest_probability() -> None:
-    probabilities = np.array([[0.5, 0.5], [0.5, 0.5], [0.9, 0.1], [0.3, 0.7], [0.45, 0.55], [0.8, 0.2]])
-    labels = [0, 1, -1, -1, -1, -1]
-    found = discover_confident(probabilities, labels, 2, score="softmax")
-    together = discover_confident(probabilities, labels, 3, score="softmax", balance="global")
-
-    assert found.indices.tolist() == [2, 3]
-    assert found.labels.tolist() == [0, 1]
-    np.testing.assert_allclose(found.distance, [0.1, 0.3], atol=1e-12)
-    assert together.indices.tolist() == [2, 5, 3]
-
-
-def test_a_class_without_labels_is_not_named_by_softmax_either() -> None:
-    probabilities = np.array([[1, 0, 0], [0, 1, 0], [0.2, 0.1, 0.7]])
-    found = discover_confident(probabilities, [0, 1, -1], 1, score="softmax", missing_class="skip", balance="global")
-    assert found.labels.tolist() == [0]
-
-
-@pytest.mark.parametrize("row", [[0.5, 0.4], [1.2, -0.2]])
-def test_what_is_no_probability_is_refused(row: list[float]) -> None:
-    with pytest.raises(ValueError, match="row 2 is no probabilities"):
-        discover_confident([[1, 0], [0, 1], row], [0, 1, -1], 1, score="softmax")
 
 
 # ---------------------------------------------------------------- rounds and shares
@@ -396,12 +366,6 @@ def test_counts_per_class_replace_the_shares() -> None:
 def test_counts_per_class_that_cannot_be_are_refused(count: list[int], options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         discover_confident(TOY, TOY_LABELS, count, **options)
-
-
-def test_pool_limits_what_is_found() -> None:
-    pool = np.zeros(len(TOY), dtype=bool)
-    pool[[9, 12]] = True
-    assert discover_confident(TOY, TOY_LABELS, 4, pool=pool).indices.tolist() == [9, 12]
 
 
 def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
@@ -469,13 +433,9 @@ def test_features_of_another_shape_or_type_are_refused(rows: Array) -> None:
         ({"count": 2.5}, "count must be a whole number"),
         ({"balance": "fair"}, "balance"),
         ({"select": "best"}, "select"),
-        ({"far_factor": 0}, "far_factor"),
-        ({"score": "entropy"}, "score"),
         ({"missing_class": "drop"}, "missing_class"),
         ({"features": [TOY, TOY]}, "2 feature arrays and no fusion"),
         ({"features": [TOY, TOY[1:]], "fusion": "rank"}, r"features\[1\] has 13 rows"),
-        ({"pool": np.ones(14, dtype=bool)}, "pool has row 0, which has a label"),
-        ({"pool": np.ones(3, dtype=bool)}, "pool must be bool of shape"),
         ({"original": np.where(TOY_LABELS == 1, 0, TOY_LABELS)}, "original and labels differ in row 2"),
     ],
 )
@@ -519,7 +479,7 @@ def test_blocks_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     rows, labels = cloud(15, num_rows=200)
     whole = discover_confident([rows, rows + 1], labels, 30, fusion="rank")
     monkeypatch.setattr("labelkit.methods.few_labels.snowball_search.BLOCK_ROWS", 7)
-    monkeypatch.setattr("labelkit.methods.few_labels.nearest_centroid.BLOCK_ROWS", 2)
+    monkeypatch.setattr("labelkit.methods.few_labels.pseudo_label_selection.BLOCK_ROWS", 2)
     parts = discover_confident([rows, rows + 1], labels, 30, fusion="rank")
 
     assert parts.indices.tolist() == whole.indices.tolist()

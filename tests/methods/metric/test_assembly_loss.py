@@ -107,12 +107,6 @@ def test_normalized_terms_of_the_start(n: int, share: float, entropy: float, cor
     assert [float(term) for term in found] == pytest.approx([entropy, correlation], abs=5e-7)
 
 
-def test_normalized_terms_of_one_position_are_zero() -> None:
-    one = torch.ones(2, 1, 1)
-    assert [term.tolist() for term in normalized_terms(one, one.log())] == [[0, 0], [0, 0]]
-    assert assembly_coherence(one, torch.ones(2, 3, 1, 1)).tolist() == [0, 0]
-
-
 FLAT = torch.ones(1, 2, 3, 3, dtype=torch.float64)
 ROTATED = permutation([6, 3, 0, 7, 4, 1, 8, 5, 2])
 ROLLED = permutation([2, 0, 1, 5, 3, 4, 8, 6, 7])

@@ -210,7 +210,7 @@ def test_an_assembly_sits_at_the_places_of_the_specification_and_has_an_effect(
 @pytest.mark.parametrize(
     ("backbone", "before", "problem"),
     [
-        ("smallcnn", "pool", "nothing sees where"),
+        ("smallcnn", "pool", "has no stage 'pool'|nothing sees where"),
         ("resnet18", "global_pool", "has no feature maps before it|nothing sees where"),
         ("smallcnn", "blok4", "Did you mean block4"),
         ("resnet18", "layer5", "has no stage 'layer5'"),
@@ -224,15 +224,11 @@ def test_places_where_an_assembly_does_nothing_are_refused(backbone: str, before
     assert re.search(problem, str(refusal.value))
 
 
-def test_an_assembly_changes_no_initial_value_and_an_identity_no_bit() -> None:
+def test_an_assembly_changes_no_initial_value() -> None:
     """SAN §8.16: the numbers of the assembly come from a generator of their own."""
     plain = MetricNetwork("smallcnn_pool", embed_dim=8, seed=1).eval()
     moved = with_assembly("smallcnn_pool", "block4")
     assert all(torch.equal(value, moved.state_dict()[name]) for name, value in plain.state_dict().items())
-    still = with_assembly("smallcnn_pool", "block4", kind="identity")
-    images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(plain.embed(images), still.embed(images))
-    assert plain.state_dict().keys() == still.state_dict().keys()
 
 
 def test_a_copy_has_an_assembly_of_its_own() -> None:

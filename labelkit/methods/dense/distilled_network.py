@@ -1,0 +1,221 @@
+"""The network of DINO and iBOT, and what full checkpoints of them hold beside a backbone.
+
+A vision transformer under a head: outputs that class tokens and patches are assigned to. A full checkpoint has both
+networks' heads, mask token and centers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from labelkit.errors import CheckpointDamaged, ConfigError
+from labelkit.methods.dense.networks import TokenNetwork, Tokens
+from labelkit.models.backbones.vit import token_maps
+from labelkit.models.heads import DirectionLayer, Projector
+from labelkit.models.inference import BackboneOptions
+from labelkit.models.seeding import seeded_init
+
+_STUDENT = "student"
+# names of directions and lengths of a weight-normalized layer: as written by torch before 2.0, and by parametrizations
+_LAYER = (
+    ("weight_v", "weight_g"),
+    ("parametrizations.weight.original1", "parametrizations.weight.original0"),
+)
+_CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_loss.center2",)}
+
+
+@dataclass(frozen=True, slots=True)
+class LastLayer:
+    """A weight-normalized layer: directions (k, d), and lengths (k, 1)."""
+
+    directions: Tensor
+    lengths: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DistilledBranch:
+    """One network of a full checkpoint.
+
+    Attributes:
+        state: its tensors by name, projector and backbone among them.
+        image: last layer of its head for class tokens; ``None`` if there is none.
+        patch: the same for patches; that of class tokens again where both share it, ``None`` without patches.
+        mask_token: (d,) or ``None``.
+    """
+
+    state: dict[str, Tensor]
+    image: LastLayer | None
+    patch: LastLayer | None
+    mask_token: Tensor | None
+
+
+def distilled_branches(state: Mapping[str, Tensor], where: str) -> tuple[DistilledBranch, DistilledBranch]:
+    """Return the student and the teacher of a file; the same twice where it holds one network.
+
+    Args:
+        state: tensors by name, nested dictionaries dotted.
+        where: the file, for messages.
+
+    Raises:
+        CheckpointDamaged: values of a head that are not finite.
+    """
+    networks = {name: value for name, value in state.items() if name.split(".")[0] not in ("optimizer", "fp16_scaler")}
+    student = {name: value for name, value in networks.items() if name.split(".")[0] == _STUDENT}
+    teacher = {name: value for name, value in networks.items() if name not in student}
+    # centers stand beside both networks and are none
+    has_teacher = any(name.endswith(".weight") for name in teacher)
+    if not student or not has_teacher:
+        one = _branch(networks, where)
+        return one, one
+    return _branch(student, where), _branch(teacher, where)
+
+
+def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"], where: str) -> Tensor | None:
+    """Return the center (k,) of outputs for ``image`` or ``patch`` in a full checkpoint, or ``None``.
+
+    Raises:
+        CheckpointDamaged: values that are not finite.
+    """
+    for name in _CENTERS[of]:
+        if name in state:
+            return _finite(state[name], name, where).flatten()
+    return None
+
+
+def _branch(state: dict[str, Tensor], where: str) -> DistilledBranch:
+    layers = {name: _last_layer(state, name, where) for name in ("last_layer", "last_layer2")}
+    tokens = [name for name in state if name.split(".")[-1] == "masked_embed"]
+    token = _finite(state[tokens[0]], tokens[0], where).flatten() if tokens else None
+    return DistilledBranch(state, layers["last_layer"], layers["last_layer2"], token)
+
+
+def _last_layer(state: Mapping[str, Tensor], layer: str, where: str) -> LastLayer | None:
+    for directions, lengths in _LAYER:
+        for name in state:
+            start = name.removesuffix(f"{layer}.{directions}")
+            if start != name and f"{start}{layer}.{lengths}" in state:
+                rows = _finite(state[name], name, where)
+                return LastLayer(rows, _finite(state[f"{start}{layer}.{lengths}"], name, where).reshape(-1, 1))
+    return None
+
+
+def _finite(value: Tensor, name: str, where: str) -> Tensor:
+    if not value.is_floating_point() or not bool(torch.isfinite(value).all()):
+        raise CheckpointDamaged(where, f"{name}: values are not finite", "Get the file again.")
+    return value.float()
+
+
+class DistillationNetwork(TokenNetwork):
+    """One branch of DINO or iBOT.
+
+    Args:
+        backbone: name of a plain vision transformer with a class token.
+        drop_path: rate of stochastic depth in training.
+        projector_dims: width of the hidden layers and of the output of the projector, which tokens and patches share.
+        num_outputs: k, rows of the last layer.
+        learn_lengths: whether the lengths of these rows are trained.
+        hides_patches: make a mask token.
+        num_patch_outputs: rows of a last layer that patches have for themselves; ``None``: they share that one.
+        seed: of all initial values.
+        options: see `BackboneOptions`; the size is that of large views.
+
+    Raises:
+        ConfigError: the backbone is no such transformer.
+        CheckpointError: its weights cannot be had.
+    """
+
+    def __init__(
+        self,
+        backbone: str,
+        *,
+        drop_path: float = 0.0,
+        projector_dims: tuple[int, int] = (2048, 256),
+        num_outputs: int,
+        learn_lengths: bool,
+        hides_patches: bool = False,
+        num_patch_outputs: int | None = None,
+        seed: int,
+        **options: Unpack[BackboneOptions],
+    ) -> None:
+        super().__init__(backbone, drop_path=drop_path, seed=seed, **options)
+        width = self.backbone.info.feature_dim
+        with seeded_init(seed + 1):
+            self.projector = Projector(width, *projector_dims)
+            self.last_layer = DirectionLayer(projector_dims[1], num_outputs, learn_lengths=learn_lengths)
+            self.patch_layer: DirectionLayer | None = None
+            if num_patch_outputs is not None:
+                self.patch_layer = DirectionLayer(projector_dims[1], num_patch_outputs, learn_lengths=learn_lengths)
+        self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
+
+    def class_vectors(self) -> Mapping[str, Tensor]:
+        """Directions that class tokens are assigned to, and those of patches if they have their own."""
+        found = {"outputs": self.last_layer.directions}
+        return found if self.patch_layer is None else {**found, "patch outputs": self.patch_layer.directions}
+
+    def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
+        """Features of images (b, c, h, w) of which some patches (b, rows, columns) are hidden."""
+        assert self.mask_token is not None
+        return Tokens(*token_maps(self.backbone.net, images, hidden, self.mask_token[0]))
+
+    def image_outputs(self, features: Tensor) -> Tensor:
+        """Class tokens (b, d) to outputs (b, k), float32."""
+        outputs: Tensor = self.last_layer(self.projector(features))
+        return outputs
+
+    def patch_outputs(self, features: Tensor) -> Tensor:
+        """Patches (n, d) to outputs (n, k), float32."""
+        layer = self.last_layer if self.patch_layer is None else self.patch_layer
+        outputs: Tensor = layer(self.projector(features))
+        return outputs
+
+    def take_head(self, branch: DistilledBranch, where: str) -> list[str]:
+        """Start projector, last layers and mask token from those of a full checkpoint.
+
+        Args:
+            branch: of the checkpoint.
+            where: its file, for messages.
+
+        Returns:
+            what the checkpoint lacks, in words.
+
+        Raises:
+            ConfigError: other sizes.
+            CheckpointError: several projectors.
+        """
+        missing = []
+        if not self.take_projector_of(branch.state, where):
+            missing.append("projection")
+        for name, option, own, given in (
+            ("last layer", "--num-outputs", self.last_layer, branch.image),
+            ("last layer for patches", "--num-patch-outputs", self.patch_layer, branch.patch),
+        ):
+            if own is not None and given is not None:
+                _take_layer(own, given, option, where)
+            elif own is not None:
+                missing.append(name)
+        if self.mask_token is not None and branch.mask_token is not None:
+            with torch.no_grad():
+                self.mask_token.copy_(branch.mask_token)  # of the backbone's width, which fitted
+        elif self.mask_token is not None:
+            missing.append("mask token")
+        return missing
+
+
+@torch.no_grad()
+def _take_layer(own: DirectionLayer, given: LastLayer, option: str, where: str) -> None:
+    if own.directions.shape != given.directions.shape:
+        shapes = f"{list(given.directions.shape)}, here {list(own.directions.shape)}"
+        raise ConfigError(
+            option, f"the last layer of {where} is {shapes}", "Give its sizes, or --projector-init scratch."
+        )
+    own.directions.copy_(given.directions)
+    if own.lengths is not None:
+        own.lengths.copy_(given.lengths)
+    elif not bool((given.lengths == 1).all()):
+        problem = f"the rows of the last layer of {where} have other lengths than 1"
+        raise ConfigError("--norm-last-layer", problem, "Leave it out, or pass --projector-init scratch.")
