@@ -20,7 +20,7 @@ import torch
 from labelkit.commands.common.training_data import PreparedData, prepare_data
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.train_loader import TrainLoader
+from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.boxes import boxes_of_views
 from labelkit.data.views.recipes import ClassificationRecipe, classification_view
 from labelkit.data.views.resizing import cut_view

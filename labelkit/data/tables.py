@@ -1,4 +1,4 @@
-"""A CSV file that names images, labels and splits as a data set."""
+"""A CSV file that names images, labels and splits as a data set; files that a user names are read without waiting."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from typing import Any, Final
 import numpy as np
 
 from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, positions_of, sorted_by_bytes
-from labelkit.data.files import is_folder, is_there, read_table
 from labelkit.data.folders import splits_in_order, walk_images
 from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.path_rule import find_paths, near_paths
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table
+from labelkit.files import NotRegularError, decode_table, open_regular
 
 MAX_FAULTS_SHOWN: Final = 10
 _DIGITS_AT_ONCE: Final = 4000
@@ -367,3 +366,40 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
 def without_labels(fault: str) -> str:
     """Return the note on a data set whose labels were not found."""
     return f"no labels: {fault}; name the column with --label-column"
+
+
+MAX_TABLE_BYTES: Final = 1 << 30
+
+
+def is_there(path: Path) -> bool:
+    """Whether something has this name; a name that no file can have, such as one too long, is not there."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder has this name; likewise."""
+    return os.path.isdir(path)  # noqa: PTH112 - as above
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file has this name; likewise."""
+    return os.path.isfile(path)  # noqa: PTH113 - as above
+
+
+def read_table(path: Path) -> bytes:
+    """Read a regular file of at most 1 GiB whole.
+
+    Raises:
+        DatasetError: no such file, no regular one (a pipe would be waited for), too large, unreadable.
+    """
+    where = str(path)
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
+                raise DatasetError(where, f"larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
+            return file.read(MAX_TABLE_BYTES)
+    except NotRegularError as error:
+        raise DatasetError(where, "is not a regular file", "Write the table to a file first.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DatasetError(where, f"cannot be read: {reason}", "Check its name and permissions.") from error

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Mismatch, StoreError
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import canonical_json, try_lock
 from labelkit.store.digests import RESTORE
-from labelkit.store.locks import try_lock
 from labelkit.store.parts import Parts
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile

@@ -14,9 +14,8 @@ from typing import Any
 
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, resource_error
 from labelkit.files import NotRegularError, read_json
-from labelkit.store.commit import fsync_folder
+from labelkit.store.commit import fsync_folder, is_locked, try_lock
 from labelkit.store.embeddings import differing_keys
-from labelkit.store.locks import is_locked, try_lock
 
 LOCK_SECONDS = 2.0
 _WORKER_SECONDS = 60.0

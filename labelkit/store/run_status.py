@@ -16,9 +16,9 @@ from typing import Any
 from labelkit.errors import Damaged, Mismatch, ResourceError, StoreError, resource_error
 from labelkit.files import read_bytes
 from labelkit.store import schema
+from labelkit.store.commit import is_locked
 from labelkit.store.digests import RESTORE
 from labelkit.store.kept_views import KeptViews, read_kept_plan
-from labelkit.store.locks import is_locked
 from labelkit.store.parts import Parts
 from labelkit.store.plans import (
     embedding_run_folder,

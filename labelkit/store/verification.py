@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 from labelkit.errors import Damaged, LabelkitError, Mismatch, NotAStore, Refused, StoreError
 from labelkit.files import sha256_file
 from labelkit.store import schema
+from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.matches import read_matches
-from labelkit.store.neighbors import read_neighbors
 from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
-from labelkit.store.prototypes import read_prototypes
 from labelkit.store.reader import CheckedFile, in_results, open_file
 from labelkit.store.results import parse_result, results_beside, results_folder
 

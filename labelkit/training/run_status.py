@@ -10,7 +10,7 @@ from typing import Any
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
 from labelkit.files import NotRegularError, open_regular, parse_json, read_json, read_object, sha256_file
-from labelkit.store.locks import is_locked
+from labelkit.store.commit import is_locked
 from labelkit.training.checkpoint import STATE, file_faults, read_pointer, read_state
 from labelkit.training.run_dir import CONFIG, KEPT, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
 

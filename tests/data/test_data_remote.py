@@ -17,7 +17,7 @@ from labelkit.cli.main import main
 from labelkit.data import remote
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.shards import listing
 from labelkit.data.views.recipes import test_view as plain_view

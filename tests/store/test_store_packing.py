@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 from full_disk import full_disk
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import Damaged, Mismatch, OutputExistsError, ResourceError, StoreError
 from labelkit.store.embeddings import open_store
-from labelkit.store.packing import pack_store
 from labelkit.store.results import list_results, read_result, write_result
 from labelkit.store.writer import Image
 from store_samples import contents_of, make_plan, make_store

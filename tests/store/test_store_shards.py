@@ -12,11 +12,11 @@ import labelkit
 import numpy as np
 import pytest
 from full_disk import full_disk
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import Refused, ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import open_store
-from labelkit.store.packing import pack_store
 from labelkit.store.shard_writing import Sharding
 from labelkit.store.shards import ShardTable, shards_folder
 from labelkit.store.writer import Image

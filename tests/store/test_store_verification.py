@@ -10,8 +10,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
-from labelkit.store.packing import pack_store
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.patches import patches_folder
 from labelkit.store.plans import PatchPlan

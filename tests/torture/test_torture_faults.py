@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from labelkit.errors import CheckpointError
+from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
-from labelkit.store.matches import read_matches
 from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import EmbeddingPlan

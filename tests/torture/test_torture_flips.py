@@ -11,10 +11,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import LabelkitError
+from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
-from labelkit.store.matches import read_matches
-from labelkit.store.packing import pack_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result, write_result
 from labelkit.store.shard_writing import Sharding

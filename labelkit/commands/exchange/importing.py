@@ -25,8 +25,7 @@ from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
-from labelkit.store.foreign_arrays import Column, ForeignRows, read_hdf5, read_npy, read_npz
-from labelkit.store.foreign_tables import read_csv, read_names
+from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
 from labelkit.store.importing import (
     ImportedColumns,
     ImportedImages,

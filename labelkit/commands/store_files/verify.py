@@ -13,9 +13,9 @@ from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.store_files.options import VerifyConfig
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, NotAStore, StoreError
 from labelkit.progress import current_progress
+from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
 from labelkit.store.kept_views import is_kept_folder
-from labelkit.store.matches import read_matches
 from labelkit.store.patches import SET_NAME
 from labelkit.store.run_status import RunStatus, embedding_status, kept_status, patches_status
 from labelkit.store.verification import (

@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from labelkit.data.batch import send_tensor
 from labelkit.data.center_crop import Interpolation, resize_part
-from labelkit.data.sending import send_tensor
 from labelkit.data.views.spec import ViewSpec
 
 
