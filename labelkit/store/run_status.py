@@ -18,7 +18,6 @@ from labelkit.files import read_bytes
 from labelkit.store import schema
 from labelkit.store.commit import is_locked
 from labelkit.store.digests import RESTORE
-from labelkit.store.kept_views import KeptViews, read_kept_plan
 from labelkit.store.parts import Parts
 from labelkit.store.plans import (
     embedding_run_folder,
@@ -150,26 +149,6 @@ def patches_status(out: Path, report: Callable[[int], None] = lambda count: None
         status.num_images += len(found)
 
     return _look_at_parts(status, plan, [piece[:2] for piece in pieces], look, report)
-
-
-def kept_status(folder: Path) -> RunStatus:
-    """Look at kept views; every part that is there is verified.
-
-    Raises:
-        StoreError: there is no plan of kept views.
-        ResourceError: the system does not let us read it.
-    """
-    plan = read_kept_plan(folder)
-    views = KeptViews(folder.parent, plan)
-    status = RunStatus(folder, len(plan.rows), plan.num_parts, unit="parts")
-    if views.folder.name != folder.name:
-        status.faults.append(Mismatch(str(folder), f"its plan belongs to {views.folder.name}", RESTORE))
-
-    def look(number: int, file: CheckedFile) -> None:
-        views.places(number, file)
-        status.num_images += len(plan.part(number))
-
-    return _look_at_parts(status, plan.to_json(), [(part,) for part in range(plan.num_parts)], look)
 
 
 def _look_at_parts(

@@ -13,7 +13,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
 from labelkit.store.results import list_results
-from labelkit.store.run_status import RunStatus, embedding_status, kept_status, patches_status
+from labelkit.store.run_status import RunStatus, embedding_status, patches_status
 from labelkit.training.run_status import CheckpointStatus, TrainingStatus, training_status
 
 _SHOWN_SKIPPED = 20
@@ -218,13 +218,7 @@ def _look_at_training(run: Path) -> SimpleResult:
         tables.append(_checkpoint_table(status))
     if status.last_record is not None:
         tables.append(_metrics_table(status.last_record))
-    kept, kept_faults = _kept_views(status.kept)
-    if kept is not None:
-        text = f"{kept.done_parts} of {kept.planned_parts} parts, {kept.num_bytes / 1e6:,.1f} MB in {kept.folder}"
-        if kept.num_processes:
-            text += f", {kept.num_processes} process{'es' if kept.num_processes > 1 else ''} at work"
-        rows.append(["frozen part", text])
-    faults: list[LabelkitError] = [*status.faults, *kept_faults]
+    faults: list[LabelkitError] = list(status.faults)
     faults += [fault for found in status.checkpoints for fault in found.faults]
     if faults:
         tables.append(_fault_table(faults))
@@ -241,31 +235,9 @@ def _look_at_training(run: Path) -> SimpleResult:
         "last": status.last,
         "best": status.best,
         "last_metrics": status.last_record,
-        "kept": None if kept is None else _kept_record(kept),
         "faults": [error.to_json() for error in status.faults],
     }
     return SimpleResult(values, (), tuple(tables))
-
-
-def _kept_views(folder: Path | None) -> tuple[RunStatus | None, list[StoreError]]:
-    """Look at what is kept of the frozen part; ``None``: nothing, or it was removed, and is made again when needed."""
-    if folder is None or not folder.exists():
-        return None, []
-    try:
-        status = kept_status(folder)
-    except StoreError as error:
-        return None, [error]
-    return status, status.all_faults
-
-
-def _kept_record(status: RunStatus) -> dict[str, object]:
-    return {
-        "folder": status.folder,
-        "parts": {"done": status.done_parts, "planned": status.planned_parts},
-        "images": status.planned_images,
-        "bytes": status.num_bytes,
-        "processes": status.num_processes,
-    }
 
 
 def _of(count: int, total: object) -> str:

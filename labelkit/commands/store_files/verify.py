@@ -15,9 +15,8 @@ from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
 from labelkit.progress import current_progress
 from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
-from labelkit.store.kept_views import is_kept_folder
 from labelkit.store.patches import SET_NAME
-from labelkit.store.run_status import RunStatus, embedding_status, kept_status, patches_status
+from labelkit.store.run_status import RunStatus, embedding_status, patches_status
 from labelkit.store.verification import (
     Verified,
     VerifiedImages,
@@ -122,7 +121,7 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     if (path / CONFIG).exists():
         return _of_training(training_status(path))
     if (path / "plan.json").exists():
-        return [_of_kept(path)] if is_kept_folder(path) else _of_embedding(path)
+        return _of_embedding(path)
     if any(path.glob("step-*")) or (path / "last.json").exists():
         status = TrainingStatus(path)
         look_at_checkpoints(path, status)
@@ -140,18 +139,7 @@ def _of_checkpoint(status: CheckpointStatus) -> Verified:
 
 def _of_training(status: TrainingStatus) -> list[Verified]:
     run = Verified("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
-    kept = [] if status.kept is None else [_of_kept(status.kept)]
-    return [run, *kept, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
-
-
-def _of_kept(folder: Path) -> Verified:
-    """Check what is kept of the frozen part of a network; a folder that is gone is made again, and no fault."""
-    if not folder.exists():
-        return Verified("kept views", str(folder))
-    try:
-        return _of_run("kept views", kept_status(folder))
-    except StoreError as error:
-        return Verified("kept views", str(folder), faults=[error])
+    return [run, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
 def _of_run(kind: str, status: RunStatus) -> Verified:
