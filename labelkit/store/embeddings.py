@@ -153,7 +153,7 @@ class EmbeddingStore:
 
     def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
         self.path = path
-        shards = () if file.shards is None else file.shards.table.shards
+        shards = () if file.shards is None else file.shards.files
         self.shard_borders = tuple((shard.start, shard.stop) for shard in shards)
         if file.shards is not None:
             file.shards.check()

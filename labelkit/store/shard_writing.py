@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ from labelkit.store import schema
 from labelkit.store.commit import fill_new, fsync_folder, install, write_new
 from labelkit.store.digests import sha256_of
 from labelkit.store.reader import open_file
-from labelkit.store.shards import SHARD_NAME, Shard, ShardColumn, ShardTable, gaps, shards_folder
+from labelkit.store.shards import SHARD_NAME, Shard, ShardColumn, Shards, shards_folder
 from labelkit.store.writer import Contents, Image, Stream, attribute_text, rows_of
 
 Array = np.ndarray[Any, Any]
@@ -75,131 +75,102 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class ShardedImage:
-    """A store that is to be written in shards.
-
-    Attributes:
-        whole: the store in one file. Its large columns are arrays, or streams that can be read in parts.
-        columns: that lie in shards.
-        borders: first row, and the row after the last one, of each shard.
-    """
-
-    whole: Image
-    columns: dict[str, ShardColumn]
-    borders: list[tuple[int, int]]
-
-    @classmethod
-    def of(cls, whole: Image, sharding: Sharding) -> ShardedImage:
-        """Split a store."""
-        datasets = whole.contents.datasets
-        columns = {
-            name: ShardColumn(
-                np.dtype(datasets[name].dtype),
-                datasets[name].shape[1],
-                "" if f"digests/{name}" in datasets else sha256_of(rows_of(datasets[name])).hexdigest(),
-            )
-            for name in sharded_columns(whole.contents)
-        }
-        return cls(whole, columns, list(sharding.borders(datasets["embeddings"].shape[0])))
-
-    def install(self, out: Path, temporary: Path, *, replace: bool) -> set[str]:
-        """Write all files; the store appears when its shards are there.
-
-        A failure leaves nothing; what a kill leaves has the same names and bytes when the same is done again.
-
-        Args:
-            out: the store, ``NAME.h5``.
-            temporary: a new name for files that are not complete yet, on the same file system.
-            replace: whether a store of this name may be replaced.
-
-        Returns:
-            Names of the shards.
-
-        Raises:
-            FileExistsError: ``out`` exists and ``replace`` is false.
-            OSError: the disk is full, ...
-        """
-        folder = shards_folder(out)
-        is_new = not folder.exists()
-        folder.mkdir(exist_ok=True)
-        fsync_folder(folder.parent)
-        made: list[Path] = []
-        shards: list[Shard] = []
-        try:
-            for number in range(len(self.borders)):
-                shards.append(fill_new(temporary, partial(self._write, number)))
-                path = folder / shards[-1].name
-                if not path.exists():
-                    made.append(path)
-                install(temporary, path, replace=True)
-            index = _index_image(self.whole, ShardTable(self.columns, tuple(shards)))
-            write_new(out, index.write, replace=replace, temporary=temporary)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            # of a store that is there already, another process may have made it: then they are its shards
-            if not set(_names_of(out)) & {path.name for path in made}:
-                for path in made:
-                    with contextlib.suppress(OSError):
-                        path.unlink(missing_ok=True)
-                if is_new:
-                    with contextlib.suppress(OSError):
-                        folder.rmdir()
-            raise
-        return {shard.name for shard in shards}
-
-    def _write(self, number: int, file: BinaryIO) -> Shard:
-        """Write a shard into a new file, and describe it."""
-        start, stop = self.borders[number]
-        datasets = {name: _between(self.whole.contents.datasets[name], start, stop) for name in self.columns}
-        contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
-        contents.set("", store_digest=self.whole.content_digest)
-        # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
-        image = Image(contents, block_bytes=1 << 62)
-        places = image.write(file)
-        offsets = {name: places[name] for name in self.columns}
-        sha256 = {name: image.sha256[name] for name in self.columns}
-        bare = Shard(number, start, stop, file.seek(0, os.SEEK_END), "", offsets, sha256)
-        frame = hashlib.sha256()
-        for first, last in gaps(bare.size, ShardTable(self.columns, ()).spans(bare)):
-            file.seek(first)
-            frame.update(file.read(last - first))
-        return replace(bare, frame=frame.hexdigest())
-
-
 def install_store(
-    image: Image | ShardedImage, out: Path, temporary: Path, *, replace: bool, alone: bool = False
-) -> None:
+    image: Image, out: Path, temporary: Path, *, sharding: Sharding | None, replace: bool, alone: bool = False
+) -> list[str]:
     """Write a store in one file or in shards, complete or not at all, and remove shards that it replaces.
 
+    The store appears when its shards are there. A failure leaves nothing; what a kill leaves has the same names and
+    bytes when the same is done again.
+
     Args:
-        image: the store.
+        image: the store in one file. Its large columns are arrays, or streams that can be read in parts.
         out: its name.
         temporary: a new name for files that are not complete yet, on the same file system.
+        sharding: how it is split; ``None``: it is one file.
         replace: whether a store of this name may be replaced.
         alone: no other process writes this store; then shards that a killed one left go too.
+
+    Returns:
+        Names of the shards.
 
     Raises:
         FileExistsError: ``out`` exists and ``replace`` is false.
         OSError: the disk is full, ...
     """
     old = _names_of(out) if replace else []
-    kept: set[str] = set()
-    if isinstance(image, ShardedImage):
-        kept = image.install(out, temporary, replace=replace)
-    else:
-        write_new(out, image.write, replace=replace, temporary=temporary)
     folder = shards_folder(out)
+    made: list[Path] = []
+    names: list[str] = []
+    try:
+        if sharding is not None:
+            shards = _write_shards(image, sharding, out, temporary, made)
+            names, image = [shard.name for shard in shards.files], _index_image(image, shards)
+        write_new(out, image.write, replace=replace, temporary=temporary)
+    except BaseException:
+        # of a store that is there already, another process may have made it: then they are its shards
+        if not set(_names_of(out)) & {path.name for path in made}:
+            _remove([temporary, *made], folder)
+        raise
     if alone:
         old = [path.name for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name)]
-    for name in old:
-        if name not in kept:
-            with contextlib.suppress(OSError):
-                (folder / name).unlink(missing_ok=True)
-    if not kept and folder.is_dir():
+    _remove([folder / name for name in old if name not in names], folder)
+    return names
+
+
+def _remove(paths: list[Path], folder: Path) -> None:
+    """Remove files that are not needed, and their folder if nothing else is in it."""
+    for path in paths:
         with contextlib.suppress(OSError):
-            folder.rmdir()  # files of others stay
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, made: list[Path]) -> Shards:
+    """Write all shards; ``made`` gets those that were not there."""
+    datasets = whole.contents.datasets
+    columns = {
+        name: ShardColumn(
+            np.dtype(datasets[name].dtype),
+            datasets[name].shape[1],
+            "" if f"digests/{name}" in datasets else sha256_of(rows_of(datasets[name])).hexdigest(),
+        )
+        for name in sharded_columns(whole.contents)
+    }
+    folder = shards_folder(out)
+    folder.mkdir(exist_ok=True)
+    fsync_folder(folder.parent)
+    shards: list[Shard] = []
+    for number, (start, stop) in enumerate(sharding.borders(datasets["embeddings"].shape[0])):
+        shard = fill_new(temporary, partial(_write_shard, whole, columns, number, start, stop))
+        path = folder / shard.name
+        made += [] if path.exists() else [path]
+        install(temporary, path, replace=True)
+        shards.append(shard)
+    return Shards(out, columns, tuple(shards))
+
+
+def _write_shard(
+    whole: Image, columns: dict[str, ShardColumn], number: int, start: int, stop: int, file: BinaryIO
+) -> Shard:
+    """Write a shard into a new file, and describe it."""
+    datasets = {name: _between(whole.contents.datasets[name], start, stop) for name in columns}
+    contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
+    contents.set("", store_digest=whole.content_digest)
+    # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
+    image = Image(contents, block_bytes=1 << 62)
+    places = image.write(file)
+    size = file.seek(0, os.SEEK_END)
+    frame, at = hashlib.sha256(), 0
+    for offset, name in sorted((places[name], name) for name in columns):
+        file.seek(at)
+        frame.update(file.read(offset - at))
+        at = offset + (stop - start) * columns[name].row_bytes
+    file.seek(at)
+    frame.update(file.read(size - at))
+    offsets = {name: places[name] for name in columns}
+    return Shard(number, start, stop, size, frame.hexdigest(), offsets, {name: image.sha256[name] for name in columns})
 
 
 def _names_of(out: Path) -> list[str]:
@@ -208,7 +179,7 @@ def _names_of(out: Path) -> list[str]:
         return []
     try:
         with open_file(out, schema.FORMAT_STORE) as file:
-            return [] if file.shards is None else [shard.name for shard in file.shards.table.shards]
+            return [] if file.shards is None else [shard.name for shard in file.shards.files]
     except StoreError:
         return []
 
@@ -217,11 +188,11 @@ def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:
     return data.between(start, stop) if isinstance(data, Stream) else data[start:stop]
 
 
-def _index_image(whole: Image, table: ShardTable) -> Image:
-    datasets = {path: data for path, data in whole.contents.datasets.items() if path not in table.columns}
+def _index_image(whole: Image, shards: Shards) -> Image:
+    datasets = {path: data for path, data in whole.contents.datasets.items() if path not in shards.columns}
     attributes = {path: dict(values) for path, values in whole.contents.attributes.items()}
     words = [word for word in attribute_text(attributes[""].get("requires", "")).split(",") if word]
     attributes[""]["requires"] = ",".join([*words, schema.FEATURE_SHARDED])
     contents = Contents(datasets, attributes)
-    contents.set_json("", "shards", table.to_text())
+    contents.set_json("", "shards", shards.to_text())
     return Image.verbatim(contents, whole.groups)

@@ -26,7 +26,7 @@ from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, in_results, open_file
 from labelkit.store.results import Result, list_results, open_result, read_result
 from labelkit.store.run_folder import check_space, size_of
-from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
+from labelkit.store.shard_writing import Sharding, install_store
 from labelkit.store.shards import shards_folder
 from labelkit.store.writer import Contents, Image, Stream
 
@@ -139,19 +139,17 @@ def pack_store(
         for name in results:
             _take(stack.enter_context(open_result(store, name)), f"results/{name}/", contents, groups)
         whole = Image.verbatim(contents, groups)
-        image = whole if sharding is None else ShardedImage.of(whole, sharding)
         check_space(out, whole.num_bytes, out, "the packed store")
         try:
-            install_store(image, out, out.parent / temporary_name(), replace=overwrite)
+            shards = len(install_store(whole, out, out.parent / temporary_name(), sharding=sharding, replace=overwrite))
         except FileExistsError:
             # Another process was first, just now.
-            _check_same(out, store, results, sharded=sharding is not None)
+            shards = _check_same(out, store, results, sharded=sharding is not None).num_shards
         except UnicodeEncodeError as error:
             problem = f"would hold {error.object!r}, a name that is not UTF-8"
             raise Refused(str(out), problem, "Delete the results that other programs made.") from error
         except OSError as error:
             raise resource_error(error, str(out)) from error
-    shards = len(image.borders) if isinstance(image, ShardedImage) else 0
     size = size_of(out) + sum(map(size_of, shards_folder(out).glob("*.h5") if shards else ()))
     return PackedStore(out, store.content_digest, tuple(results), stale, size, shards, already_there=False)
 
