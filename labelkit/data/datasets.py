@@ -233,10 +233,10 @@ class ImageDataset:
     class_names: tuple[str, ...]
     splits: NDArray[np.int16]
     split_names: tuple[str, ...]
-    in_channels: Channels
-    chiral: bool
-    photographic: bool
     source: ImageSource = field(repr=False)
+    in_channels: Channels = 3
+    chiral: bool = False
+    photographic: bool = True
     notes: tuple[str, ...] = ()
     draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
     masks: MaskSource | None = field(default=None, repr=False)
@@ -332,6 +332,47 @@ class ImageDataset:
         digest.update(np.packbits(self.given).tobytes())
         digest.update(self.content.encode())
         return digest.hexdigest()
+
+
+def listing(
+    name: str,
+    root: Path | None,
+    ids: Sequence[str],
+    labels: Sequence[str | None],
+    splits: Sequence[str | None],
+    source: ImageSource,
+    *,
+    class_names: Sequence[str],
+    split_names: Sequence[str],
+    notes: Iterable[str] = (),
+) -> ImageDataset:
+    """Return the data set of photos whose labels, all of which may be used, and splits are known by name.
+
+    Args:
+        name: of the set.
+        root: folder that the ids are relative to; ``None``: images are not files below one.
+        ids: n different names of images, in the order of ``source``.
+        labels: name of the class of each, or ``None``.
+        splits: name of the split of each, or ``None``.
+        source: reads them.
+        class_names: names of the classes in their order.
+        split_names: names of the splits in their order.
+        notes: what listing left out.
+    """
+    order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
+    found = positions_of(labels, class_names)[order]
+    return ImageDataset(
+        name=name,
+        root=root,
+        sample_ids=tuple(ids[row] for row in order),
+        labels=found,
+        given=found >= 0,
+        class_names=tuple(class_names),
+        splits=positions_of(splits, split_names)[order].astype(np.int16),
+        split_names=tuple(split_names),
+        source=source.select(order),
+        notes=tuple(notes),
+    )
 
 
 def sorted_by_bytes(names: Iterable[str]) -> list[str]:

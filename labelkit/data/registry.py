@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from labelkit.data.archives import expand_shards, is_shards
 from labelkit.data.datasets import ImageDataset, LimitedSource
 from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
-from labelkit.data.shards import expand_shards, is_shards
 from labelkit.errors import DatasetError
 from labelkit.files import close_name
 
@@ -58,7 +58,7 @@ def load_dataset(
 
     Args:
         name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; files of ``.tar`` or
-            ``.parquet``, as `labelkit.data.shards.expand_shards` understands them; or the address of a folder or of
+            ``.parquet``, as `labelkit.data.archives.expand_shards` understands them; or the address of a folder or of
             such files, such as ``s3://bucket/photos``.
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
@@ -102,10 +102,10 @@ def _load(
     if is_shards(name_or_path) and not path.is_dir():
         files = expand_shards(name_or_path)
         if name_or_path.lower().endswith(".parquet"):
-            from labelkit.data.parquet_images import load_parquet
+            from labelkit.data.archives import load_parquet
 
             return load_parquet(files, _name_of_files(name_or_path), label_column)
-        from labelkit.data.tars import load_tars
+        from labelkit.data.archives import load_tars
 
         return load_tars(files, _name_of_files(name_or_path), label_column, exclude=exclude)
     if is_address(name_or_path):

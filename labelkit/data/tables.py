@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, positions_of, sorted_by_bytes
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, listing, sorted_by_bytes
 from labelkit.data.folders import splits_in_order, walk_images
 from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.path_rule import find_paths, near_paths
@@ -147,26 +145,19 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
             faults.add(row.line, f"{row.path!r} is a folder")
     faults.raise_any()
     ids = tuple(sorted_by_bytes(by_id))
-    class_names = tuple(sorted({row.label for row in rows if row.label}, key=natural_key))
+    class_names = sorted({row.label for row in rows if row.label}, key=natural_key)
     first_splits = splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
-    split_names = (*first_splits, *other_splits)
-    labels = positions_of([by_id[sample_id].label or None for sample_id in ids], class_names)
-    splits = positions_of([by_id[sample_id].split or None for sample_id in ids], split_names)
-    return ImageDataset(
-        name=path.stem,
-        root=root,
-        sample_ids=ids,
-        labels=labels,
-        given=labels >= 0,
+    return listing(
+        path.stem,
+        root,
+        ids,
+        [by_id[sample_id].label or None for sample_id in ids],
+        [by_id[sample_id].split or None for sample_id in ids],
+        FileSource(root, ids),
         class_names=class_names,
-        splits=splits.astype(np.int16),
-        split_names=split_names,
-        in_channels=3,
-        chiral=False,
-        photographic=True,
-        source=FileSource(root, ids),
-        notes=tuple(notes if table.label_column else [*notes, without_labels(table.label_fault)]),
+        split_names=(*first_splits, *other_splits),
+        notes=notes if table.label_column else [*notes, without_labels(table.label_fault)],
     )
 
 

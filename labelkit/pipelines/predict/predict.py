@@ -288,9 +288,6 @@ def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
         class_names=(),
         splits=none.astype(np.int16),
         split_names=(),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=LimitedSource(FileSource(Path(), ids), max_pixels),
     )
 

@@ -43,9 +43,6 @@ def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> Image
         class_names=("thing",),
         splits=np.zeros(n, dtype=np.int16),
         split_names=("train",),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=ArraySource(pixels),
     )
 

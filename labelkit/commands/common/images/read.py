@@ -43,9 +43,6 @@ def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
         class_names=(),
         splits=np.array([-1], dtype=np.int16),
         split_names=(),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=source,
     )
 
