@@ -15,7 +15,7 @@ from labelkit.cli.main import main
 from labelkit.errors import DatasetError
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.run import start
-from labelkit.pipelines.start.since import compare_answers
+from labelkit.pipelines.start.summary import compare_answers
 from PIL import Image
 
 COLORS = ((200, 40, 40), (40, 200, 40), (40, 40, 200))

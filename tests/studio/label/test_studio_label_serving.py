@@ -13,7 +13,7 @@ import pytest
 from labelkit.errors import BusyError
 from labelkit.store import run_folder
 from labelkit.store.commit import temporary_name
-from labelkit.studio.label import serving
+from labelkit.studio.label import label as serving
 
 
 def ended_process() -> int:
