@@ -1,6 +1,6 @@
 """Small files of arrays by the rules of stores, so that wrong bytes are found: matches, neighbors, prototypes.
 
-The formats are described in ``labelkit.store.schema``.
+The formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations

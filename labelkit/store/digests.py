@@ -1,6 +1,6 @@
 """Digests: of a dataset, of its blocks of rows, of a whole file's contents, and of a network's weights.
 
-The lines of the content digest are described in ``labelkit.store.schema``.
+The lines of the content digest are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Embedding stores: one row per image, with names, labels and the identity of the model.
 
-The format is described in ``labelkit.store.schema``; stores are made by ``labelkit.store.writing``.
+The format is described in ``docs/inside/file_format.txt``; stores are made by ``labelkit.store.writing``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the frozen part of a network makes of views of images, in parts, so that training need not compute it again.
 
 A folder ``kept-DIGEST``, DIGEST being the first digits of its plan's: a run folder of which no store is made, as
-described in ``labelkit.store.schema``. Each part has the values of some images, ``view0``, ``view1``, ... for each
-kind of view, (m, v, ...): m images, v views; behind them their geometry, where training asks for it. Several processes
-and several runs of the same plan share it.
+described in ``docs/inside/file_format.txt``. Each part has the values of some images, ``view0``, ``view1``, ... for
+each kind of view, (m, v, ...): m images, v views; behind them their geometry, where training asks for it. Several
+processes and several runs of the same plan share it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ of a store and patches of its images differ in what a part holds and in what is 
 ``labelkit.store.writing`` and ``labelkit.store.patch_writing``.
 
 A part is an HDF5 file followed by its SHA-256, so that damage is found before HDF5 reads it. The same plan and values
-give the same bytes. The run folder is described in ``labelkit.store.schema``.
+give the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations

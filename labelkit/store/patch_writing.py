@@ -2,7 +2,7 @@
 
 ``PatchRun`` goes beside an ``EmbeddingRun``: the rows of each of its parts are cut into pieces of whole batches,
 committed one by one. Once the store is there, ``publish`` makes the files of the set of them, ``SET.json`` last.
-Pieces are written by ``labelkit.store.parts``; the formats are described in ``labelkit.store.schema``.
+Pieces are written by ``labelkit.store.parts``; the formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read HDF5 files of labelkit: structure, types, sizes and digests are checked before any data is used.
 
-The formats are described in ``labelkit.store.schema``.
+The formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations

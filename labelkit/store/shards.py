@@ -1,7 +1,7 @@
 """Shards: the large columns of a store in several files, named and described by the store's own file, the index.
 
-The format is described in ``labelkit.store.schema``. The index says where in each shard its rows lie, so that they are
-read without HDF5; what is read is compared with digests of the index like the rows of any store.
+The format is described in ``docs/inside/file_format.txt``. The index says where in each shard its rows lie, so that
+they are read without HDF5; what is read is compared with digests of the index like the rows of any store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write HDF5 files by the rules of ``labelkit.store.schema``.
+"""Write HDF5 files by the rules of ``docs/inside/file_format.txt``.
 
 h5py writes through a Python file object, never by path: a full disk is then an ``OSError`` and no crash. The same
 contents have the same content digest, whatever wrote the bytes.

@@ -2,7 +2,7 @@
 
 The file is a store: commands read it and its results as they do those beside a store. Everything is copied as it is
 stored, so that all digests stay what they were, and the same content gives the same bytes. The format is described in
-``labelkit.store.schema``.
+``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
