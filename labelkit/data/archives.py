@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import EncodedImage, ImageDataset, ImageSource, listing, sorted_by_bytes
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
 from labelkit.data.folders import ignored_notes, left_out, split_of_name, splits_and_classes, splits_in_order
-from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
+from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, natural_key, without_labels
 from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, open_regular, parse_json
