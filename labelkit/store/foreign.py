@@ -1,13 +1,12 @@
-"""Rows made elsewhere, in ``.npy``, ``.npz`` and HDF5 files: which array means what, and what they hold.
+"""Rows made elsewhere, in files of NumPy, HDF5 and text: which array or column means what, and what they hold.
 
-Tables of text are read by ``labelkit.store.foreign``. Nothing here runs a pickle. Of an HDF5 file, only the
-datasets that were asked for and the links that lead to them are looked at, and ``labelkit.store.structure`` refuses
-the rest. Strings of variable length are read here and nowhere else in labelkit.
+Tables of text are CSV, or lists of one name per line. Nothing here runs a pickle. Of an HDF5 file, no link is followed
+that leads elsewhere, and ``labelkit.store.structure`` refuses what no dataset may be. Strings of variable length are
+read here and nowhere else in labelkit.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import re
 import zipfile
@@ -183,40 +182,36 @@ def read_npz(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     with open_regular(path) as file:
         if not zipfile.is_zipfile(file):
             raise NotAStore(where, "is not in NumPy's .npz format", "Write it with numpy.savez.")
+        file.seek(0)
         try:
-            with zipfile.ZipFile(file) as archive:
+            with np.load(file, allow_pickle=False) as archive:
                 return _read_archive(archive, where, wanted)
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
             raise Damaged(where, f"cannot be unpacked ({str(error)[:100]})", _WHOLE) from error
 
 
-def _read_archive(archive: zipfile.ZipFile, where: str, wanted: Mapping[str, str | None]) -> ForeignRows:
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    shapes: dict[str, _Shape] = {}
-    for name, info in members.items():
+def _read_archive(archive: Any, where: str, wanted: Mapping[str, str | None]) -> ForeignRows:
+    for info in archive.zip.infolist():
         if info.file_size > schema.FILTER_RATIO * max(info.compress_size, 1024):
             problem = f"{info.file_size} bytes declared, {info.compress_size} stored"
-            raise Refused(f"{where}:{name}", problem, "Write it with numpy.savez.")
-        with archive.open(info) as member:
-            wide = np.lib.format.read_magic(member) != (1, 0)
-            read_header = np.lib.format.read_array_header_2_0 if wide else np.lib.format.read_array_header_1_0
-            shape, _, dtype = read_header(member)
-        if not dtype.hasobject or name in wanted.values():
-            shapes[name] = _Shape(shape, dtype)
-        elif any(name.lower() in usual for usual in USUAL_NAMES.values()):
-            _refuse_objects(f"{where}:{name}")
-    chosen = _choose(where, shapes, wanted)
+            raise Refused(f"{where}:{info.filename.removesuffix('.npy')}", problem, "Write it with numpy.savez.")
     arrays: dict[str, NDArray[Any]] = {}
-    for role, name in chosen.items():
-        if shapes[name].dtype.hasobject:
-            _refuse_objects(f"{where}:{name}")
-        if role == "embeddings":
-            shapes[name].check_table(f"{where}:{name}")
-        with archive.open(members[name]) as member:
-            arrays[role] = np.lib.format.read_array(member, allow_pickle=False)
-    rows = arrays.pop("embeddings")
-    columns = {role: _plain_column(values, f"{where}:{chosen[role]}") for role, values in arrays.items()}
-    left_out = [name for name in members if name not in chosen.values()]
+    for name in archive.files:
+        try:
+            arrays[name] = archive[name]
+        except ValueError as error:
+            if "Object arrays" not in str(error):
+                raise
+            if name in wanted.values() or any(name.lower() in usual for usual in USUAL_NAMES.values()):
+                _refuse_objects(f"{where}:{name}")
+    shapes = {name: _Shape(array.shape, array.dtype) for name, array in arrays.items()}
+    chosen = _choose(where, shapes, wanted)
+    shapes[chosen["embeddings"]].check_table(f"{where}:{chosen['embeddings']}")
+    columns = {
+        role: _plain_column(arrays[name], f"{where}:{name}") for role, name in chosen.items() if role != "embeddings"
+    }
+    left_out = [name for name in archive.files if name not in chosen.values()]
+    rows = arrays[chosen["embeddings"]]
     return ForeignRows(rows, columns, f"{where}:{chosen['embeddings']} row %d", found=chosen, left_out=left_out)
 
 
@@ -290,20 +285,19 @@ class _ForeignFile:
         return ForeignRows(rows, columns, f"{places['embeddings']} row %d", found=found, left_out=left_out)
 
     def _shapes(self, names: list[str], given: Mapping[str, str]) -> dict[str, _Shape]:
-        """Look at the datasets that were named, those with usual names, and others of the root group if need be."""
+        """Look at all datasets, and refuse those alone that were named or have a usual name."""
         usual = {name for role, known in USUAL_NAMES.items() if role not in given for name in known}
         there: dict[str, str] = {}
-        for name in dict.fromkeys([*given.values(), *(name for name in names if name.lower() in usual)]):
-            # Categories of pandas are a group of numbers and their names.
-            if self._look(name + _CODES) and self._look(name + _NAMES):
-                there[name] = name + _CODES
-            elif self._look(name):
-                there[name] = name
-        if "embeddings" not in given and not {name.lower() for name in there} & set(USUAL_NAMES["embeddings"]):
-            for name in names:
-                with contextlib.suppress(Refused):
-                    if name not in there and "/" not in name and self._look(name):
-                        there[name] = name
+        for name in dict.fromkeys([*given.values(), *names]):
+            try:
+                # Categories of pandas are a group of numbers and their names.
+                if self._look(name + _CODES) and self._look(name + _NAMES):
+                    there[name] = name + _CODES
+                elif self._look(name):
+                    there[name] = name
+            except Refused:
+                if name in given.values() or name.lower() in usual:
+                    raise
         infos = {name: self._seen[key] for name, key in there.items()}
         return {name: _Shape(info.shape, info.dtype) for name, info in infos.items()}
 
