@@ -180,9 +180,7 @@ def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, ind
     ]
 
 
-def test_stale_results_are_packed_and_shown_with_the_flag_only(
-    labelkit: Labelkit, make_store: MakeStore, tmp_path: Path
-) -> None:
+def test_results_of_other_content_are_not_packed(labelkit: Labelkit, make_store: MakeStore, tmp_path: Path) -> None:
     store = make_store(np.eye(4), labels=[0, 0, 1, 1])
     arrays = {"cluster_ids": np.array([0, 0, 1, 1]), "names": ["a", "b"]}
     write_result(store, "k-means", kind="clusters", arrays=arrays, params={}, stage="cluster k-means")
@@ -192,15 +190,6 @@ def test_stale_results_are_packed_and_shown_with_the_flag_only(
     assert answer.code == 3
     assert "k-means" in answer.err
     assert not out.exists()
-    answer = labelkit("pack", "--index", store.path, "--out", out, "--allow-stale", "--json")
-    assert answer.json["index"] == str(store.path)
-    assert answer.code == 0
-    assert answer.json["stale"] == ["k-means"]
-    assert answer.json["content_digest"] == open_store(store.path).content_digest
-    words = ("evaluate", "clustering", "--index", out, "--bootstrap", "0", "--results", "k-means")
-    assert labelkit(*words).code == 3
-    assert labelkit(*words, "--allow-stale").code == 0
-    assert labelkit("verify", "--index", out).code == 3
 
 
 def test_a_store_is_not_packed_into_itself(labelkit: Labelkit, golden: Path) -> None:

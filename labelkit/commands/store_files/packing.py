@@ -44,7 +44,6 @@ def pack_results(config: PackConfig) -> SimpleResult:
         store,
         config.out,
         sharding=Sharding.of(config.shards, config.shard_rows),
-        allow_stale=config.allow_stale,
         overwrite=config.overwrite,
     )
     progress = current_progress()
@@ -53,8 +52,6 @@ def pack_results(config: PackConfig) -> SimpleResult:
     has_patches = patches_folder(config.index).is_dir()
     if has_patches:
         progress.message(f"the patches in {patches_folder(config.index)} are files of their own and stay there")
-    if packed.stale:
-        progress.warning(f"packed although made from other content: {', '.join(packed.stale)}")
     values: dict[str, object] = {
         "index": config.index,
         "path": packed.path,
@@ -62,16 +59,15 @@ def pack_results(config: PackConfig) -> SimpleResult:
         "rows": store.n,
         "shards": packed.shards,
         "results": list(packed.results),
-        "stale": list(packed.stale),
         "bytes": packed.size,
         "already_there": packed.already_there,
         "patches_left_out": has_patches,
     }
-    rows: list[list[Cell]] = [[name, "stale" if name in packed.stale else "ok"] for name in packed.results]
+    rows: list[list[Cell]] = [[name] for name in packed.results]
     split = f" in {packed.shards} shards" if packed.shards else ""
     count = "1 result" if len(packed.results) == 1 else f"{len(packed.results)} results"
     title = f"{store.n:,} rows{split} and {count}, {packed.size / 1e6:.2f} MB"
-    return SimpleResult(values, (packed.path,), (Table(title, ["result", "state"], rows),))
+    return SimpleResult(values, (packed.path,), (Table(title, ["result"], rows),))
 
 
 _SMALL_BYTES = 1 << 16
@@ -85,7 +81,6 @@ class PackedStore:
         path: the file.
         content_digest: of the store, also of the one it was made from.
         results: names of the results in it, sorted.
-        stale: those of them that belong to other content than the store has.
         size: bytes of the file, and of its shards.
         shards: files that the rows are spread over; 0: they are in the file itself.
         already_there: it existed with the same content, and was left as it is.
@@ -94,7 +89,6 @@ class PackedStore:
     path: Path
     content_digest: str
     results: tuple[str, ...]
-    stale: tuple[str, ...]
     size: int
     shards: int
     already_there: bool
@@ -105,7 +99,6 @@ def pack_store(
     out: Path,
     *,
     sharding: Sharding | None = None,
-    allow_stale: bool = False,
     overwrite: bool = False,
 ) -> PackedStore:
     """Write a file with the store and all its results, complete or not at all; arrays are copied block by block.
@@ -114,22 +107,19 @@ def pack_store(
         store: the store; it may be packed itself.
         out: file to write.
         sharding: how the new store is split; ``None``: it is one file, also where the old one is split.
-        allow_stale: also pack results of other content than the store has now.
         overwrite: replace a file of other content. The same content written twice is no error.
 
     Raises:
         StoreError: results cannot be used, all of them named.
         OutputExistsError: the file is there and has other content.
-        Mismatch: some are stale.
         Damaged: a block of rows is not as it was written.
         ResourceError: the disk is full, no permission, ...
     """
-    results = _usable_results(store, allow_stale=allow_stale)
-    stale = tuple(name for name, result in results.items() if result.stale)
+    results = _usable_results(store)
     if not overwrite and out.exists():
         there = _check_same(out, store, results, sharded=sharding is not None)
         size = out.stat().st_size
-        return PackedStore(out, store.content_digest, tuple(results), stale, size, there.num_shards, already_there=True)
+        return PackedStore(out, store.content_digest, tuple(results), size, there.num_shards, already_there=True)
     with ExitStack() as stack:
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
@@ -151,16 +141,16 @@ def pack_store(
         except OSError as error:
             raise resource_error(error, str(out)) from error
     size = size_of(out) + sum(map(size_of, shards_folder(out).glob("*.h5") if shards else ()))
-    return PackedStore(out, store.content_digest, tuple(results), stale, size, shards, already_there=False)
+    return PackedStore(out, store.content_digest, tuple(results), size, shards, already_there=False)
 
 
-def _usable_results(store: EmbeddingStore, *, allow_stale: bool) -> dict[str, Result]:
+def _usable_results(store: EmbeddingStore) -> dict[str, Result]:
     """Read all results, so that none is packed that no command would take."""
     found: dict[str, Result] = {}
     faults: list[StoreError] = []
     for name in list_results(store):
         try:
-            found[name] = read_result(store, name, allow_stale=True)
+            found[name] = read_result(store, name)
         except StoreError as error:
             faults.append(error)
     if len(faults) == 1:
@@ -169,10 +159,6 @@ def _usable_results(store: EmbeddingStore, *, allow_stale: bool) -> dict[str, Re
         listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
         remedy = "Make them again with --overwrite, or delete them."
         raise StoreError(str(store.path), f"{len(faults)} of its results cannot be used:{listed}\n", remedy)
-    stale = [name for name, result in found.items() if result.stale]
-    if stale and not allow_stale:
-        problem = f"results made from other content than it has now: {', '.join(stale)}"
-        raise Mismatch(str(store.path), problem, "Make them again or delete them, or pass --allow-stale.")
     return found
 
 
