@@ -16,9 +16,8 @@ from torch import Tensor
 from labelkit.data.batch import ViewGeometry, send, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.views.resizing import resize_images
 from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec
-from labelkit.data.views.transforms import apply_views
+from labelkit.data.views.transforms import apply_views, resize_images
 from labelkit.data.workers import Reader
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent

@@ -19,11 +19,10 @@ from labelkit.errors import Refused, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import ModelIdentity
+from labelkit.store.parts import check_space
 from labelkit.store.plans import plan_digest
-from labelkit.store.run_folder import check_space
 from labelkit.store.schema import is_utf8, name_bytes
-from labelkit.store.shard_writing import Sharding, install_store
-from labelkit.store.writer import Contents, Image, Stream, strings
+from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store, strings
 
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}

@@ -24,10 +24,9 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, try_lock
 from labelkit.store.digests import RESTORE
-from labelkit.store.parts import Parts
+from labelkit.store.parts import Parts, check_space, translated, working
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
-from labelkit.store.run_folder import check_space, translated, working
 
 KIND: Final = "kept-views"
 _DIGITS: Final = 12

@@ -22,11 +22,10 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_file, commit_json, fsync_folder
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import Parts, cast_finite
+from labelkit.store.parts import Parts, cast_finite, translated
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import CheckedFile
-from labelkit.store.run_folder import translated
 from labelkit.store.writer import Contents, Image, Stream
 
 

@@ -35,13 +35,11 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
-from labelkit.store.parts import Parts, cast_finite
+from labelkit.store.parts import Parts, cast_finite, working
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.run_folder import working
 from labelkit.store.schema import VIEWS, is_utf8, name_bytes
-from labelkit.store.shard_writing import Sharding, install_store
-from labelkit.store.writer import Contents, Image, Stream, strings
+from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5

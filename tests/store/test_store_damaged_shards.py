@@ -9,7 +9,7 @@ import pytest
 from labelkit.commands.store_files.verify import verify_file
 from labelkit.errors import Damaged, StoreError
 from labelkit.store.embeddings import open_store
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import flip, make_sharded, rows_offset, shard_paths
 from store_samples import make_plan, write_part

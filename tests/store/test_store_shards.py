@@ -18,9 +18,8 @@ from labelkit.errors import Refused, ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import open_store
-from labelkit.store.shard_writing import Sharding
 from labelkit.store.shards import Shards, shards_folder
-from labelkit.store.writer import Image
+from labelkit.store.writer import Image, Sharding
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part

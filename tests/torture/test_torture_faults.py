@@ -19,7 +19,7 @@ from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import list_results, read_result, write_result
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan

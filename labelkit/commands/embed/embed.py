@@ -38,7 +38,7 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.schema import VIEWS
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.devices import Runtime
 

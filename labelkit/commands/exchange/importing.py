@@ -32,9 +32,9 @@ from labelkit.store.importing import (
     imported_model,
     write_imported,
 )
-from labelkit.store.run_folder import translated
+from labelkit.store.parts import translated
 from labelkit.store.schema import name_bytes, name_fault
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5

@@ -22,13 +22,12 @@ from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.parts import check_space, size_of
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, in_results, open_file
 from labelkit.store.results import Result, list_results, open_result, read_result
-from labelkit.store.run_folder import check_space, size_of
-from labelkit.store.shard_writing import Sharding, install_store
 from labelkit.store.shards import shards_folder
-from labelkit.store.writer import Contents, Image, Stream
+from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store
 
 
 def pack_results(config: PackConfig) -> SimpleResult:

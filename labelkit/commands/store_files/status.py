@@ -20,7 +20,7 @@ from labelkit.store import schema
 from labelkit.store.commit import is_locked
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import Parts
+from labelkit.store.parts import Parts, count_workers, read_plan, translated
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
 from labelkit.store.plans import (
     embedding_run_folder,
@@ -30,7 +30,6 @@ from labelkit.store.plans import (
 )
 from labelkit.store.reader import CheckedFile
 from labelkit.store.results import list_results
-from labelkit.store.run_folder import count_workers, read_plan, translated
 from labelkit.store.schema import name_text
 from labelkit.training.run_status import CheckpointStatus, TrainingStatus, training_status
 

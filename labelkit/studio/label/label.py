@@ -17,8 +17,8 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.parts import locked, remove_leftovers
 from labelkit.store.results import list_results, results_folder, write_result
-from labelkit.store.run_folder import locked, remove_leftovers
 from labelkit.studio.label.browser import open_browsed, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, added_labels, beginning

@@ -16,7 +16,7 @@ from labelkit.commands.retrieve.retrieve import retrieve_images
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.formatting import percent
 from labelkit.store.embeddings import open_store
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from numpy.typing import NDArray
 
 QUERIES = tuple(range(0, 900, 30))

@@ -34,7 +34,7 @@ from labelkit.store.importing import ImportedColumns, imported_model, write_impo
 from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
 from labelkit.store.plans import PatchPlan  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
-from labelkit.store.shard_writing import Sharding  # noqa: E402
+from labelkit.store.writer import Sharding  # noqa: E402
 from labelkit.store.writing import EmbeddingRun  # noqa: E402
 from labelkit.training.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
 from store_samples import make_plan, make_store, write_part  # noqa: E402
