@@ -12,13 +12,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.networks import recorded_network
-from labelkit.commands.common.onnx_export import NotExported, missing_packages, onnx_bytes
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.parquet import Values, check_parquet, write_parquet
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ExportConfig
-from labelkit.errors import CheckpointError, ConfigError, StoreError, output_exists
+from labelkit.errors import ConfigError, StoreError, output_exists
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file
 from labelkit.store.csv_table import ESCAPED_COLUMN, escape_name, needs_escape
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -72,6 +70,8 @@ def export_store(config: ExportConfig) -> SimpleResult:
         check_parquet()
     store = open_store(config.index)
     if config.what == "model":
+        from labelkit.commands.exchange.onnx_model import export_model  # torch loads here
+
         return export_model(config, store)
     export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
     writers: dict[str, Callable[[BinaryIO], None]] = {
@@ -250,47 +250,3 @@ def _write_npy(file: BinaryIO, export: _Export) -> None:
 def _write_npz(file: BinaryIO, export: _Export) -> None:
     rows = {} if export.embeddings is None else {"embeddings": export.embeddings}
     np.savez(file, **rows, **export.arrays)  # type: ignore[arg-type]  # no array is called allow_pickle
-
-
-def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
-    """Write the network of a store: images (b, c, h, w), prepared as its metadata say, to embeddings (b, d).
-
-    The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
-    center, divide by 255, subtract ``mean``, divide by ``std``.
-
-    Raises:
-        ConfigError: packages are missing, or the file is there.
-        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
-    """
-    started, out = time.monotonic(), config.file
-    missing = missing_packages()
-    if missing:
-        problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
-        raise ConfigError("--what model", problem, "pip install onnx onnxruntime onnxscript.")
-    model = store.model
-    network = recorded_network(model, config.checkpoint).network
-    notes = {
-        "name": model.name,
-        "source": model.source,
-        "weights_fingerprint": model.weights_fingerprint,
-        "preprocess": canonical_json(model.preprocess),
-    }
-    try:
-        content = onnx_bytes(network, notes)
-    except NotExported as error:
-        raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it through labelkit.") from error
-    try:
-        commit_bytes(out, content, replace=config.overwrite)
-    except FileExistsError as error:
-        raise output_exists(out) from error
-    values: dict[str, object] = {
-        "path": out,
-        "index": config.index,
-        "what": "model",
-        "model": model.name,
-        "dim": store.dim,
-        "bytes": len(content),
-        "seconds": round(time.monotonic() - started, 2),
-    }
-    table = Table("", ["what", "model", "dim", "bytes", "path"], [["model", model.name, store.dim, len(content), out]])
-    return SimpleResult(values, (out,), (table,))
