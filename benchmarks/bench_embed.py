@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.embed.embed import embed_images
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.options.embed import EmbedConfig

@@ -11,7 +11,7 @@ import torch
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.retrieve.patches import nearest_in_blocks
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
 from labelkit.options.embed import EmbedConfig

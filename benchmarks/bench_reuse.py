@@ -15,8 +15,8 @@ import torch
 from labelkit.commands.common.training_data import prepare_data
 from labelkit.commands.train.reuse import plan_reuse, stand_in
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.kept_bank import KeptBank
-from labelkit.data.train_loader import TrainLoader
+from labelkit.data.loaders import TrainLoader
+from labelkit.data.row_bank import KeptBank
 from labelkit.data.views.spec import Normalize
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve

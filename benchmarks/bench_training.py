@@ -20,12 +20,11 @@ import torch
 from labelkit.commands.common.training_data import PreparedData, prepare_data
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.train_loader import TrainLoader
+from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.boxes import boxes_of_views
 from labelkit.data.views.recipes import ClassificationRecipe, classification_view
-from labelkit.data.views.resizing import cut_view
 from labelkit.data.views.spec import Normalize
-from labelkit.data.views.transforms import finish_view
+from labelkit.data.views.transforms import cut_view, finish_view
 from labelkit.methods.discovery.options import DiscoveryTrainConfig
 from labelkit.methods.discovery.recipe import build_discovery_loss, build_discovery_network, check_discovery_data
 from labelkit.methods.registry import METHODS

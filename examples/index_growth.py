@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.commit import commit_json
 from labelkit.store.embeddings import ModelIdentity, open_store
-from labelkit.store.packing import pack_store
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from numpy.typing import NDArray
 

@@ -2848,7 +2848,6 @@ def pack(
     *,
     index: str | PathLike[str],
     out: str | PathLike[str],
-    allow_stale: bool = ...,
     shards: int | None = ...,
     shard_rows: int | None = ...,
     overwrite: bool = ...,

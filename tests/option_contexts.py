@@ -12,7 +12,7 @@ from pathlib import Path
 
 import labelkit
 import numpy as np
-from labelkit.store.matches import MatchFile, join_matches, one_match, write_matches
+from labelkit.store.array_files import MatchFile, join_matches, one_match, write_matches
 from PIL import Image
 from tests.resume_table import write_digits
 

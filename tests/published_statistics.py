@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from labelkit.models.counting import NetworkCounts
+from labelkit.cli.list_backbones import NetworkCounts
 
 _UNITS: Final = {"": 1, "M": 10**6, "G": 10**9}
 _NUMBER: Final = re.compile(r"([\d,]+)(?:\.(\d+))?(?: ([MG]))?")

@@ -19,7 +19,7 @@ FILES = {
 
 DOORS = {
     # Of foreign files, more is read than a store may hold.
-    "h5py": {"store/structure.py", "store/reader.py", "store/writer.py", "store/foreign_arrays.py"},
+    "h5py": {"store/structure.py", "store/reader.py", "store/writer.py", "store/foreign.py"},
     "faiss": {
         "algorithms/neighbors.py",
         "algorithms/indexes.py",
@@ -33,7 +33,7 @@ DOORS = {
     "typer": {"cli"},
     "rich": {"cli"},
     "click": set(),
-    "pyarrow": {"commands/common/parquet.py", "data/parquet_images.py"},
+    "pyarrow": {"commands/common/parquet.py", "data/archives.py"},
     "pandas": {"store/frame.py"},
     "scipy.io": {"data/named/layouts.py"},
     "fsspec": {"data/remote.py"},

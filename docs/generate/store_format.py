@@ -1,14 +1,16 @@
-"""The page of the file format: the words and the constants of ``labelkit.store.schema``."""
+"""The page of the file format: the words of ``docs/inside/file_format.txt``, the constants of the reader."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from pathlib import Path
 
 from labelkit.store import schema
 
 from generate.markdown import Page, block, code, page, table, text
 
+WORDS = Path(__file__).resolve().parents[1] / "inside" / "file_format.txt"
 _HEADING = re.compile(r"([A-Z][a-z]+(?: [a-z]+)*)(?:, ``|:(?! ``))")
 _COLUMNS: dict[str, schema.Columns] = {
     "a store": schema.STORE_COLUMNS,
@@ -21,7 +23,7 @@ _COLUMNS: dict[str, schema.Columns] = {
 def format_page() -> Page:
     """Return the page."""
     parts = []
-    for paragraph in inspect.cleandoc(schema.__doc__ or "").split("\n\n"):
+    for paragraph in WORDS.read_text().strip().split("\n\n"):
         heading = _HEADING.match(paragraph)
         if heading:
             parts.append(f"## {heading[1]}")

@@ -16,7 +16,7 @@ from labelkit.api.functions import told_by_logging
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.data.center_crop import center_boxes
 from labelkit.data.decode import BadImage, decode_reduced, read_image_file
-from labelkit.data.views.resizing import resize_box
+from labelkit.data.views.transforms import resize_box
 from labelkit.errors import DatasetError
 from labelkit.options.model import ModelConfig
 from labelkit.options.presets import resolve

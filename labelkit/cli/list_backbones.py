@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.data.center_crop import resized_side
@@ -15,7 +17,6 @@ from labelkit.files import read_bytes
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import BackboneInfo, build_backbone, list_backbones
 from labelkit.models.backbones.vit import SMALL_VITS
-from labelkit.models.counting import NetworkCounts, count_network
 from labelkit.models.weights.published import BEST_FIRST, describe_published, embedding_size
 from labelkit.options.presets import shipped_presets
 from labelkit.progress import current_progress
@@ -124,3 +125,43 @@ def _row(one: CountedBackbone) -> tuple[Cell, ...]:
 def _colors(values: Sequence[float]) -> str:
     """Return one number if the colors share it, else three."""
     return " ".join(f"{value:.4g}" for value in dict.fromkeys(values))
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkCounts:
+    """Size and work of a network.
+
+    Attributes:
+        parameters: numbers that training can change, frozen ones included; no running statistics.
+        multiply_adds: of one image: convolutions and matrix products, those of attention included. Biases,
+            normalization, activations and pooling are left out, as in most publications.
+        output: shape of what one image becomes.
+    """
+
+    parameters: int
+    multiply_adds: int
+    output: tuple[int, ...]
+
+
+def count_network(network: nn.Module, shape: tuple[int, int, int]) -> NetworkCounts:
+    """Count while one image of zeros passes through, in evaluation mode; on the device ``meta`` nothing is computed.
+
+    Args:
+        network: whose parameters all lie on one device; its mode is left as it was.
+        shape: channels, height and width of the image.
+    """
+    device = next(network.parameters()).device
+    was_training = network.training
+    # torch's counter looks for the graph of gradients behind parameters that are inputs of a layer
+    trained = [one for one in network.parameters() if one.requires_grad]
+    network.eval().requires_grad_(False)
+    try:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            output = network(torch.zeros(1, *shape, device=device))
+    finally:
+        network.train(was_training)
+        for one in trained:
+            one.requires_grad_(True)
+    # torch counts the multiplication and the addition
+    multiply_adds = counter.get_total_flops() // 2
+    return NetworkCounts(sum(one.numel() for one in network.parameters()), multiply_adds, tuple(output.shape[1:]))

@@ -1,18 +1,20 @@
-"""What a method is given: a batch of views, and the facts about the data set it comes from.
+"""What a method is given: a batch of views, perhaps blended, and the facts about the data set it comes from.
 
-Truth of unlabeled images is not part of either, so that no method can look at it.
+Truth of unlabeled images is not part of either, so that no method can look at it. A copy from ordinary memory waits
+until a GPU has done all that it was asked for, dozens of times a step: what `send_all` sends is packed into one piece
+of pinned memory instead, and copied while the GPU goes on; torch keeps the piece until then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-
-from labelkit.data.sending import send
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +132,101 @@ def check_rank(rank: int, world_size: int) -> None:
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size} processes")
+
+
+_ALIGNED: Final = 64  # bytes; any type may begin there
+
+
+def send(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array on a device; on the CPU it is the same memory."""
+    return send_all((values,), device)[0]
+
+
+def send_all(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+    """Return arrays on a device, for which they travel together; on the CPU they are the same memory."""
+    tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in arrays]
+    if device.type == "cpu":
+        return tensors
+    sizes = [tensor.numel() * tensor.element_size() for tensor in tensors]
+    starts = np.cumsum([0, *(-(-size // _ALIGNED) * _ALIGNED for size in sizes)]).tolist()
+    parcel = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for tensor, start, size in zip(tensors, starts, sizes, strict=False):
+        parcel[start : start + size] = tensor.reshape(-1).view(torch.uint8)
+    there = parcel.to(device, non_blocking=True)
+    return [
+        there[start : start + size].view(tensor.dtype).view(tensor.shape)
+        for tensor, start, size in zip(tensors, starts, sizes, strict=False)
+    ]
+
+
+def send_tensor(values: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on a device; on the CPU it is the same one."""
+    if device.type == "cpu":
+        return values
+    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedBatch:
+    """Images that belong to two labels.
+
+    Attributes:
+        images: (b, c, h, w).
+        labels: (b,) int64, the first label.
+        other_labels: (b,) int64, the second one.
+        share: in [0, 1], how much of the first; 1 if nothing was mixed.
+    """
+
+    images: Tensor
+    labels: Tensor
+    other_labels: Tensor
+    share: float
+
+
+def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBatch:
+    """Blend each image with another one of the batch.
+
+    Args:
+        batch: its first view is used.
+        alpha: of the Beta distribution that the share is drawn from, once for the batch; 0 mixes nothing.
+        generator: all randomness; equal on every process, so that all mix by the same share.
+    """
+    images, labels = batch.images, batch.labels
+    if alpha == 0:
+        return MixedBatch(images, labels, labels, 1.0)
+    share = float(generator.beta(alpha, alpha))
+    partner = send(generator.permutation(len(images)), images.device)
+    return MixedBatch(torch.lerp(images[partner], images, share), labels, labels[partner], share)
+
+
+@dataclass(frozen=True, slots=True)
+class RowShares:
+    """Who is blended with whom, and how much.
+
+    Attributes:
+        shares: (m,) float32 in [0.5, 1], how much of the row itself.
+        partners: (m,) int64, a permutation.
+    """
+
+    shares: Tensor
+    partners: Tensor
+
+    def blend(self, values: Tensor) -> Tensor:
+        """Return ``share * value + (1 - share) * value of the partner`` for each of (m, ...) rows."""
+        shares = self.shares.reshape(-1, *[1] * (values.ndim - 1)).to(values.dtype)
+        return torch.lerp(values[self.partners], values, shares)
+
+
+def row_shares(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> RowShares:
+    """Draw a share and a partner for each row; every row keeps the larger part of itself (MixMatch, Eq. 8 and 9).
+
+    Args:
+        count: rows, m.
+        alpha: of the Beta distribution, > 0.
+        generator: all randomness.
+        device: of the result.
+    """
+    drawn = generator.beta(alpha, alpha, count)
+    shares = np.maximum(drawn, 1 - drawn).astype(np.float32)
+    partners = generator.permutation(count)
+    return RowShares(*send_all((shares, partners), device))

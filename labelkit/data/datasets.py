@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +25,6 @@ from labelkit.data.decode import (
     lost_content,
     read_image_file,
 )
-from labelkit.data.objects import ListedObjects
 from labelkit.errors import DatasetError
 
 SPLIT_WORDS: Final = {
@@ -234,10 +233,10 @@ class ImageDataset:
     class_names: tuple[str, ...]
     splits: NDArray[np.int16]
     split_names: tuple[str, ...]
-    in_channels: Channels
-    chiral: bool
-    photographic: bool
     source: ImageSource = field(repr=False)
+    in_channels: Channels = 3
+    chiral: bool = False
+    photographic: bool = True
     notes: tuple[str, ...] = ()
     draw_order: NDArray[np.int64] | None = field(default=None, repr=False)
     masks: MaskSource | None = field(default=None, repr=False)
@@ -335,6 +334,47 @@ class ImageDataset:
         return digest.hexdigest()
 
 
+def listing(
+    name: str,
+    root: Path | None,
+    ids: Sequence[str],
+    labels: Sequence[str | None],
+    splits: Sequence[str | None],
+    source: ImageSource,
+    *,
+    class_names: Sequence[str],
+    split_names: Sequence[str],
+    notes: Iterable[str] = (),
+) -> ImageDataset:
+    """Return the data set of photos whose labels, all of which may be used, and splits are known by name.
+
+    Args:
+        name: of the set.
+        root: folder that the ids are relative to; ``None``: images are not files below one.
+        ids: n different names of images, in the order of ``source``.
+        labels: name of the class of each, or ``None``.
+        splits: name of the split of each, or ``None``.
+        source: reads them.
+        class_names: names of the classes in their order.
+        split_names: names of the splits in their order.
+        notes: what listing left out.
+    """
+    order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
+    found = positions_of(labels, class_names)[order]
+    return ImageDataset(
+        name=name,
+        root=root,
+        sample_ids=tuple(ids[row] for row in order),
+        labels=found,
+        given=found >= 0,
+        class_names=tuple(class_names),
+        splits=positions_of(splits, split_names)[order].astype(np.int16),
+        split_names=tuple(split_names),
+        source=source.select(order),
+        notes=tuple(notes),
+    )
+
+
 def sorted_by_bytes(names: Iterable[str]) -> list[str]:
     """Return names in the order of rows."""
     return sorted(names, key=os.fsencode)
@@ -344,3 +384,127 @@ def positions_of(values: Sequence[str | None], names: Sequence[str]) -> NDArray[
     """Return where each value stands in ``names``, -1 for none."""
     position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
     return np.array([position.get(value, -1) for value in values], dtype=np.int64)
+
+
+Scoring = Literal["coco", "voc"]
+
+
+@dataclass(frozen=True, eq=False)
+class Objects:
+    """What is in one image.
+
+    Attributes:
+        boxes: (m, 4) float64 left, top, right, bottom in pixels; a pixel reaches from its number to the next.
+        labels: (m,) int64 class of each.
+        ignored: (m,) bool: a crowd or a difficult object, which is neither learned nor missed.
+        areas: (m,) float64 in pixels, of the outline where there is one.
+        outlines: of each, as COCO writes it: polygons or run lengths; ``None`` without.
+    """
+
+    boxes: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    ignored: NDArray[np.bool_]
+    areas: NDArray[np.float64]
+    outlines: tuple[Any, ...] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.labels)
+
+    def learnable(self) -> NDArray[np.int64]:
+        """Return which can be learned: not ignored, and with a box that has an area."""
+        wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
+        return np.flatnonzero(wide & ~self.ignored)
+
+    def select(self, places: NDArray[np.int64]) -> Objects:
+        """Return some of them."""
+        outlines = None if self.outlines is None else tuple(self.outlines[place] for place in places)
+        return Objects(self.boxes[places], self.labels[places], self.ignored[places], self.areas[places], outlines)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListedObjects:
+    """The objects of a set, in one table.
+
+    Attributes:
+        rows: ``Objects`` of each image.
+        sizes: (n, 2) int64 height and width of each image as its annotation has it; 0 = not said.
+        scoring: the rules that score detections: ``coco`` (AP over IoU .5 to .95) or ``voc`` (AP at IoU .5).
+    """
+
+    rows: tuple[Objects, ...]
+    sizes: NDArray[np.int64]
+    scoring: Scoring
+
+    @property
+    def has_outlines(self) -> bool:
+        """Whether each object has an outline."""
+        return all(objects.outlines is not None for objects in self.rows if len(objects))
+
+    def read(self, index: int) -> Objects:
+        """Return the objects of row ``index``."""
+        return self.rows[index]
+
+    def select(self, rows: NDArray[np.int64]) -> ListedObjects:
+        """Return the objects of ``rows``."""
+        return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows], self.scoring)
+
+
+def find_outside(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
+    """Return the first box of which less than half lies in its image; ``None`` without, or if the size is not said.
+
+    A few pixels beyond the border are common in published sets; coordinates of another meaning are what this finds.
+    """
+    if not size[0] or not len(boxes):
+        return None
+    ends = np.array([size[1], size[0], size[1], size[0]], dtype=np.float64)
+    inside, whole = (np.prod(corners[:, 2:] - corners[:, :2], axis=1) for corners in (np.clip(boxes, 0, ends), boxes))
+    outside = np.flatnonzero(2 * inside < whole)
+    return int(outside[0]) if len(outside) else None
+
+
+def no_objects() -> Objects:
+    """Return what is in an image without objects."""
+    return Objects(np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0), None)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedSource:
+    """Rows of one source, then rows of another."""
+
+    first: ImageSource
+    second: ImageSource
+    num_first: int
+
+    def read(self, index: int) -> EncodedImage:
+        """Read from the source that the row is of."""
+        return self.first.read(index) if index < self.num_first else self.second.read(index - self.num_first)
+
+    def select(self, rows: NDArray[np.int64]) -> JoinedSource:
+        """Return the rows; they increase, so those of the first source stay first."""
+        split = int(np.searchsorted(rows, self.num_first))
+        return JoinedSource(self.first.select(rows[:split]), self.second.select(rows[split:] - self.num_first), split)
+
+
+def join_datasets(objects: ImageDataset, scenes: ImageDataset) -> ImageDataset:
+    """Return both as one set for training; labels are those of the first one, of the other there are none.
+
+    Sample ids get ``object/`` and ``scene/`` before them, so that they stay sorted and unique.
+    """
+    n, m = len(objects), len(scenes)
+    prefixes = [("object/", objects.sample_ids), ("scene/", scenes.sample_ids)]
+    return ImageDataset(
+        name=f"{objects.name} and {scenes.name}",
+        root=None,
+        sample_ids=tuple(prefix + sample_id for prefix, ids in prefixes for sample_id in ids),
+        labels=np.concatenate((objects.labels, np.full(m, -1, dtype=np.int64))),
+        given=np.concatenate((objects.given, np.zeros(m, dtype=np.bool_))),
+        class_names=objects.class_names,
+        splits=np.zeros(n + m, dtype=np.int16),
+        split_names=("train",),
+        in_channels=3 if 3 in (objects.in_channels, scenes.in_channels) else 1,
+        chiral=objects.chiral or scenes.chiral,
+        photographic=objects.photographic and scenes.photographic,
+        source=JoinedSource(objects.source, scenes.source, n),
+        notes=objects.notes + scenes.notes,
+    )

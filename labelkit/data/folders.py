@@ -13,7 +13,15 @@ from typing import Final
 
 import numpy as np
 
-from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, positions_of, sorted_by_bytes
+from labelkit.data.datasets import (
+    SPLIT_WORDS,
+    FileSource,
+    ImageDataset,
+    ImageSource,
+    listing,
+    positions_of,
+    sorted_by_bytes,
+)
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
 from labelkit.data.remote import RemoteFile, RemoteSource, find_files
 from labelkit.errors import DatasetError
@@ -224,23 +232,10 @@ def _listing(
     if doubt is not None:
         class_of = [None] * len(ids)
         notes.append(f"{doubt}, so that folders are taken for no classes (--label-split given takes them)")
-    class_names = tuple(sorted_by_bytes({label for label in class_of if label is not None}))
+    class_names = sorted_by_bytes({label for label in class_of if label is not None})
     split_names = splits_in_order(split_of)
-    labels = positions_of(class_of, class_names)
-    return ImageDataset(
-        name=name,
-        root=root,
-        sample_ids=tuple(ids),
-        labels=labels,
-        given=labels >= 0,
-        class_names=class_names,
-        splits=positions_of(split_of, split_names).astype(np.int16),
-        split_names=split_names,
-        in_channels=3,
-        chiral=False,
-        photographic=True,
-        source=source,
-        notes=tuple(notes),
+    return listing(
+        name, root, ids, class_of, split_of, source, class_names=class_names, split_names=split_names, notes=notes
     )
 
 

@@ -13,14 +13,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.data.batch import ViewGeometry
+from labelkit.data.batch import ViewGeometry, send, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.sending import send, send_tensor
-from labelkit.data.views.pairs import PairPlan
-from labelkit.data.views.resizing import resize_images
-from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import apply_views
+from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec
+from labelkit.data.views.transforms import apply_views, resize_images
 from labelkit.data.workers import Reader
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent

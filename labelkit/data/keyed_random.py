@@ -116,7 +116,7 @@ def keyed_normal(
     """
     import torch
 
-    from labelkit.data.sending import send
+    from labelkit.data.batch import send
 
     index = np.asarray(sample_index, dtype=np.int64)
     base = _base("normal", seed, epoch, view, purpose)

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from labelkit.data.archives import expand_shards, is_shards
 from labelkit.data.datasets import ImageDataset, LimitedSource
 from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
-from labelkit.data.shards import expand_shards, is_shards
 from labelkit.errors import DatasetError
 from labelkit.files import close_name
 
@@ -58,7 +58,7 @@ def load_dataset(
 
     Args:
         name_or_path: a key of ``DATASETS``; the path of a folder or of a ``.csv`` file; files of ``.tar`` or
-            ``.parquet``, as `labelkit.data.shards.expand_shards` understands them; or the address of a folder or of
+            ``.parquet``, as `labelkit.data.archives.expand_shards` understands them; or the address of a folder or of
             such files, such as ``s3://bucket/photos``.
         data_root: where named sets lie; paths of a CSV may be relative to it too.
         download: fetch a named set that is not there.
@@ -102,10 +102,10 @@ def _load(
     if is_shards(name_or_path) and not path.is_dir():
         files = expand_shards(name_or_path)
         if name_or_path.lower().endswith(".parquet"):
-            from labelkit.data.parquet_images import load_parquet
+            from labelkit.data.archives import load_parquet
 
             return load_parquet(files, _name_of_files(name_or_path), label_column)
-        from labelkit.data.tars import load_tars
+        from labelkit.data.archives import load_tars
 
         return load_tars(files, _name_of_files(name_or_path), label_column, exclude=exclude)
     if is_address(name_or_path):
@@ -116,9 +116,8 @@ def _load(
             raise DatasetError(name_or_path, "is a CSV at an address", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
-        from labelkit.data.coco_folders import has_instances, load_coco_folder
         from labelkit.data.folders import load_folder
-        from labelkit.data.mask_folders import has_masks, load_mask_folder
+        from labelkit.data.region_folders import has_instances, has_masks, load_coco_folder, load_mask_folder
 
         if has_instances(path):
             return load_coco_folder(path)
@@ -485,7 +484,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="object detection and instance segmentation",
             source_url="https://cocodataset.org/",
             license="annotations CC BY 4.0; photos by users of Flickr",
-            reader="coco_folders:read_coco_2017",
+            reader="region_folders:read_coco_2017",
             num_images={"train": Count(118_287), "val": Count(5_000)},
             num_object_classes=80,
             folders=("coco",),
@@ -509,7 +508,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="object detection at a small size",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
             license="no license stated by its authors; photos by users of Flickr",
-            reader="named.voc:read_voc_2007",
+            reader="named.masks:read_voc_2007",
             num_images={"train": Count(5_011), "test": Count(4_952)},
             num_object_classes=20,
             folders=("VOCdevkit/VOC2007", "VOC2007"),
@@ -525,7 +524,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             purpose="classification of several classes in an image, by average precision",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
             license="no license stated by its authors; photos by users of Flickr",
-            reader="named.voc:read_voc_2007_classes",
+            reader="named.masks:read_voc_2007_classes",
             num_images={"train": Count(5_011), "test": Count(4_952)},
             folders=("VOCdevkit/VOC2007", "VOC2007"),
             files=("ImageSets/Main/aeroplane_trainval.txt", "ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.data.files import MAX_TABLE_BYTES
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import checked_labels, class_title
+from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
 

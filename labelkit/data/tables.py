@@ -1,26 +1,30 @@
-"""A CSV file that names images, labels and splits as a data set."""
+"""A CSV file that names images, labels and splits as a data set, and the one rule by which a label names a class.
+
+The rule is for CSV, tar, Parquet and imported rows. Spaces around a label do not count, letters with accents are equal
+however they are composed, and a whole number is the same with and without ``.0``: ``3``, `` 3`` and ``3.0`` are one
+class. Files that a user names are read without waiting.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import io
+import math
 import os
 import re
-from collections.abc import Callable, Sequence
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, positions_of, sorted_by_bytes
-from labelkit.data.files import is_folder, is_there, read_table
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, listing, sorted_by_bytes
 from labelkit.data.folders import splits_in_order, walk_images
-from labelkit.data.label_names import class_names as classes_of
 from labelkit.data.path_rule import find_paths, near_paths
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table
+from labelkit.files import NotRegularError, decode_table, open_regular
 
 MAX_FAULTS_SHOWN: Final = 10
 _DIGITS_AT_ONCE: Final = 4000
@@ -148,26 +152,19 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
             faults.add(row.line, f"{row.path!r} is a folder")
     faults.raise_any()
     ids = tuple(sorted_by_bytes(by_id))
-    class_names = tuple(sorted({row.label for row in rows if row.label}, key=natural_key))
+    class_names = sorted({row.label for row in rows if row.label}, key=natural_key)
     first_splits = splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
-    split_names = (*first_splits, *other_splits)
-    labels = positions_of([by_id[sample_id].label or None for sample_id in ids], class_names)
-    splits = positions_of([by_id[sample_id].split or None for sample_id in ids], split_names)
-    return ImageDataset(
-        name=path.stem,
-        root=root,
-        sample_ids=ids,
-        labels=labels,
-        given=labels >= 0,
+    return listing(
+        path.stem,
+        root,
+        ids,
+        [by_id[sample_id].label or None for sample_id in ids],
+        [by_id[sample_id].split or None for sample_id in ids],
+        FileSource(root, ids),
         class_names=class_names,
-        splits=splits.astype(np.int16),
-        split_names=split_names,
-        in_channels=3,
-        chiral=False,
-        photographic=True,
-        source=FileSource(root, ids),
-        notes=tuple(notes if table.label_column else [*notes, without_labels(table.label_fault)]),
+        split_names=(*first_splits, *other_splits),
+        notes=notes if table.label_column else [*notes, without_labels(table.label_fault)],
     )
 
 
@@ -314,7 +311,7 @@ def _read_csv_rows(
     faults.raise_any()
     if not rows and not empty_ok:
         raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
-    classes, notes = classes_of(labels)
+    classes, notes = class_names(labels)
     rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]
     return _CsvTable(rows, found, label_fault, notes)
 
@@ -367,3 +364,89 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
 def without_labels(fault: str) -> str:
     """Return the note on a data set whose labels were not found."""
     return f"no labels: {fault}; name the column with --label-column"
+
+
+MAX_TABLE_BYTES: Final = 1 << 30
+
+
+def is_there(path: Path) -> bool:
+    """Whether something has this name; a name that no file can have, such as one too long, is not there."""
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder has this name; likewise."""
+    return os.path.isdir(path)  # noqa: PTH112 - as above
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file has this name; likewise."""
+    return os.path.isfile(path)  # noqa: PTH113 - as above
+
+
+def read_table(path: Path) -> bytes:
+    """Read a regular file of at most 1 GiB whole.
+
+    Raises:
+        DatasetError: no such file, no regular one (a pipe would be waited for), too large, unreadable.
+    """
+    where = str(path)
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
+                raise DatasetError(where, f"larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
+            return file.read(MAX_TABLE_BYTES)
+    except NotRegularError as error:
+        raise DatasetError(where, "is not a regular file", "Write the table to a file first.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DatasetError(where, f"cannot be read: {reason}", "Check its name and permissions.") from error
+
+
+NO_LABEL: Final = frozenset(
+    "-1 #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN".split()
+)
+"""What means that there is no label, as an empty one does: -1, and what pandas reads as missing."""
+_SHOWN: Final = 3
+_WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
+
+
+def class_name(label: object) -> str | None:
+    """Return the class that a label names; ``None``: it names none."""
+    if label is None or (isinstance(label, float) and math.isnan(label)):
+        return None
+    name = unicodedata.normalize("NFC", str(label)).strip()
+    whole = _WHOLE.fullmatch(name)
+    name = whole[1] if whole else name
+    return None if not name or name in NO_LABEL else name
+
+
+def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
+    """Return the class of each label, and what to tell: words that were taken for none, spellings that were joined."""
+    counts = Counter(str(label) for label in labels if label is not None)
+    name_of = {text: class_name(text) for text in counts}
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for text, name in name_of.items():
+        if name is not None:
+            spellings[name].append(text)
+    none = {text: count for text, count in counts.items() if name_of[text] is None and text.strip()}
+    told: list[str] = []
+    if none:
+        listed = _few(f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items())
+        told.append(f"labels that mean none: {listed}; rename them if they are classes")
+    joined = [f"{_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
+    if joined:
+        told.append(f"labels that differ only by spaces, accents or .0 are one class: {_few(joined, '; ')}")
+    return [None if label is None else name_of[str(label)] for label in labels], told
+
+
+def as_known(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
+    """Return names of classes by place, those of known classes as these are written."""
+    names = list(known)
+    written = {class_name(name): name for name in names} | {name: name for name in names}
+    return {place: written.get(name, name) for place, name in labels.items()}
+
+
+def _few(texts: Iterable[str], between: str = ", ") -> str:
+    listed = list(texts)
+    return between.join(listed[:_SHOWN]) + (f"{between}..." if len(listed) > _SHOWN else "")

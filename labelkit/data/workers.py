@@ -28,9 +28,8 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.views.boxes import boxes_of_views, paired_boxes
-from labelkit.data.views.pairs import PairPlan
-from labelkit.data.views.resizing import cut_view
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import PairPlan, ViewSpec
+from labelkit.data.views.transforms import cut_view
 from labelkit.errors import LabelkitError, ResourceError
 
 _LONGEST_SECONDS: Final = 3600

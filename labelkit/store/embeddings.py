@@ -1,6 +1,6 @@
 """Embedding stores: one row per image, with names, labels and the identity of the model.
 
-The format is described in ``labelkit.store.schema``; stores are made by ``labelkit.store.writing``.
+The format is described in ``docs/inside/file_format.txt``; stores are made by ``labelkit.store.writing``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ModelIdentity:
 
     Attributes:
         name: of the backbone or of the run.
-        weights_fingerprint: see ``labelkit.store.fingerprint``; the same weights, the same text.
+        weights_fingerprint: see ``labelkit.store.digests``; the same weights, the same text.
         weights_file_sha256: digest of the file they came from; empty if there was none.
         source: URL or file name, never a folder of this machine.
         layer: what was taken, such as ``features`` or ``head``.
@@ -153,7 +153,7 @@ class EmbeddingStore:
 
     def __init__(self, file: CheckedFile, path: Path, *, verify: bool) -> None:
         self.path = path
-        shards = () if file.shards is None else file.shards.table.shards
+        shards = () if file.shards is None else file.shards.files
         self.shard_borders = tuple((shard.start, shard.stop) for shard in shards)
         if file.shards is not None:
             file.shards.check()

@@ -19,11 +19,10 @@ from labelkit.errors import Refused, output_exists, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import ModelIdentity
+from labelkit.store.parts import check_space
 from labelkit.store.plans import plan_digest
-from labelkit.store.run_folder import check_space
 from labelkit.store.schema import is_utf8, name_bytes
-from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
-from labelkit.store.writer import Contents, Image, Stream, strings
+from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store, strings
 
 # A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
@@ -190,10 +189,8 @@ def write_imported(
     contents.datasets.update(extras or {})
     needed = embeddings.size * kind.itemsize + len(names) * (max(map(len, names)) + 64) + (64 << 10)
     check_space(out.with_name(out.name + ".run"), needed, out, "the store")
-    whole = Image(contents)
-    image = whole if sharding is None else ShardedImage.of(whole, sharding)
     try:
-        install_store(image, out, out.parent / temporary_name(), replace=overwrite)
+        install_store(Image(contents), out, out.parent / temporary_name(), sharding=sharding, replace=overwrite)
     except FileExistsError as error:
         raise output_exists(out) from error
     except OSError as error:

@@ -1,9 +1,9 @@
 """What the frozen part of a network makes of views of images, in parts, so that training need not compute it again.
 
 A folder ``kept-DIGEST``, DIGEST being the first digits of its plan's: a run folder of which no store is made, as
-described in ``labelkit.store.schema``. Each part has the values of some images, ``view0``, ``view1``, ... for each
-kind of view, (m, v, ...): m images, v views; behind them their geometry, where training asks for it. Several processes
-and several runs of the same plan share it.
+described in ``docs/inside/file_format.txt``. Each part has the values of some images, ``view0``, ``view1``, ... for
+each kind of view, (m, v, ...): m images, v views; behind them their geometry, where training asks for it. Several
+processes and several runs of the same plan share it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Damaged, Mismatch, StoreError
+from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import canonical_json, try_lock
 from labelkit.store.digests import RESTORE
-from labelkit.store.locks import try_lock
-from labelkit.store.parts import Parts
+from labelkit.store.parts import Parts, check_space, translated, working
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
-from labelkit.store.run_folder import check_space, read_plan, translated, working
 
 KIND: Final = "kept-views"
 _DIGITS: Final = 12
@@ -232,44 +230,6 @@ class KeptViews:
                 raise Mismatch(file.where, "holds other values than its plan says", RESTORE)
             places.append(info.offset)
         return places
-
-
-def is_kept_folder(folder: Path) -> bool:
-    """Whether a folder has a plan of kept views.
-
-    Raises:
-        StoreError: it has a plan that cannot be read.
-    """
-    plan = read_plan(folder)
-    return plan is not None and plan.get("kind") == KIND
-
-
-def read_kept_plan(folder: Path) -> KeptPlan:
-    """Read the plan of a folder of kept views.
-
-    Raises:
-        Damaged: there is none.
-        ResourceError: the system does not let us read it.
-    """
-    loaded = read_plan(folder)
-    fault = Damaged(str(folder / "plan.json"), "is not a plan of kept views", "Delete the folder; it is made again.")
-    if loaded is None or loaded.get("kind") != KIND:
-        raise fault
-    try:
-        count = sum(last + 1 - first for first, last in loaded["rows"])
-        if count > _MOST_ROWS or not set(loaded["dtypes"]) <= set(schema.DTYPES):
-            raise fault
-        rows = np.concatenate([np.arange(first, last + 1) for first, last in loaded["rows"]])
-        shapes = tuple(tuple(int(length) for length in shape) for shape in loaded["shapes"])
-        plan = KeptPlan(
-            loaded["recipe"], rows.astype(np.int64), tuple(loaded["counts"]), shapes, tuple(loaded["dtypes"])
-        )
-        same = plan.to_json() == loaded
-    except (KeyError, TypeError, ValueError, OverflowError, MemoryError):
-        raise fault from None
-    if not same:
-        raise fault
-    return plan
 
 
 def _name(kind: int) -> str:

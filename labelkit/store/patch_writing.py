@@ -2,7 +2,7 @@
 
 ``PatchRun`` goes beside an ``EmbeddingRun``: the rows of each of its parts are cut into pieces of whole batches,
 committed one by one. Once the store is there, ``publish`` makes the files of the set of them, ``SET.json`` last.
-Pieces are written by ``labelkit.store.parts``; the formats are described in ``labelkit.store.schema``.
+Pieces are written by ``labelkit.store.parts``; the formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_file, commit_json, fsync_folder
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.parts import Parts, cast_finite
+from labelkit.store.parts import Parts, cast_finite, translated
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import CheckedFile
-from labelkit.store.run_folder import translated
 from labelkit.store.writer import Contents, Image, Stream
 
 

@@ -1,6 +1,6 @@
 """Patches of the images of a store, in files of their own: reading.
 
-The format is described in ``labelkit.store.schema``; the files are made by ``labelkit.store.patch_writing``.
+The format is described in ``docs/inside/file_format.txt``; the files are made by ``labelkit.store.patch_writing``.
 """
 
 from __future__ import annotations

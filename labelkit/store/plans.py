@@ -1,6 +1,7 @@
 """Plans: all that decides the bytes of a store, or of its patches, besides the images and the network.
 
-A run folder keeps its plan, so that whoever goes on with the run goes on with the same; see ``labelkit.store.schema``.
+A run folder keeps its plan, so that whoever goes on with the run goes on with the same (see
+``docs/inside/file_format.txt``).
 """
 
 from __future__ import annotations

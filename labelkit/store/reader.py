@@ -1,6 +1,6 @@
 """Read HDF5 files of labelkit: structure, types, sizes and digests are checked before any data is used.
 
-The formats are described in ``labelkit.store.schema``.
+The formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from labelkit.store.digests import (
     sha256_of,
 )
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.shards import Shards, ShardTable
+from labelkit.store.shards import Shards
 from labelkit.store.structure import (
     DatasetInfo,
     Refuse,
@@ -253,17 +253,17 @@ class CheckedFile:
     def _read_table(self) -> None:
         """Take what the index says about its shards out of what is shown, and show what is in them."""
         try:
-            table = ShardTable.parse(self.read_text("", "shards"))
+            shards = Shards.parse(Path(self.where), self.read_text("", "shards"))
         except ValueError as error:
             self._refuse("shards", f"what is no table of shards ({error})")
-        self.shards = Shards(Path(self.where), table)
+        self.shards = shards
         self.datasets.pop("shards", None)
-        for path in table.columns:
+        for path in shards.columns:
             if path in self.datasets or path in self.groups:
                 self._refuse(path, "a column that is in its shards too")
-        for name, column in table.columns.items():
-            block_rows = table.rows if column.sha256 else 0
-            self.datasets[name] = DatasetInfo(column.dtype, (table.rows, column.width), None, block_rows)
+        for name, column in shards.columns.items():
+            block_rows = shards.rows if column.sha256 else 0
+            self.datasets[name] = DatasetInfo(column.dtype, (shards.rows, column.width), None, block_rows)
         for values in (self.attributes[""], self.stored_attributes[""]):
             values.pop("shards", None)
         left = ",".join(word for word in self.features if word != schema.FEATURE_SHARDED)
@@ -271,7 +271,7 @@ class CheckedFile:
 
     def is_sharded(self, path: str) -> bool:
         """Say whether a dataset lies in shards."""
-        return self.shards is not None and path in self.shards.table.columns
+        return self.shards is not None and path in self.shards.columns
 
     def _check_digest(self) -> str:
         lines = [group_line(path) for path in self.groups if not in_results(path)]
@@ -293,7 +293,7 @@ class CheckedFile:
     def _digest_of(self, path: str, info: DatasetInfo) -> str:
         digests = self.datasets.get(f"digests/{path}")
         if self.shards is not None and self.is_sharded(path):
-            column = self.shards.table.columns[path]
+            column = self.shards.columns[path]
             if bool(column.sha256) == (digests is not None):
                 self._refuse("shards", f"{path} with two digests, or with none")
             if column.sha256:
@@ -458,8 +458,8 @@ class CheckedFile:
 
     def digests(self, path: str) -> Array | None:
         """Return the (b, 32) block digests of a dataset, or ``None`` where the content digest covers its bytes."""
-        if self.shards is not None and self.is_sharded(path) and self.shards.table.columns[path].sha256:
-            digest = bytes.fromhex(self.shards.table.columns[path].sha256)
+        if self.shards is not None and self.is_sharded(path) and self.shards.columns[path].sha256:
+            digest = bytes.fromhex(self.shards.columns[path].sha256)
             return np.frombuffer(digest, np.uint8).reshape(1, 32)
         return self.read(f"digests/{path}") if self.datasets[path].block_rows else None
 

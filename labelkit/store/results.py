@@ -2,7 +2,7 @@
 
 They lie beside it, or are packed into one file with it.
 
-The format is described in ``labelkit.store.schema``.
+The format is described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations

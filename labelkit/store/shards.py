@@ -1,7 +1,7 @@
 """Shards: the large columns of a store in several files, named and described by the store's own file, the index.
 
-The format is described in ``labelkit.store.schema``. The index says where in each shard its rows lie, so that they are
-read without HDF5; what is read is compared with digests of the index like the rows of any store.
+The format is described in ``docs/inside/file_format.txt``. The index says where in each shard its rows lie, so that
+they are read without HDF5; what is read is compared with digests of the index like the rows of any store.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -82,21 +81,28 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class ShardTable:
-    """What the index says about its shards.
+class Shards:
+    """The shards of a store, for reading. No file is held open.
 
     Attributes:
+        index: file of the store.
         columns: that lie in shards, by name.
-        shards: in the order of their rows.
+        files: the shards in the order of their rows.
     """
 
+    index: Path
     columns: Mapping[str, ShardColumn]
-    shards: tuple[Shard, ...]
+    files: tuple[Shard, ...]
 
     @property
     def rows(self) -> int:
         """Rows of all shards."""
-        return self.shards[-1].stop
+        return self.files[-1].stop
+
+    @property
+    def folder(self) -> Path:
+        """Where they lie."""
+        return shards_folder(self.index)
 
     def to_text(self) -> str:
         """Return the canonical JSON that the index holds."""
@@ -112,13 +118,13 @@ class ShardTable:
                 "offsets": dict(shard.offsets),
                 "sha256": dict(shard.sha256),
             }
-            for shard in self.shards
+            for shard in self.files
         ]
         values: dict[str, Any] = {"columns": columns, "files": files}
         return canonical_json({**values, "sha256": _digest_of(values)})
 
     @classmethod
-    def parse(cls, text: str) -> ShardTable:
+    def parse(cls, index: Path, text: str) -> Shards:
         """Read what ``to_text`` gave.
 
         Raises:
@@ -130,19 +136,108 @@ class ShardTable:
         columns = {name: _column(name, entry) for name, entry in values["columns"].items()}
         if "embeddings" not in columns or not 1 <= len(values["files"]) <= schema.MAX_SHARDS:
             raise ValueError(f"{len(values['files'])} shards of {', '.join(columns) or 'no columns'}")
-        shards: list[Shard] = []
+        files: list[Shard] = []
         for number, entry in enumerate(values["files"]):
-            shards.append(_shard(number, shards[-1].stop if shards else 0, entry, columns))
-        return cls(columns, tuple(shards))
+            files.append(_shard(number, files[-1].stop if files else 0, entry, columns))
+        return cls(index, columns, tuple(files))
 
-    def spans(self, shard: Shard) -> list[tuple[int, int]]:
-        """Return offset and bytes of the rows of each column in a shard, in the order of the file."""
-        rows = shard.stop - shard.start
-        return sorted((shard.offsets[name], rows * column.row_bytes) for name, column in self.columns.items())
+    def check(self) -> None:
+        """Look at every shard, not at its rows.
 
-    def overlapping(self, start: int, stop: int) -> list[Shard]:
-        """Return the shards that hold some of the rows [start, stop)."""
-        return [shard for shard in self.shards if shard.start < stop and start < shard.stop]
+        Raises:
+            StoreError: one is absent, or has another size.
+            ResourceError: the system does not let us read one.
+        """
+        for shard in self.files:
+            self._open(shard).close()
+
+    def faults(self) -> Iterator[StoreError]:
+        """Yield what is wrong with each shard that is lost or damaged; all rows are read.
+
+        Raises:
+            ResourceError: the system does not let us read one.
+        """
+        for shard in self.files:
+            errors = (self._fault_in(shard, column) for column in self.columns)
+            yield from [error for error in errors if error is not None][:1]
+
+    def blame(self, column: str, start: int, stop: int) -> StoreError | None:
+        """Return the error that names the damaged shard among those with the rows [start, stop); ``None``: none is.
+
+        Raises:
+            ResourceError: the system does not let us read one.
+        """
+        overlapping = (shard for shard in self.files if shard.start < stop and start < shard.stop)
+        faults = (self._fault_in(shard, column) for shard in overlapping)
+        return next((error for error in faults if error is not None), None)
+
+    def read(self, column: str, start: int, stop: int) -> Array:
+        """Return the rows [start, stop) of a column as a new array; nothing is compared.
+
+        Raises:
+            StoreError: a shard is absent, or has another size.
+            ResourceError: the system does not let us read one.
+        """
+        found = self.columns[column]
+        values = np.empty((stop - start, found.width), found.dtype)
+        for shard in self.files:
+            first, last = max(start, shard.start), min(stop, shard.stop)
+            if first >= last:
+                continue
+            part = values[first - start : last - start]
+            with self._open(shard) as handle:
+                try:
+                    handle.seek(shard.offsets[column] + (first - shard.start) * found.row_bytes)
+                    if handle.readinto(part) != part.nbytes:  # type: ignore[attr-defined]  # files on disk have it
+                        raise OSError("ends early")
+                except OSError as error:
+                    raise resource_error(error, str(self.folder / shard.name)) from error
+        return values
+
+    def _fault_in(self, shard: Shard, column: str) -> StoreError | None:
+        digest, step = hashlib.sha256(), max(1, schema.BLOCK_BYTES // self.columns[column].row_bytes)
+        try:
+            for first in range(shard.start, shard.stop, step):
+                digest.update(self.read(column, first, min(first + step, shard.stop)).data)
+        except StoreError as error:
+            return error
+        if digest.hexdigest() == shard.sha256[column]:
+            return None
+        problem = f"digest of {column} differs, the file was changed or the disk is failing"
+        where = str(self.folder / shard.name)
+        return Damaged(where, f"{problem} (rows {shard.start}-{shard.stop - 1})", SHARD_RESTORE)
+
+    def _open(self, shard: Shard) -> BinaryIO:
+        """Open a shard that has the size which the index says.
+
+        Raises:
+            Damaged: it is absent, or has another size.
+            Refused: it is a link, or no regular file: a store names no files of others.
+            ResourceError: the system does not let us read it.
+        """
+        path = self.folder / shard.name
+        rows = f"rows {shard.start}-{shard.stop - 1} are in it"
+        try:
+            if self.folder.is_symlink() or path.is_symlink():
+                raise Refused(str(path), f"is a link, or its folder is one ({rows})", "Put the file itself there.")
+            handle = open_regular(path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise Damaged(str(path), f"there is no such shard ({rows})", SHARD_RESTORE) from error
+        except (NotRegularError, IsADirectoryError) as error:
+            raise Refused(str(path), f"is not a regular file ({rows})", SHARD_RESTORE) from error
+        except OSError as error:
+            raise resource_error(error, str(path)) from error
+        size = os.fstat(handle.fileno()).st_size
+        if size != shard.size:
+            handle.close()
+            raise Damaged(str(path), f"has {size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
+        return handle
+
+
+def shards_folder(index: Path) -> Path:
+    """Return where the shards of a store lie: beside the file itself, where ``index`` is a link to it."""
+    real = Path(os.path.realpath(index)) if index.is_symlink() else index
+    return real.with_name(real.name + ".shards")
 
 
 def _digest_of(values: Mapping[str, Any]) -> str:
@@ -166,189 +261,15 @@ def _shard(number: int, start: int, entry: Any, columns: Mapping[str, ShardColum
     check_keys(entry, {"rows": int, "bytes": int, "frame": str, "offsets": dict, "sha256": dict})
     check_keys(entry["offsets"], dict.fromkeys(columns, int))
     check_keys(entry["sha256"], dict.fromkeys(columns, str))
-    digests = [entry["frame"], *entry["sha256"].values()]
-    if entry["rows"] < 1 or not all(_DIGEST.fullmatch(str(digest)) for digest in digests):
-        raise ValueError(f"shard {number} has {entry['rows']} rows, or a digest that is none")
-    offsets = {name: entry["offsets"][name] for name in columns}
-    sha256 = {name: entry["sha256"][name] for name in columns}
-    shard = Shard(number, start, start + entry["rows"], entry["bytes"], entry["frame"], offsets, sha256)
+    rows = entry["rows"]
+    if rows < 1 or not all(_DIGEST.fullmatch(digest) for digest in (entry["frame"], *entry["sha256"].values())):
+        raise ValueError(f"shard {number} has {rows} rows, or a digest that is none")
+    spans = sorted((entry["offsets"][name], rows * column.row_bytes) for name, column in columns.items())
     end = 0
-    for offset, size in ShardTable(columns, ()).spans(shard):
+    for offset, size in spans:
         if offset < end:
             raise ValueError(f"columns of shard {number} lie over each other")
         end = offset + size
-    if end > shard.size or shard.size - sum(size for _, size in ShardTable(columns, ()).spans(shard)) > _FRAME_BYTES:
-        raise ValueError(f"shard {number} has {shard.size} bytes, and rows up to {end}")
-    return shard
-
-
-_FRAME_BYTES = 16 << 20
-"""Most bytes of a shard besides its rows: no index makes a reader take in more."""
-
-
-def gaps(size: int, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges of a file that no span covers.
-
-    Args:
-        size: bytes of the file.
-        spans: offset and bytes of each, in order.
-    """
-    starts = [0, *(offset + length for offset, length in spans)]
-    return list(zip(starts, [*(offset for offset, _ in spans), size], strict=True))
-
-
-def shards_folder(index: Path) -> Path:
-    """Return where the shards of a store lie: beside the file itself, where ``index`` is a link to it."""
-    real = Path(os.path.realpath(index)) if index.is_symlink() else index
-    return real.with_name(real.name + ".shards")
-
-
-@dataclass(frozen=True)
-class Shards:
-    """The shards of a store, for reading. No file is held open.
-
-    Attributes:
-        index: file of the store.
-        table: what it says about them.
-    """
-
-    index: Path
-    table: ShardTable
-
-    @cached_property
-    def folder(self) -> Path:
-        """Where they lie."""
-        return shards_folder(self.index)
-
-    def path(self, shard: Shard) -> Path:
-        """Return the file of a shard."""
-        return self.folder / shard.name
-
-    def check(self) -> None:
-        """Look at every shard, not at its rows.
-
-        Raises:
-            StoreError: one is absent, cut, or another file.
-            ResourceError: the system does not let us read one.
-        """
-        for shard in self.table.shards:
-            self._open(shard).close()
-
-    def faults(self) -> Iterator[StoreError]:
-        """Yield what is wrong with each shard that is lost or damaged; all rows are read.
-
-        Raises:
-            ResourceError: the system does not let us read one.
-        """
-        for shard in self.table.shards:
-            for column in self.table.columns:
-                error = self._fault_in(shard, column)
-                if error is not None:
-                    yield error
-                    break
-
-    def blame(self, column: str, start: int, stop: int) -> StoreError | None:
-        """Return the error that names the damaged shard among those with the rows [start, stop); ``None``: none is.
-
-        Raises:
-            ResourceError: the system does not let us read one.
-        """
-        faults = (self._fault_in(shard, column) for shard in self.table.overlapping(start, stop))
-        return next((error for error in faults if error is not None), None)
-
-    def _fault_in(self, shard: Shard, column: str) -> StoreError | None:
-        digest = hashlib.sha256()
-        try:
-            for block in self._rows(shard, column, 0, shard.stop - shard.start):
-                digest.update(block.data)
-        except StoreError as error:
-            return error
-        if digest.hexdigest() == shard.sha256[column]:
-            return None
-        problem = f"digest of {column} differs, the file was changed or the disk is failing"
-        return Damaged(str(self.path(shard)), f"{problem} (rows {shard.start}-{shard.stop - 1})", SHARD_RESTORE)
-
-    def _open(self, shard: Shard) -> BinaryIO:
-        """Open a shard that is the file which the index describes, as far as can be seen without its rows.
-
-        Raises:
-            Damaged: it is not.
-            Refused: it is a link, or no regular file: a store names no files of others.
-            ResourceError: the system does not let us read it.
-        """
-        path = self.path(shard)
-        rows = f"rows {shard.start}-{shard.stop - 1} are in it"
-        try:
-            if self.folder.is_symlink() or path.is_symlink():
-                raise Refused(str(path), f"is a link, or its folder is one ({rows})", "Put the file itself there.")
-            handle = open_regular(path, buffering=0)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise Damaged(str(path), f"there is no such shard ({rows})", SHARD_RESTORE) from error
-        except (NotRegularError, IsADirectoryError) as error:
-            raise Refused(str(path), f"is not a regular file ({rows})", SHARD_RESTORE) from error
-        except OSError as error:
-            raise resource_error(error, str(path)) from error
-        try:
-            size = os.fstat(handle.fileno()).st_size
-            if size != shard.size:
-                raise Damaged(str(path), f"has {size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
-            digest = hashlib.sha256()
-            for start, stop in gaps(shard.size, self.table.spans(shard)):
-                handle.seek(start)
-                digest.update(_read_fully(handle, stop - start))
-            if digest.hexdigest() != shard.frame:
-                problem = f"is not the file that {self.index.name} names: its header differs ({rows})"
-                raise Damaged(str(path), problem, SHARD_RESTORE)
-        except OSError as error:
-            handle.close()
-            raise resource_error(error, str(path)) from error
-        except BaseException:
-            handle.close()
-            raise
-        return handle
-
-    def _rows(self, shard: Shard, column: str, start: int, stop: int) -> Iterator[Array]:
-        """Read rows of a shard, counted from its first, in pieces of about 4 MiB."""
-        found = self.table.columns[column]
-        step = max(1, schema.BLOCK_BYTES // found.row_bytes)
-        with self._open(shard) as handle:
-            try:
-                handle.seek(shard.offsets[column] + start * found.row_bytes)
-                for first in range(start, stop, step):
-                    rows = min(step, stop - first)
-                    raw = _read_fully(handle, rows * found.row_bytes)
-                    yield np.frombuffer(raw, found.dtype).reshape(rows, found.width)
-            except OSError as error:
-                raise resource_error(error, str(self.path(shard))) from error
-
-    def read(self, column: str, start: int, stop: int) -> Array:
-        """Return the rows [start, stop) of a column as a new array; nothing is compared.
-
-        Raises:
-            StoreError: a shard is absent, cut, or another file.
-            ResourceError: the system does not let us read one.
-        """
-        found = self.table.columns[column]
-        values = np.empty((stop - start, found.width), found.dtype)
-        for shard in self.table.overlapping(start, stop):
-            first = max(start, shard.start)
-            for block in self._rows(shard, column, first - shard.start, min(stop, shard.stop) - shard.start):
-                values[first - start : first - start + len(block)] = block
-                first += len(block)
-        return values
-
-
-def _read_fully(handle: BinaryIO, size: int) -> bytearray:
-    """Read bytes at the position of a file.
-
-    Raises:
-        OSError: there are fewer.
-    """
-    raw = bytearray(size)
-    view = memoryview(raw)
-    while view:
-        count = handle.readinto(view)  # type: ignore[attr-defined] # unbuffered files have it
-        if not count:
-            raise OSError(f"ends {len(view)} bytes early")
-        view = view[count:]
-    return raw
+    if end > entry["bytes"]:
+        raise ValueError(f"shard {number} has {entry['bytes']} bytes, and rows up to {end}")
+    return Shard(number, start, start + rows, entry["bytes"], entry["frame"], entry["offsets"], entry["sha256"])

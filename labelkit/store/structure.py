@@ -1,7 +1,7 @@
 """Open HDF5 files of anybody, and look at how their datasets are stored before any of their data is used.
 
 Links that lead elsewhere, types, filters, storage and sizes that a format does not allow are refused. The formats are
-described in ``labelkit.store.schema``.
+described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations

@@ -35,13 +35,11 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
-from labelkit.store.parts import Parts, cast_finite
+from labelkit.store.parts import Parts, cast_finite, working
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.run_folder import working
 from labelkit.store.schema import VIEWS, is_utf8, name_bytes
-from labelkit.store.shard_writing import ShardedImage, Sharding, install_store
-from labelkit.store.writer import Contents, Image, Stream, strings
+from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -199,7 +197,7 @@ class EmbeddingRun:
                 small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
                 load = lru_cache(maxsize=None if small else 1)(self._parts.load)
                 image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
-                self._install(image if sharding is None else ShardedImage.of(image, sharding))
+                self._install(image, sharding)
                 try:
                     self._parts.clear()
                 except ResourceError as error:
@@ -384,12 +382,12 @@ class EmbeddingRun:
         )
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, image: Image | ShardedImage) -> None:
+    def _install(self, image: Image, sharding: Sharding | None) -> None:
         temporary = self._parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             for old in self._parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, replace=self._overwrite, alone=True)
+            install_store(image, self.out, temporary, sharding=sharding, replace=self._overwrite, alone=True)
         except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
                 return  # another process published the same

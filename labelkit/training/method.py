@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
-from labelkit.data.views.pairs import Pairing
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate

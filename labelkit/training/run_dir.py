@@ -35,8 +35,7 @@ from labelkit.errors import (
     resource_error,
 )
 from labelkit.files import check_keys, open_regular, read_bytes, read_object
-from labelkit.store.commit import commit_bytes, commit_json
-from labelkit.store.locks import try_lock
+from labelkit.store.commit import commit_bytes, commit_json, try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
 KEPT = "kept.json"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
-from labelkit.files import NotRegularError, open_regular, parse_json, read_json, read_object, sha256_file
-from labelkit.store.locks import is_locked
+from labelkit.files import NotRegularError, open_regular, parse_json, read_json, sha256_file
+from labelkit.store.commit import is_locked
 from labelkit.training.checkpoint import STATE, file_faults, read_pointer, read_state
-from labelkit.training.run_dir import CONFIG, KEPT, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
+from labelkit.training.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
 
 _TAIL_BYTES = 1 << 16
 _RESTORE = "Restore it from a copy."
-_KEPT_FOLDER = re.compile(r"\.\./kept-[0-9a-f]{12}")
 
 
 @dataclass
@@ -57,7 +55,6 @@ class TrainingStatus:
         last, best: names that ``last.json`` and ``best.json`` give, if they do.
         last_record: the last whole line of ``metrics.jsonl``.
         metrics_bytes: length of that file.
-        kept: folder of what is kept of the frozen part, if the run reuses that.
         faults: what is wrong with anything but a checkpoint.
     """
 
@@ -71,7 +68,6 @@ class TrainingStatus:
     best: str | None = None
     last_record: dict[str, Any] | None = None
     metrics_bytes: int = 0
-    kept: Path | None = None
     faults: list[CheckpointError] = field(default_factory=list)
 
 
@@ -167,15 +163,6 @@ def _check_json(run: Path, status: TrainingStatus) -> None:
             read_json(run / SUMMARY)
         except (OSError, ValueError):
             status.faults.append(CheckpointDamaged(str(run / SUMMARY), "is not JSON", _RESTORE))
-    if (run / KEPT).exists():
-        try:
-            folder = read_object(run / KEPT, {"folder": str})["folder"]
-        except (OSError, ValueError):
-            folder = ""
-        if _KEPT_FOLDER.fullmatch(folder):
-            status.kept = run.resolve().parent / Path(folder).name
-        else:
-            status.faults.append(CheckpointDamaged(str(run / KEPT), "does not name a folder of kept views", _RESTORE))
 
 
 def _read_metrics(path: Path, status: TrainingStatus) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.commands.common.device import products_device
+from labelkit.commands.retrieve.retrieve import products_device
 
 
 @pytest.mark.parametrize(

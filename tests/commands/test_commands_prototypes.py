@@ -15,7 +15,7 @@ from labelkit.commands.prototypes.prototypes import make_prototypes
 from labelkit.errors import Damaged, OutputExistsError, StoreError
 from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_make_prototypes
 from labelkit.options.prototypes import PrototypesConfig
-from labelkit.store.prototypes import read_prototypes, write_prototypes
+from labelkit.store.array_files import read_prototypes, write_prototypes
 from PIL import Image
 
 

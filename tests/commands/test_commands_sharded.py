@@ -9,9 +9,9 @@ from typing import Any
 
 import h5py
 import pytest
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.embeddings import open_store
-from labelkit.store.packing import pack_store
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from tests.running import Labelkit
 
 SHARDS, ROWS = 4, 48

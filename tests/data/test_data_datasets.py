@@ -72,8 +72,6 @@ def small(n: int = 4) -> ImageDataset:
         splits=np.arange(n, dtype=np.int16) % 2,
         split_names=("train", "test"),
         in_channels=1,
-        chiral=False,
-        photographic=True,
         source=ArraySource(np.arange(n, dtype=np.uint8).reshape(n, 1, 1, 1)),
     )
 

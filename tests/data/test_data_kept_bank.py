@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data.kept_bank import KeptBank, drawn_views, view_kinds
+from labelkit.data.row_bank import KeptBank, drawn_views, view_kinds
 from labelkit.data.views.spec import Normalize, ViewSpec
 
 KEYS = np.arange(400, dtype=np.int64)

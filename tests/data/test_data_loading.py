@@ -17,12 +17,11 @@ import torch
 from labelkit.data import image_bank, workers
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.loaders import EvalLoader, TrainLoader, occurrence_keys
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import gcd_split
-from labelkit.data.train_loader import TrainLoader, occurrence_keys
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -302,7 +301,7 @@ READS_FOREVER = """
 from itertools import cycle
 from pathlib import Path
 from sys import argv
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize

@@ -15,11 +15,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from labelkit.cli.main import main
 from labelkit.data import remote
-from labelkit.data.datasets import EncodedImage, ImageDataset
+from labelkit.data.datasets import EncodedImage, ImageDataset, listing
 from labelkit.data.decode import BadImage
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
-from labelkit.data.shards import listing
 from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import DatasetError
@@ -267,7 +266,7 @@ def test_a_file_that_is_gone_is_a_bad_image(shaky: ImageDataset) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_batch_whose_image_cannot_be_fetched_is_a_fault_and_not_a_bad_image(num_workers: int) -> None:
-    dataset = listing("photos", ["a", "b", "c", "d"], [None] * 4, [None] * 4, Broken())
+    dataset = listing("photos", None, list("abcd"), [None] * 4, [None] * 4, Broken(), class_names=(), split_names=())
     plain = Normalize((0.0,) * 3, (1.0,) * 3)
     loader = EvalLoader(dataset, plain_view(8), batch_size=2, normalize=plain, num_workers=num_workers)
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.data.archives import expand_shards
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.data.registry import load_dataset
-from labelkit.data.shards import expand_shards
 from labelkit.errors import DatasetError
 from PIL import Image
 
@@ -344,7 +344,7 @@ def test_groups_of_rows_are_read_once_while_they_fit(
     monkeypatch.setattr(
         pq.ParquetFile, "read_row_group", lambda *these, **more: opened.append(these[1]) or read(*these, **more)
     )
-    monkeypatch.setattr("labelkit.data.parquet_images._HELD_BYTES", limit)
+    monkeypatch.setattr("labelkit.data.archives._HELD_BYTES", limit)
 
     order = [0, 3, 5, 7, 9, 1, 2, 4, 6, 8] * 2
 

@@ -6,8 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.label_split import LabelSplit
-from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
+from labelkit.data.splits import (
+    LabelSplit,
+    class_halves_split,
+    few_labels_split,
+    gcd_split,
+    given_split,
+    no_labels_split,
+)
 from labelkit.data.subsets import first_per_class, holdout_rows, long_tail_counts, long_tail_split
 from labelkit.errors import DatasetError
 

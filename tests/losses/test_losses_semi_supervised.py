@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.data.views.mixing import RowShares, row_shares
+from labelkit.data.batch import RowShares, row_shares
 from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
 from labelkit.methods.few_labels.losses import MixMatchLoss, sharpen
 from labelkit.methods.few_labels.mixmatch import interleave

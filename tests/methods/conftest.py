@@ -13,9 +13,9 @@ from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.loaders import TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.splits import few_labels_split, gcd_split
-from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.prototypes.options import SupervisedTrainConfig

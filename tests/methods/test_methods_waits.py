@@ -61,7 +61,7 @@ def test_every_method_has_a_fixed_order_of_additions(method: str) -> None:
 PROBE = """
 import numpy as np
 import torch
-from labelkit.data.sending import send_all
+from labelkit.data.batch import send_all
 from tests.pretend_gpu import GPU, LEDGER, PretendGpu
 
 def count(work):

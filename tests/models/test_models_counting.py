@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from labelkit.cli.list_backbones import count_network
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.counting import count_network
 from torch import Tensor, nn
 
 

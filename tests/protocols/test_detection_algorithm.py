@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.evaluate.detection import score, true_objects
-from labelkit.data.coco_folders import load_coco_folder
+from labelkit.data.region_folders import load_coco_folder
 from labelkit.protocols.detection.average_precision import Boxes, average_precision, iou, voc_hits, voc_scores
 from tests.miniature_sets import GRAY, put
 

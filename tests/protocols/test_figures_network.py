@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 import torch
+from labelkit.cli.list_backbones import NetworkCounts, count_network
 from labelkit.models.backbones.convnets import wide_resnet
 from labelkit.models.backbones.registry import Backbone, build_backbone
-from labelkit.models.counting import NetworkCounts, count_network
 from tests.published_statistics import FIGURES, Figure, agrees, stated
 
 

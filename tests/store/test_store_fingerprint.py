@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from labelkit.store.fingerprint import weights_fingerprint
+from labelkit.store.digests import weights_fingerprint
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)
 B = np.array(3, dtype=np.int64)

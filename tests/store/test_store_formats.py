@@ -11,16 +11,14 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from labelkit.commands.store_files.packing import pack_store
+from labelkit.commands.store_files.status import embedding_status, patches_status
+from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.embeddings import open_store
-from labelkit.store.matches import read_matches
-from labelkit.store.neighbors import read_neighbors
-from labelkit.store.packing import pack_store
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import PatchPlan
-from labelkit.store.prototypes import read_prototypes
 from labelkit.store.results import list_results, read_result
-from labelkit.store.run_status import embedding_status, patches_status
 from labelkit.store.writing import EmbeddingRun
 from store_samples import MODEL, SAMPLE_IDS, make_plan, make_store, write_part
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.errors import Damaged, StoreError
-from labelkit.store.kept_views import KeptPlan, KeptViews, is_kept_folder
-from labelkit.store.run_status import kept_status
+from labelkit.errors import StoreError
+from labelkit.store.kept_views import KeptPlan, KeptViews
 
 ROWS = np.array([0, 1, 2, 5, 6, 9, *range(20, 200)], dtype=np.int64)
 
@@ -76,7 +74,6 @@ def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
 
-    assert len(kept_status(kept.folder).all_faults) == 1
     again = KeptViews(tmp_path, plan())
     again.begin()
     assert again.missing() == [1]
@@ -85,7 +82,7 @@ def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
         KeptViews(tmp_path, plan()).open_all()
     fill(again)
     assert path.read_bytes() == whole
-    assert kept_status(kept.folder).all_faults == []
+    assert again.missing() == []
 
 
 def test_a_part_is_made_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -118,37 +115,3 @@ def test_values_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="shape"):
         kept.commit(0, values(kept.plan, 1))
     assert not kept.is_there(0)
-
-
-def test_status_says_what_is_there(tmp_path: Path) -> None:
-    kept = KeptViews(tmp_path, plan())
-    kept.begin()
-    kept.commit(1, values(kept.plan, 1))
-    with kept.working():
-        status = kept_status(kept.folder)
-    assert (status.done_parts, status.planned_parts, status.planned_images) == (1, 2, len(ROWS))
-    assert (status.num_processes, status.all_faults) == (1, [])
-    assert status.num_bytes == (kept.folder / "parts" / "000001.h5").stat().st_size
-    assert is_kept_folder(kept.folder)
-    assert not is_kept_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"rows": [[0, 10**15]], "num_rows": 10**15 + 1},
-        {"rows": "all"},
-        {"counts": [0]},
-        {"shapes": [[2, 3]]},
-        {"dtype": "object"},
-        {"part_rows": 3},
-        {"num_rows": 5},
-    ],
-)
-def test_a_plan_that_was_changed_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    kept = KeptViews(tmp_path, plan())
-    kept.begin()
-    path = kept.folder / "plan.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(Damaged, match="not a plan of kept views"):
-        kept_status(kept.folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.errors import Damaged, NotAStore, OutputExistsError, Refused
-from labelkit.store.matches import (
+from labelkit.store.array_files import (
     Matches,
     MatchFile,
     no_matches,

@@ -22,7 +22,7 @@ from labelkit.errors import (
     StoreError,
     VersionError,
 )
-from labelkit.store import run_folder
+from labelkit.store import parts as run_folder
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import cell_boxes, open_patches, patches_folder

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from labelkit.commands.store_files.status import embedding_status, patches_status
 from labelkit.errors import Damaged, Mismatch
-from labelkit.store import run_folder
+from labelkit.store import parts as run_folder
+from labelkit.store.parts import count_workers, working
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.plans import PatchPlan
-from labelkit.store.run_folder import count_workers, working
-from labelkit.store.run_status import embedding_status, patches_status
 from labelkit.store.writing import EmbeddingRun
 from store_samples import NOT_UTF8, make_plan, make_store, write_part
 

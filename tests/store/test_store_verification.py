@@ -10,20 +10,20 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
-from labelkit.store.packing import pack_store
-from labelkit.store.patch_writing import PatchRun, Piece
-from labelkit.store.patches import patches_folder
-from labelkit.store.plans import PatchPlan
-from labelkit.store.results import write_result
-from labelkit.store.schema import name_bytes
-from labelkit.store.verification import (
+from labelkit.commands.store_files.packing import pack_store
+from labelkit.commands.store_files.verify import (
     images_were_files,
     verify_file,
     verify_images,
     verify_patches,
     verify_results,
 )
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
+from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.store.patches import patches_folder
+from labelkit.store.plans import PatchPlan
+from labelkit.store.results import write_result
+from labelkit.store.schema import name_bytes
 from labelkit.store.writer import Image
 from store_samples import contents_of, make_plan, make_store
 
@@ -231,7 +231,7 @@ def images(tmp_path):
 
 def test_images_that_are_as_they_were_are_the_same(images):
     found = verify_images(*images)
-    assert (found.total, found.same, found.missing, found.changed, found.unreadable) == (3, 3, [], [], [])
+    assert (found.total, found.faults) == (3, [])
 
 
 def test_missing_and_changed_images_are_told_apart(images):
@@ -242,14 +242,17 @@ def test_missing_and_changed_images_are_told_apart(images):
     data[0] ^= 1
     (root / "c.png").write_bytes(data)
     found = verify_images(*images)
-    assert (found.same, found.missing) == (0, ["a/0.png"])
-    assert found.changed == [("b/\udcff.png", "25 bytes, was 21"), ("c.png", "SHA-256 differs")]
+    assert found.faults == [
+        ("a/0.png", "is missing"),
+        ("b/\udcff.png", "25 bytes, was 21"),
+        ("c.png", "SHA-256 differs"),
+    ]
 
 
 def test_a_named_pipe_among_images_does_not_block(images):
     (images[0] / "c.png").unlink()
     os.mkfifo(images[0] / "c.png")
-    assert verify_images(*images).unreadable == [("c.png", "not a regular file")]
+    assert verify_images(*images).faults == [("c.png", "not a regular file")]
 
 
 def test_a_folder_of_images_that_is_not_there_is_named(images, tmp_path):

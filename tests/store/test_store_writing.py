@@ -22,7 +22,8 @@ from labelkit.errors import (
     ResourceError,
     StoreError,
 )
-from labelkit.store import run_folder, schema
+from labelkit.store import parts as run_folder
+from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.writer import Image

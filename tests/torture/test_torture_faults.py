@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from labelkit.errors import CheckpointError
+from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
-from labelkit.store.matches import read_matches
 from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import list_results, read_result, write_result
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan

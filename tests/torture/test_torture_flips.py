@@ -11,14 +11,13 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import LabelkitError
+from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
-from labelkit.store.matches import read_matches
-from labelkit.store.packing import pack_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result, write_result
-from labelkit.store.shard_writing import Sharding
-from labelkit.store.writer import Image
+from labelkit.store.writer import Image, Sharding
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from store_samples import contents_of, make_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from labelkit.store.matches import MatchFile, one_match, write_matches
+from labelkit.store.array_files import MatchFile, one_match, write_matches
 
 
 def some_matches(path: Path, *, overwrite: bool = False) -> Path:

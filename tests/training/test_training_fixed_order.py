@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.training.deterministic_ops import FixedOrder, resized, running_sums
-from labelkit.training.devices import named_nondeterminism
+from labelkit.training.devices import FixedOrder, named_nondeterminism, resized, running_sums
 from torch import Tensor
 
 
@@ -71,7 +70,7 @@ def test_sums_are_of_the_type_that_is_asked_for() -> None:
 
 
 def test_only_what_has_no_fixed_order_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    from labelkit.training import deterministic_ops as fixed_order
+    from labelkit.training import devices as fixed_order
 
     asked: list[str] = []
     monkeypatch.setattr(fixed_order, "resized", lambda images, *size: asked.append(f"resized {size}"))

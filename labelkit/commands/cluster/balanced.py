@@ -32,8 +32,8 @@ from labelkit.commands.common.embeddings import check_directions, unit_rows
 from labelkit.commands.common.max_memory import block_bytes, bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
-from labelkit.data.files import is_file
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError, StoreError
 from labelkit.files import read_bytes
 from labelkit.progress import current_progress

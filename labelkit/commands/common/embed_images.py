@@ -19,7 +19,7 @@ from labelkit.commands.common.onnx_export import keep_for_next_time, missing_pac
 from labelkit.commands.common.onnx_session import OnnxNetwork, has_onnx, onnx_record, onnx_version, quick_network
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent

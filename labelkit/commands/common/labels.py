@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.label_files import LabeledImages, own_result, placed_labels, read_labels
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.label_names import as_known
-from labelkit.data.tables import natural_key
+from labelkit.data.tables import as_known, natural_key
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore

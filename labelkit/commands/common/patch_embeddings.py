@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.eval_loader import EvalBatch
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.loaders import EvalBatch
 from labelkit.data.views.boxes import crop_boxes
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError

@@ -10,7 +10,7 @@ from labelkit.commands.common.networks import EmbeddingNetwork
 from labelkit.commands.common.patch_embeddings import view_regions
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import DatasetError
 from labelkit.store.patches import ImagePatches

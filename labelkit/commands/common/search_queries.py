@@ -18,8 +18,8 @@ from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.onnx_session import may_be_quick, quick_embeddings
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import MAX_PIXELS
-from labelkit.data.files import is_folder, is_there
 from labelkit.data.registry import load_dataset
+from labelkit.data.tables import is_folder, is_there
 from labelkit.errors import ConfigError, DatasetError, Mismatch
 from labelkit.files import open_regular
 from labelkit.progress import current_progress

@@ -16,12 +16,17 @@ from labelkit.commands.common.embeddings_as_images import RowData
 from labelkit.commands.common.holdout import drawn_holdout, has_own_splits, with_holdout
 from labelkit.commands.common.labels import listing_with_labels
 from labelkit.data.batch import DataInfo
-from labelkit.data.datasets import ImageDataset
-from labelkit.data.joined import join_datasets
-from labelkit.data.label_split import LabelSplit
+from labelkit.data.datasets import ImageDataset, join_datasets
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import class_halves_split, few_labels_split, gcd_split, given_split, no_labels_split
+from labelkit.data.splits import (
+    LabelSplit,
+    class_halves_split,
+    few_labels_split,
+    gcd_split,
+    given_split,
+    no_labels_split,
+)
 from labelkit.data.subsets import (
     choose_classes,
     classes_called,

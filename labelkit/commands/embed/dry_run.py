@@ -14,7 +14,7 @@ from labelkit.commands.common.patch_embeddings import plan_patches
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.embed.views import ViewDraws
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig

@@ -22,11 +22,11 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import list_dataset, warn_of_lost
 from labelkit.commands.embed.dry_run import describe_plan
 from labelkit.commands.embed.listing import as_asked, of_run
-from labelkit.commands.embed.reuse import plan_reuse
+from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import embed_rows
 from labelkit.commands.embed.views import ViewDraws, embed_views
 from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, LimitedSource
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import DatasetError, DivergenceError
@@ -37,9 +37,8 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
-from labelkit.store.reuse import copy_rows
 from labelkit.store.schema import VIEWS
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.devices import Runtime
 

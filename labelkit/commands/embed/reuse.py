@@ -1,4 +1,4 @@
-"""Find out which rows of a new store an older one has: by the digests of the image files."""
+"""Rows of finished stores that a new one takes over: the same image files, embedded by the same model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
+from labelkit.errors import Mismatch
 from labelkit.progress import current_progress
-from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.embeddings import EmbeddingStore, differing_keys
 from labelkit.store.plans import EmbeddingPlan, planned_reuse
-from labelkit.store.reuse import check_reusable, match_rows
+from labelkit.store.schema import VIEWS
 
 
 def plan_reuse(
@@ -61,3 +65,103 @@ def _digests_of_images(dataset: ImageDataset) -> list[bytes | None]:
             found.append(one)
             task.advance(1)
     return found
+
+
+# What only the last bits of a row depend on, as they do on its batch.
+_LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
+
+
+def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
+    """Refuse a store whose rows are not what the plan would make of the same images.
+
+    The weights, what is taken of the network, the preprocessing, the type of computing and of the rows, the kind of
+    device, further outputs, and how views are drawn have to agree; where the model came from, batch size, threads and
+    what computed it (torch or ONNX Runtime, and of which version) need not.
+
+    Raises:
+        Mismatch: names the keys that differ.
+    """
+    if not store.has_images:
+        problem = "its rows were imported without their images, so that it is not known what they are rows of"
+        raise Mismatch(str(store.path), problem, "Leave it out of --reuse.")
+    keys = store.model.differences(plan.model)
+    numerics = differing_keys(store.model.numerics, plan.model.numerics)
+    keys.extend(f"numerics.{key}" for key in numerics if key not in _LAST_BITS)
+    own = {"dim": store.dim, "dtype": str(store.embeddings.dtype), "normalized": store.normalized}
+    keys.extend(key for key, value in own.items() if getattr(plan, key) != value)
+    for name, width in (plan.extras or {}).items():
+        there = store.extras.get(name)
+        if there is None or there.shape[1] != width:
+            keys.append(name)
+        elif _old_names(store) != _old_names(plan):
+            keys.append(f"{name} (order of classes)")
+    if plan.views is not None:
+        keys.extend(f"views.{key}" for key in differing_keys(store.view_recipe, dict(plan.views)))
+    if keys:
+        remedy = "Leave it out of --reuse, or embed with the same model and options."
+        raise Mismatch(str(store.path), f"was not embedded as this run does: {', '.join(keys)} differ", remedy)
+
+
+def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
+    """Names of the classes that the first columns of a classifier are for."""
+    if holder.old_classes is None:
+        return []
+    return [name for name, old in zip(holder.class_names, holder.old_classes, strict=True) if old]
+
+
+def match_rows(
+    stores: Sequence[EmbeddingStore], sample_ids: Sequence[str], digests: Sequence[bytes | None]
+) -> NDArray[np.int64]:
+    """Find the rows of the same image files.
+
+    A file that is there several times takes the row of its own name, else the first one of the first store.
+
+    Args:
+        stores: where to look.
+        sample_ids: n names.
+        digests: n times 32 bytes, SHA-256 of the files; ``None``: it cannot be read.
+
+    Returns:
+        (n, 2) index of a store and row of it, -1 where there is none.
+    """
+    first: dict[bytes, tuple[int, int]] = {}
+    named: dict[tuple[bytes, str], tuple[int, int]] = {}
+    for number, store in enumerate(stores):
+        for row, (name, digest) in enumerate(zip(store.sample_ids, store.sha256, strict=True)):
+            first.setdefault(digest.tobytes(), (number, row))
+            named.setdefault((digest.tobytes(), name), (number, row))
+    found = np.full((len(sample_ids), 2), -1, dtype=np.int64)
+    for place, (name, wanted) in enumerate(zip(sample_ids, digests, strict=True)):
+        if wanted is not None and wanted in first:
+            found[place] = named.get((wanted, name), first[wanted])
+    return found
+
+
+def copy_rows(
+    stores: Sequence[EmbeddingStore], places: NDArray[np.int64], extras: Sequence[str]
+) -> dict[str, NDArray[np.generic]]:
+    """Read rows.
+
+    Args:
+        stores: where they are.
+        places: (m, 2) index of a store and row of it.
+        extras: names of further outputs to read, or of the column of views.
+
+    Returns:
+        ``embeddings``, ``sha256``, ``file_sizes``, ``image_sizes`` and the extras, each with m rows.
+
+    Raises:
+        Damaged: a block of rows is not as it was written.
+    """
+    columns: dict[str, NDArray[np.generic]] = {}
+    for number, store in enumerate(stores):
+        mine = places[:, 0] == number
+        rows = places[mine, 1]
+        sources = {name: getattr(store, name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
+        for name in extras:
+            views = store.view_embeddings if name == VIEWS else None
+            sources[name] = store.extras[name] if views is None else views.reshape(store.n, -1)
+        for name, source in sources.items():
+            column = columns.setdefault(name, np.zeros((len(places), *source.shape[1:]), dtype=source.dtype))
+            column[mine] = source[rows]
+    return columns

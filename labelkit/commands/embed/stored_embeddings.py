@@ -24,7 +24,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.importing import ImportedColumns, ImportedImages, write_imported
 from labelkit.store.plans import plan_digest
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from labelkit.training.checkpoint import MODEL
 from labelkit.training.devices import Runtime
 from labelkit.training.run_dir import SPLIT

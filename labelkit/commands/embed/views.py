@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.eval_loader import EvalBatch
+from labelkit.data.loaders import EvalBatch
 from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.options.embed import EmbedConfig

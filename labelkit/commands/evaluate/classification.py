@@ -15,9 +15,9 @@ from labelkit.commands.common.networks import run_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
-from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError, StoreError
 from labelkit.formatting import percent, percent_range

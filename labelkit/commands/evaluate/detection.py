@@ -18,9 +18,17 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.evaluate.dense import choose_rows, mean_and_spread, percent_and_spread
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
 from labelkit.commands.evaluate.detection_training import DetectionPlan, detect, train_detector
-from labelkit.data.coco_tools import SCORES, coco_scores, encode_outline, need_pycocotools
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.object_images import HAVE_BOXES, ExamplePlan, check_sizes, read_example
+from labelkit.data.object_images import (
+    HAVE_BOXES,
+    SCORES,
+    ExamplePlan,
+    check_sizes,
+    coco_scores,
+    encode_outline,
+    need_pycocotools,
+    read_example,
+)
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
@@ -267,7 +275,7 @@ def score(dataset: ImageDataset, truth: Entries, found: Entries, num_images: int
 
     Args:
         dataset: says which rules, and the classes.
-        truth: see ``labelkit.data.coco_tools.coco_scores``.
+        truth: see ``labelkit.data.object_images.coco_scores``.
         found: likewise.
         num_images: that were looked at.
         masks: score masks, too.

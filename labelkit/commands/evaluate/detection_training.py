@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.data.coco_tools import encode_mask
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator, keyed_uniform
-from labelkit.data.object_images import ExamplePlan, read_examples
+from labelkit.data.object_images import ExamplePlan, encode_mask, read_examples
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
@@ -214,7 +213,7 @@ def detect(
     num_workers: int = 0,
     advance: Callable[[int], None] = lambda number: None,
 ) -> list[dict[str, Any]]:
-    """Return the detections in images, as `labelkit.data.coco_tools.coco_scores` takes them.
+    """Return the detections in images, as `labelkit.data.object_images.coco_scores` takes them.
 
     Args:
         detector: in evaluation mode.

@@ -21,9 +21,9 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.eval_loader import EvalBatch, EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.loaders import EvalBatch, EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import ConfigError, DatasetError, DivergenceError

@@ -22,9 +22,9 @@ from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import CheckpointError, ConfigError, DatasetError

@@ -18,8 +18,8 @@ from torch.nn import functional
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.mask_files import IGNORE
-from labelkit.data.views.masked_images import masked_crops, resize_mask, whole_images
 from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import masked_crops, resize_mask, whole_images
 from labelkit.errors import DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.protocols.segmentation.segmenter import HeadKind, build_segmentation_head

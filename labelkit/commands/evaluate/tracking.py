@@ -24,7 +24,7 @@ from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
 from labelkit.commands.evaluate.segmentation_head import FrozenNetwork
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.mask_files import IGNORE, read_pair
-from labelkit.data.views.masked_images import resize_mask
+from labelkit.data.views.transforms import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.metrics.segmentation import boundary_accuracy, region_similarity

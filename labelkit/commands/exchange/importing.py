@@ -19,14 +19,12 @@ from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ImportConfig
 from labelkit.data.datasets import positions_of
 from labelkit.data.decode import BadImage, decode_image, read_image_file
-from labelkit.data.label_names import class_name, class_names
-from labelkit.data.tables import natural_key
+from labelkit.data.tables import class_name, class_names, natural_key
 from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
-from labelkit.store.foreign_arrays import Column, ForeignRows, read_hdf5, read_npy, read_npz
-from labelkit.store.foreign_tables import read_csv, read_names
+from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
 from labelkit.store.importing import (
     ImportedColumns,
     ImportedImages,
@@ -34,9 +32,9 @@ from labelkit.store.importing import (
     imported_model,
     write_imported,
 )
-from labelkit.store.run_folder import translated
+from labelkit.store.parts import translated
 from labelkit.store.schema import name_bytes, name_fault
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5

@@ -25,8 +25,8 @@ from labelkit.data.decode import BadImage
 from labelkit.errors import DatasetError, LabelkitError
 from labelkit.files import open_regular
 from labelkit.progress import Task, current_progress
+from labelkit.store.array_files import Matches, join_matches, one_match
 from labelkit.store.commit import canonical_json, commit_file
-from labelkit.store.matches import Matches, join_matches, one_match
 
 # Pairs whose matches share a file: what is lost at a stop, at most.
 _PAIRS_PER_PART = 512

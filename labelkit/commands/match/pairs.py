@@ -34,8 +34,8 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
+from labelkit.store.array_files import Matches, MatchFile, join_matches, write_matches
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.matches import Matches, MatchFile, join_matches, write_matches
 
 # Nearest images that each image is compared with, and partners that are kept of it, those with most inliers.
 _CANDIDATES, _PARTNERS = 20, 2

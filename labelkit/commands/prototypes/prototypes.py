@@ -12,7 +12,7 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.methods.prototypes.files import Prototypes, load_or_make_prototypes
 from labelkit.options.prototypes import PrototypesConfig
 from labelkit.progress import current_progress
-from labelkit.store.prototypes import write_prototypes
+from labelkit.store.array_files import write_prototypes
 
 
 def make_prototypes(config: PrototypesConfig) -> SimpleResult:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.device import products_device
 from labelkit.commands.common.embeddings import zero_rows
 from labelkit.commands.common.images.read import image_pixels, indexed_images
 from labelkit.commands.common.labels import with_labels
@@ -365,3 +364,17 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
             line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
         drawn.append(line)
     return write_contact_sheet(path, drawn)
+
+
+def products_device(device: str) -> str | None:
+    """Return the device of torch to compare rows on, ``None`` for the processor; torch loads for others alone.
+
+    Raises:
+        ResourceError: no such device.
+    """
+    if device == "cpu":
+        return None
+    from labelkit.training.compute_device import compute_device
+
+    found = compute_device(device)
+    return None if found.type == "cpu" else str(found)

@@ -17,8 +17,8 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.show.images import image_channels, shown_dataset, shown_rows
 from labelkit.commands.show.options import ShowAssemblyConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.eval_loader import EvalLoader
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, DatasetError
 from labelkit.methods.metric.assembly_network import Assembly

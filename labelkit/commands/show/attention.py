@@ -22,7 +22,7 @@ from labelkit.commands.show.options import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.train_loader import TrainLoader
+from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
 from labelkit.methods.metric.tac_ccl_options import TACCCLConfig

@@ -25,8 +25,8 @@ from labelkit.commands.show.options import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.loaders import TrainLoader
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
 from labelkit.methods.metric.matched_images import second_view

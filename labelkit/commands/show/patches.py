@@ -16,8 +16,8 @@ from labelkit.commands.show.images import DEFAULT_IMAGES
 from labelkit.commands.show.options import ShowPatchesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.views.resizing import resize_box
 from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.transforms import resize_box
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patches import ImagePatches, open_patches

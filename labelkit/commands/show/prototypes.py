@@ -14,7 +14,7 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.show.images import image_channels, shown_dataset, shown_rows
 from labelkit.commands.show.options import ShowPrototypesConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, DatasetError
 from labelkit.methods.dense.cotap_network import DenseNetwork

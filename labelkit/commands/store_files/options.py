@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,15 +38,13 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
     """``labelkit pack``."""
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
+    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
 
     out: Path = Field(
         ...,
         description="File to write, with the store and all its results. A store in shards becomes one file, unless "
         "--shards or --shard-rows is given.",
         json_schema_extra={**_OUTPUT, "makes": "store"},
-    )
-    allow_stale: bool = Field(
-        False, description="Also pack results of other content than the store has now.", json_schema_extra=_STORE
     )
 
 

@@ -1,32 +1,40 @@
-"""Check every block of what labelkit wrote, and the images of a store on request."""
+"""Check every block of what labelkit wrote, and the images of a store on request; say all that is wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, NotAStore, StoreError
-from labelkit.progress import current_progress
-from labelkit.store.embeddings import open_store
-from labelkit.store.kept_views import is_kept_folder
-from labelkit.store.matches import read_matches
-from labelkit.store.patches import SET_NAME
-from labelkit.store.run_status import RunStatus, embedding_status, kept_status, patches_status
-from labelkit.store.verification import (
-    Verified,
-    VerifiedImages,
-    images_were_files,
-    verify_file,
-    verify_images,
-    verify_patches,
-    verify_results,
+from labelkit.commands.store_files.status import RunStatus, embedding_status, patches_status
+from labelkit.errors import (
+    ConfigError,
+    Damaged,
+    DatasetError,
+    InputError,
+    LabelkitError,
+    Mismatch,
+    NotAStore,
+    Refused,
+    StoreError,
 )
+from labelkit.files import sha256_file
+from labelkit.progress import current_progress
+from labelkit.store import schema
+from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
+from labelkit.store.digests import RESTORE
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+from labelkit.store.parts import open_part
+from labelkit.store.patches import SET_NAME, check_set_file, patches_folder, read_set_json
+from labelkit.store.reader import CheckedFile, in_results, open_file
+from labelkit.store.results import parse_result, results_beside, results_folder
 from labelkit.training.checkpoint import STATE
 from labelkit.training.run_dir import CONFIG
 from labelkit.training.run_status import (
@@ -39,6 +47,14 @@ from labelkit.training.run_status import (
 
 _SHOWN_IMAGES = 50
 _NAMED_IMAGES = 5
+MISSING = "is missing"
+Report = Callable[[int], None]
+_READERS: dict[str, Callable[[Path], object]] = {
+    schema.FORMAT_MATCHES: read_matches,
+    schema.FORMAT_PROTOTYPES: read_prototypes,
+    schema.FORMAT_NEIGHBORS: read_neighbors,
+    schema.FORMAT_PART: lambda path: open_part(path).close(),
+}
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,7 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     if (path / CONFIG).exists():
         return _of_training(training_status(path))
     if (path / "plan.json").exists():
-        return [_of_kept(path)] if is_kept_folder(path) else _of_embedding(path)
+        return _of_embedding(path)
     if any(path.glob("step-*")) or (path / "last.json").exists():
         status = TrainingStatus(path)
         look_at_checkpoints(path, status)
@@ -140,18 +156,7 @@ def _of_checkpoint(status: CheckpointStatus) -> Verified:
 
 def _of_training(status: TrainingStatus) -> list[Verified]:
     run = Verified("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
-    kept = [] if status.kept is None else [_of_kept(status.kept)]
-    return [run, *kept, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
-
-
-def _of_kept(folder: Path) -> Verified:
-    """Check what is kept of the frozen part of a network; a folder that is gone is made again, and no fault."""
-    if not folder.exists():
-        return Verified("kept views", str(folder))
-    try:
-        return _of_run("kept views", kept_status(folder))
-    except StoreError as error:
-        return Verified("kept views", str(folder), faults=[error])
+    return [run, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
 def _of_run(kind: str, status: RunStatus) -> Verified:
@@ -196,21 +201,15 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> VerifiedImages |
 
 
 def _images_fault(images: VerifiedImages | None) -> DatasetError | None:
-    if images is None:
+    if images is None or not images.faults:
         return None
-    parts = []
-    listed = [f"{name} is missing" for name in images.missing]
-    listed += [f"{name}: {what}" for name, what in (*images.changed, *images.unreadable)]
-    for count, word in ((len(images.missing), "missing"), (len(images.changed), "changed")):
-        parts += [f"{count} {word}"] if count else []
-    parts += [f"{len(images.unreadable)} unreadable"] if images.unreadable else []
-    if not parts:
-        return None
-    more = f"; and {len(listed) - _NAMED_IMAGES} more (--json names all)" if len(listed) > _NAMED_IMAGES else ""
-    problem = f"of {images.total} images, {', '.join(parts)}: {'; '.join(listed[:_NAMED_IMAGES])}{more}"
+    listed = "; ".join(f"{name}: {what}" for name, what in images.faults[:_NAMED_IMAGES])
+    count = len(images.faults)
+    more = f"; and {count - _NAMED_IMAGES} more (--json names all)" if count > _NAMED_IMAGES else ""
     remedy = "Restore them, or embed again."
-    if len(images.missing) == images.total:
+    if sum(what == MISSING for _, what in images.faults) == images.total:
         remedy = "Give the folder that the names are relative to, as it was given to embed."
+    problem = f"{count} of {images.total} images are not what they were: {listed}{more}"
     return DatasetError(str(images.root), problem, remedy)
 
 
@@ -230,27 +229,307 @@ def _images_record(images: VerifiedImages) -> dict[str, object]:
         "root": images.root,
         "total": images.total,
         "are_files": images.are_files,
-        "same": images.same,
-        "missing": images.missing,
-        "changed": [{"image": name, "problem": what} for name, what in images.changed],
-        "unreadable": [{"image": name, "problem": what} for name, what in images.unreadable],
+        "faults": [{"image": name, "problem": what} for name, what in images.faults],
     }
 
 
 def _image_tables(images: VerifiedImages) -> list[Table]:
     if not images.are_files:
         return [Table("images", ["images", "files"], [[images.total, "none: the images were never files"]])]
-    counts: list[Cell] = [len(images.missing), len(images.changed), len(images.unreadable)]
-    tables = [
-        Table(
-            f"images below {images.root}",
-            ["images", "same", "missing", "changed", "unreadable"],
-            [[images.total, images.same, *counts]],
-        )
-    ]
-    rows: list[list[Cell]] = [[name, "missing"] for name in images.missing]
-    rows += [[name, what] for name, what in (*images.changed, *images.unreadable)]
-    if rows:
-        title = "" if len(rows) <= _SHOWN_IMAGES else f"the first {_SHOWN_IMAGES} of {len(rows)}; --json names all"
-        tables.append(Table(title, ["image", "state"], rows[:_SHOWN_IMAGES]))
+    rows: list[list[Cell]] = [[images.total, images.total - len(images.faults), len(images.faults)]]
+    tables = [Table(f"images below {images.root}", ["images", "same", "other"], rows)]
+    if images.faults:
+        count = len(images.faults)
+        title = "" if count <= _SHOWN_IMAGES else f"the first {_SHOWN_IMAGES} of {count}; --json names all"
+        tables.append(Table(title, ["image", "state"], [[*fault] for fault in images.faults[:_SHOWN_IMAGES]]))
     return tables
+
+
+@dataclass
+class Verified:
+    """One thing that was looked at.
+
+    Attributes:
+        kind: what it is: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
+        where: how messages call it.
+        blocks: blocks of rows that were compared with a digest, or files of a checkpoint.
+        num_bytes: bytes of them.
+        faults: all that is wrong.
+    """
+
+    kind: str
+    where: str
+    blocks: int = 0
+    num_bytes: int = 0
+    faults: list[LabelkitError] = field(default_factory=list)
+
+
+def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
+    """Check a file; with a store also the results in it, those beside it and its patches.
+
+    Args:
+        path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of a run folder.
+        report: gets the bytes of each block that was compared.
+
+    Raises:
+        ResourceError: the system does not let us read it.
+    """
+    try:
+        with open_file(path, None) as file:
+            if file.format == schema.FORMAT_STORE:
+                return _verify_store(file, path, report)
+            found = Verified(file.format.removeprefix("labelkit."), str(path))
+            _compare_blocks(file, found, report)
+            if file.format == schema.FORMAT_RESULT:
+                _check_result(file, path, path.stem, _owner(path), found)
+                return [found]
+            reader = _READERS.get(file.format)
+    except StoreError as error:
+        return [Verified("file", str(path), faults=[error])]
+    if reader is not None and not found.faults:
+        _collect(found, lambda: reader(path))
+    return [found]
+
+
+def verify_results(folder: Path, report: Report = lambda count: None) -> list[Verified]:
+    """Check all results in ``NAME.h5.results``, against the store if it is there.
+
+    Raises:
+        ResourceError: the store cannot be read.
+    """
+    path = folder.with_name(folder.name.removesuffix(".results"))
+    store = _open_if_there(path)
+    return [_verify_result(path, name, store, report) for name in results_beside(path)]
+
+
+def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
+    """Check a set of patches: ``SET.json``, its files, and whether they belong to the store beside it.
+
+    Raises:
+        ResourceError: the store cannot be read.
+    """
+    listing = Verified("patches", str(folder / SET_NAME))
+    try:
+        listed = read_set_json(folder)
+    except StoreError as error:
+        listing.faults.append(error)
+        return [listing, *(found for path in sorted(folder.glob("SET-*.h5")) for found in verify_file(path, report))]
+    store = _open_if_there(folder.with_name(folder.name.removesuffix(".patches")))
+    if store is not None and (listed["store_digest"], listed["rows"]) != (store.content_digest, store.n):
+        problem = f"the patches belong to other content than {store.path} has now"
+        listing.faults.append(Mismatch(str(folder), problem, "Make them again: `labelkit embed ... --dense`."))
+    checked = [listing]
+    for entry in listed["files"]:
+        path = folder / entry["name"]
+        found = Verified("patches", str(path))
+        checked.append(found)
+        try:
+            with open_file(path, schema.FORMAT_STORE) as file:
+                _compare_blocks(file, found, report)
+                model = check_set_file(file, entry, listed)
+        except LabelkitError as error:
+            found.faults.append(error)
+            continue
+        _compare_models(found, model, store)
+    return checked
+
+
+# ---- stores and results
+
+
+def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verified]:
+    kind = file.attributes[""].get("kind")
+    found = Verified("patches" if kind == "patches" else "store", str(path))
+    _compare_blocks(file, found, report)
+    if kind == "patches":
+        return [found]
+    store: EmbeddingStore | None = None
+    try:
+        store = EmbeddingStore(file, path, verify=False)
+    except StoreError as error:
+        if not any(isinstance(fault, Damaged) for fault in found.faults):  # what is damaged holds any values
+            found.faults.append(error)
+    checked = [found]
+    names = store.packed_results if store is not None else ()
+    digests: dict[str, str] = {}
+    for name in names:
+        packed = Verified("result", f"{path}:/results/{name}")
+        checked.append(packed)
+        try:
+            inner = file.inside(f"results/{name}", schema.FORMAT_RESULT)
+        except StoreError as error:
+            packed.faults.append(error)
+            continue
+        digests[name] = inner.content_digest
+        _compare_blocks(inner, packed, report)
+        _check_result(inner, path, name, store, packed)
+    checked += [_verify_result(path, name, store, report, digests.get(name)) for name in results_beside(path)]
+    if patches_folder(path).is_dir():
+        checked += verify_patches(patches_folder(path), report)
+    return checked
+
+
+def _verify_result(
+    path: Path, name: str, store: EmbeddingStore | None, report: Report, packed: str | None = None
+) -> Verified:
+    place = results_folder(path) / f"{name}.h5"
+    found = Verified("result", str(place))
+    try:
+        with open_file(place, schema.FORMAT_RESULT) as file:
+            if packed not in (None, file.content_digest):
+                problem = f"exists twice: {path}:/results/{name} has other content"
+                found.faults.append(StoreError(str(place), problem, "Give it another name, or delete it."))
+            _compare_blocks(file, found, report)
+            _check_result(file, place, name, store, found)
+    except LabelkitError as error:
+        found.faults.append(error)
+    return found
+
+
+def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: Verified) -> None:
+    stale = store is not None and file.attributes[""].get("store_digest") != store.content_digest
+    if stale and store is not None:
+        problem = f"made from other content than {store.path} has now"
+        found.faults.append(Mismatch(file.place(""), problem, "Make it again or delete it."))
+    rows = None if stale or store is None else store.n
+    if not found.faults or stale:
+        _collect(found, lambda: parse_result(file, path, name, rows, stale=stale))
+
+
+def _owner(path: Path) -> EmbeddingStore | None:
+    """Open the store that a result lies beside, if there is one."""
+    folder = path.resolve().parent
+    return (
+        _open_if_there(folder.with_name(folder.name.removesuffix(".results"))) if folder.suffix == ".results" else None
+    )
+
+
+def _open_if_there(path: Path) -> EmbeddingStore | None:
+    if not path.is_file():
+        return None
+    try:
+        return open_store(path, verify=False)
+    except StoreError:
+        return None  # it is looked at when it is asked for itself
+
+
+def _compare_models(found: Verified, model: ModelIdentity, store: EmbeddingStore | None) -> None:
+    keys = [] if store is None else [key for key in model.differences(store.model) if key not in ("layer", "pooling")]
+    if keys:
+        problem = f"made by another model than the store: {', '.join(keys)} differ"
+        found.faults.append(Mismatch(found.where, problem, "Make them again: `labelkit embed ... --dense`."))
+
+
+def _collect(found: Verified, check: Callable[[], object]) -> None:
+    try:
+        check()
+    except LabelkitError as error:
+        found.faults.append(error)
+
+
+def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
+    """Read all datasets but those of packed results, which are files of their own; name the shards that are damaged."""
+    damaged_shards = [] if file.shards is None else list(file.shards.faults())
+    found.faults += damaged_shards
+    for path in file.datasets:
+        if in_results(path) or (damaged_shards and file.is_sharded(path)):
+            continue
+        wants_finite, start = _wants_finite(file, path), 0
+        try:
+            for block in file.verified_blocks(path):
+                found.blocks += 1
+                found.num_bytes += block.nbytes
+                report(block.nbytes)
+                finite = np.isfinite(block).all(axis=tuple(range(1, block.ndim))) if wants_finite else np.ones(1, bool)
+                if not finite.all():
+                    where = f"{file.place(path)} row {start + int(np.argmin(finite))}"
+                    raise Refused(where, "holds a number that is not finite", RESTORE)
+                start += len(block) if block.ndim else 0
+        except StoreError as error:
+            found.faults.append(error)
+
+
+def _wants_finite(file: CheckedFile, path: str) -> bool:
+    info = file.datasets[path]
+    if file.format != schema.FORMAT_STORE or info.dtype.kind != "f" or "/" in path or len(info.shape) < 2:
+        return False
+    return path in ("embeddings", "patches") or info.shape[0] == file.datasets.get("sample_ids", info).shape[0]
+
+
+# ---- images
+
+
+@dataclass
+class VerifiedImages:
+    """What became of the image files of a store.
+
+    Attributes:
+        root: folder that names are relative to.
+        total: images of the store.
+        are_files: whether they ever were files; images of a bundled data set are not.
+        faults: name of each that is missing, cannot be read, or has another size or content; and which of these.
+    """
+
+    root: Path
+    total: int
+    are_files: bool = True
+    faults: list[tuple[str, str]] = field(default_factory=list)
+
+
+def verify_images(
+    root: Path,
+    sample_ids: Sequence[str],
+    sha256: NDArray[np.uint8],
+    file_sizes: NDArray[np.uint64] | None,
+    report: Report = lambda count: None,
+) -> VerifiedImages:
+    """Compare size and SHA-256 of image files with what was noted when they were read.
+
+    Args:
+        root: folder that names are relative to.
+        sample_ids: n names.
+        sha256: (n, 32) uint8.
+        file_sizes: (n,) bytes; ``None``: not known.
+        report: gets 1 for each image.
+
+    Raises:
+        NotAStore: ``root`` is no folder.
+    """
+    if not root.is_dir():
+        raise NotAStore(str(root), "is no folder", "Give the folder that the names of the images are relative to.")
+    found = VerifiedImages(root, len(sample_ids))
+    for row, name in enumerate(sample_ids):
+        size = None if file_sizes is None else int(file_sizes[row])
+        problem = _image_problem(root / name, size, sha256[row].tobytes())
+        if problem is not None:
+            found.faults.append((name, problem))
+        report(1)
+    return found
+
+
+def _image_problem(path: Path, size: int | None, digest: bytes) -> str | None:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return "not a regular file"
+        if size is not None and status.st_size != size:
+            return f"{status.st_size} bytes, was {size}"
+        return None if bytes.fromhex(sha256_file(path)) == digest else "SHA-256 differs"
+    except (FileNotFoundError, NotADirectoryError):
+        return MISSING
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def images_were_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
+    """Say whether the images of a store were files.
+
+    Images of a bundled data set have no files: their sizes are those of the pixels, one byte per value. A file
+    has a header, so all images of a store having that size means that none was one.
+
+    Args:
+        file_sizes: (n,) bytes.
+        image_sizes: (n, 2) height and width.
+    """
+    pixels = image_sizes.astype(np.uint64).prod(axis=1)
+    return not any(bool((file_sizes == pixels * np.uint64(channels)).all()) for channels in (1, 3))

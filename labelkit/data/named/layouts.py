@@ -307,9 +307,6 @@ def list_files(
         class_names=tuple(class_names),
         splits=np.array(splits, dtype=np.int16)[order],
         split_names=tuple(split_names),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=FileSource(root, sample_ids),
         draw_order=order,
     )

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.center_crop import center_boxes, resized_boxes, resized_shape
 from labelkit.data.keyed_random import keyed_uniform
-from labelkit.data.views.pairs import PairPlan
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import PairPlan, ViewSpec
 
 _AREA_TRIES: Final = 10
 _AREA_DRAWS: Final = 2 * _AREA_TRIES + 2

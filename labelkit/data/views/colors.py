@@ -1,9 +1,14 @@
-"""Changes of the colors of image batches, one number per sample; meaning and numbers are torchvision's."""
+"""Changes of the colors of image batches, one number per sample; RandAugment and Cutout.
+
+Meaning and numbers of the first are torchvision's. Sources of RandAugment: E. Cubuk et al., "RandAugment" (2020); the
+form of FixMatch (``google-research/fixmatch``): operations with replacement, each with a strength of its own, then a
+gray square. Departure: an image's geometric operations are carried out before its other ones, in one interpolation.
+"""
 
 from __future__ import annotations
 
 import itertools
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -11,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.sending import send_all
+from labelkit.data.batch import send, send_all
 
 GRAY_WEIGHTS: Final = (0.2989, 0.587, 0.114)
 
@@ -113,3 +118,185 @@ def jitter_colors(
     for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
         images[at] = operation(images[at], amounts)
     return images
+
+
+Pool = Literal["photo", "plain"]
+
+#: Rotation, degrees both ways; shear, tangent; shift, share of the side.
+MAX_ROTATION, MAX_SHEAR, MAX_SHIFT = 30.0, 0.3, 0.3
+_GEOMETRIC: Final = ("rotate", "shear-x", "shear-y", "shift-x", "shift-y")
+#: Operations by pool; plain leaves out those that make no sense of a drawing.
+OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
+    "photo": (
+        "identity", "autocontrast", "brightness", "color", "contrast", "equalize", "posterize", "sharpness", "solarize",
+        *_GEOMETRIC,
+    ),
+    "plain": ("identity", "autocontrast", "brightness", "contrast", "sharpness", *_GEOMETRIC),
+}  # fmt: skip
+
+
+def choose_operations(
+    uniform: NDArray[np.float32], pool: Pool
+) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
+    """Draw operations and strengths.
+
+    Args:
+        uniform: (b, 2 n) numbers in [0, 1).
+        pool: which operations.
+
+    Returns:
+        (b, n) numbers of operations, (b, n) strengths in [0, 1), and the names behind the numbers.
+    """
+    names = OPERATIONS[pool]
+    n = uniform.shape[1] // 2
+    chosen = np.minimum((uniform[:, :n] * len(names)).astype(np.int64), len(names) - 1)
+    return chosen, uniform[:, n:].astype(np.float64), names
+
+
+def geometric_matrices(
+    chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
+) -> NDArray[np.float64]:
+    """Return (b, 2, 3), the product of each image's geometric operations in normalized coordinates."""
+    total = np.tile(np.eye(3), (len(chosen), 1, 1))
+    for place in range(chosen.shape[1]):
+        signed = 2 * strengths[:, place] - 1
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(chosen[:, place] == number)
+            if name not in _GEOMETRIC or not len(rows):
+                continue
+            step = np.tile(np.eye(3), (len(rows), 1, 1))
+            if name == "rotate":
+                angle = np.deg2rad(MAX_ROTATION) * signed[rows]
+                step[:, 0, 0] = step[:, 1, 1] = np.cos(angle)
+                step[:, 0, 1], step[:, 1, 0] = -np.sin(angle), np.sin(angle)
+            elif name.startswith("shear"):
+                row, column = (0, 1) if name == "shear-x" else (1, 0)
+                step[:, row, column] = MAX_SHEAR * signed[rows]
+            else:
+                # normalized coordinates span two units
+                step[:, 0 if name == "shift-x" else 1, 2] = 2 * MAX_SHIFT * signed[rows]
+            total[rows] = total[rows] @ step
+    return total[:, :2]
+
+
+def change_tones(
+    images: Tensor, chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
+) -> Tensor:
+    """Carry out all operations that are not geometric, in the order of the draws.
+
+    Args:
+        images: (b, c, h, w) float32 in [0, 1]; changed in place.
+        chosen: see ``choose_operations``.
+        strengths: likewise.
+        names: likewise.
+
+    Returns:
+        (b, c, h, w) float32 in [0, 1].
+    """
+    planned, arrays = [], []
+    for place in range(chosen.shape[1]):
+        for number, name in enumerate(names):
+            rows = np.flatnonzero(chosen[:, place] == number)
+            if name == "identity" or name in _GEOMETRIC or not len(rows):
+                continue
+            planned.append(_TONES[name])
+            arrays += [rows, strengths[rows, place].astype(np.float32)]
+    sent = send_all(arrays, images.device)
+    for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
+        images[at] = operation(images[at], amounts[:, None, None, None]).clamp_(0, 1)
+    return images
+
+
+def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: float) -> Tensor:
+    """Paint a square over each image, its center anywhere; parts beyond the border are lost.
+
+    Args:
+        images: (b, c, h, w) float32; changed in place.
+        uniform: (b, 3) numbers in [0, 1): side, and center.
+        largest: side of the largest square, share of the image's; smaller ones are as likely.
+        fill: its value.
+    """
+    draws = send(uniform, images.device)
+    height, width = images.shape[-2:]
+    half = draws[:, 0, None] * largest * width / 2
+
+    def covered(length: int, center: Tensor) -> Tensor:
+        middle = torch.arange(length, device=images.device) + 0.5
+        return (middle - center[:, None] * length).abs() < half
+
+    square = covered(height, draws[:, 1])[:, :, None] & covered(width, draws[:, 2])[:, None, :]
+    return images.masked_fill_(square[:, None], fill)
+
+
+def _blend(other: Tensor, images: Tensor, amounts: Tensor) -> Tensor:
+    """From ``other`` at factor 0.05 to the image at 0.95, FixMatch's range."""
+    return torch.lerp(other, images, 0.05 + 0.9 * amounts)
+
+
+def _gray(images: Tensor) -> Tensor:
+    return rgb_to_gray(images).expand_as(images)
+
+
+def _brightness(images: Tensor, amounts: Tensor) -> Tensor:
+    return _blend(torch.zeros_like(images), images, amounts)
+
+
+def _color(images: Tensor, amounts: Tensor) -> Tensor:
+    return _blend(_gray(images), images, amounts)
+
+
+def _contrast(images: Tensor, amounts: Tensor) -> Tensor:
+    mean = _gray(images).mean(dim=(1, 2, 3), keepdim=True)
+    return _blend(mean.expand_as(images), images, amounts)
+
+
+def _sharpness(images: Tensor, amounts: Tensor) -> Tensor:
+    from torchvision.transforms.v2.functional import adjust_sharpness  # takes a second to import
+
+    return _blend(adjust_sharpness(images, 0.0), images, amounts)
+
+
+def _autocontrast(images: Tensor, amounts: Tensor) -> Tensor:
+    from torchvision.transforms.v2.functional import autocontrast
+
+    del amounts
+    stretched: Tensor = autocontrast(images)
+    return stretched
+
+
+def _equalize(images: Tensor, amounts: Tensor) -> Tensor:
+    """Spread values of 256 levels evenly, for each channel, as Pillow does."""
+    del amounts
+    b, c, h, w = images.shape
+    levels = (images * 255).round().long().reshape(b * c, h * w)
+    counts = torch.zeros(b * c, 256, device=images.device).scatter_add_(
+        1, levels, torch.ones((), device=images.device).expand(levels.shape)
+    )
+    last = counts.gather(1, levels.amax(dim=1, keepdim=True))
+    step = torch.div(h * w - last, 255, rounding_mode="floor")
+    before = counts.cumsum(1) - counts
+    table = torch.div(before + torch.div(step, 2, rounding_mode="floor"), step.clamp(min=1), rounding_mode="floor")
+    spread = table.clamp_(0, 255).gather(1, levels) / 255
+    return torch.where(step > 0, spread, levels / 255).reshape(b, c, h, w)
+
+
+def _posterize(images: Tensor, amounts: Tensor) -> Tensor:
+    """Keep the 4 to 7 highest of 8 bits."""
+    size = 2 ** (4 - torch.floor(4 * amounts))  # 16, 8, 4 or 2 levels become one
+    return torch.floor((images * 255).round() / size) * size / 255
+
+
+def _solarize(images: Tensor, amounts: Tensor) -> Tensor:
+    return torch.where(images >= amounts, 1 - images, images)
+
+
+_TONES: Final = {
+    "autocontrast": _autocontrast,
+    "brightness": _brightness,
+    "color": _color,
+    "contrast": _contrast,
+    "equalize": _equalize,
+    "posterize": _posterize,
+    "sharpness": _sharpness,
+    "solarize": _solarize,
+}

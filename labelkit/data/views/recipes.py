@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from labelkit.data.center_crop import Interpolation
-from labelkit.data.views.random_augment import Pool
+from labelkit.data.views.colors import Pool
 from labelkit.data.views.spec import ViewSpec
 
 Domain = Literal["digits", "fine", "generic"]

@@ -1,19 +1,23 @@
-"""Views of images: where they are cut (geometry) and how their colors change (photometry).
+"""Views of images: how they are resized, where they are cut (geometry), how their colors change (photometry).
 
 A view is made in three stages, each with random numbers keyed by seed, epoch, sample and view:
-    1. a box of the original is resized to ``size x size``     ``boxes``, ``resizing``
+    1. a box of the original is resized to ``size x size``     ``boxes``, ``cut_view``
     2. zoom, shift, rotation, mirror: one affine map           ``view_matrices``
-       and, for a second view that follows a first, a homography  ``pairs``
+       and, for a second view that follows a first, a homography  ``spec``
     3. jitter, gray, blur, solarize on tensors, per sample     ``change_colors``
-RandAugment adds to 2 and 3 (``random_augment``), Cutout comes last. Images in memory go through 1 and 2 in one
+RandAugment adds to 2 and 3 (``colors``), Cutout comes last. Images in memory go through 1 and 2 in one
 interpolation, in batches on the training device. Files go through 1 one by one, with an antialiased resize, where they
 are decoded. Which numbers a method takes is in ``recipes``; the meaning of each operation and of its numbers is
 torchvision's.
 Departure: in memory, random crops are enlarged by ``grid_sample`` (bicubic with a = -0.75, where Pillow has -0.5).
+Images are resized as Pillow does: one by one with Pillow itself, or in batches on any device, to the same bytes, for
+embeddings of an image must not depend on whether it came from memory or from a file. Boxes that were drawn at random
+are resized by torch, which is several times faster and differs from Pillow by a level here and there.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,17 +25,28 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 from torch import Tensor
+from torch.nn import functional
 
-from labelkit.data.batch import ViewGeometry
+from labelkit.data.batch import ViewGeometry, send, send_all, send_tensor
+from labelkit.data.center_crop import Interpolation, resize_part
+from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_normal, keyed_uniform
-from labelkit.data.sending import send, send_all
-from labelkit.data.views.boxes import box_matrices, boxes_of_views, paired_boxes
-from labelkit.data.views.colors import adjust_brightness, gaussian_blur, jitter_colors, rgb_to_gray, solarize
-from labelkit.data.views.pairs import PairPlan, pair_homographies
-from labelkit.data.views.random_augment import change_tones, choose_operations, cut_out, geometric_matrices
-from labelkit.data.views.resizing import resize_center
-from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.mask_files import read_pair
+from labelkit.data.views.boxes import box_matrices, boxes_of_views, crop_boxes, paired_boxes
+from labelkit.data.views.colors import (
+    adjust_brightness,
+    change_tones,
+    choose_operations,
+    cut_out,
+    gaussian_blur,
+    geometric_matrices,
+    jitter_colors,
+    rgb_to_gray,
+    solarize,
+)
+from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec, pair_homographies
 
 _COLOR_DRAWS: Final = 11
 _AFFINE_DRAWS: Final = 5
@@ -309,3 +324,167 @@ def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:
         at = send(rows, images.device)
         images[at] = images[at].flip(-1)
     return images
+
+
+def resize_mask(
+    mask: NDArray[np.uint8], rows: int, columns: int, box: Sequence[float] | None = None
+) -> NDArray[np.uint8]:
+    """Return a mask, or a box (left, top, right, bottom) of it, with other rows and columns; the nearest value."""
+    picture = Image.fromarray(mask)
+    whole = (0.0, 0.0, float(mask.shape[1]), float(mask.shape[0]))
+    edges = whole if box is None else (
+        max(box[0], 0.0), max(box[1], 0.0), min(box[2], whole[2]), min(box[3], whole[3]),
+    )  # fmt: skip
+    return np.array(picture.resize((columns, rows), Image.Resampling.NEAREST, box=edges), dtype=np.uint8)
+
+
+def masked_crops(
+    dataset: ImageDataset, rows: NDArray[np.int64], keys: NDArray[np.int64], view: ViewSpec, *, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return random crops of images and the same crops of their masks.
+
+    Args:
+        dataset: has masks.
+        rows: (b,) images.
+        keys: (b,) keys of the random numbers, one per drawn image.
+        view: size, area and mirror images; nothing else of it is used.
+        seed: of the random numbers.
+
+    Returns:
+        images (b, c, size, size) float32 in [0, 1], masks (b, size, size) int64.
+
+    Raises:
+        DatasetError: see ``read_pair``.
+    """
+    pairs = [read_pair(dataset, int(row)) for row in rows]
+    heights, widths = ([mask.shape[axis] for _, mask in pairs] for axis in (0, 1))
+    boxes = crop_boxes(view, heights, widths, keys, seed=seed, epoch=0, view=0)
+    mirrored = keyed_uniform(seed, 0, keys, 0, "mirrored mask", 1)[:, 0] < view.hflip
+    images, masks = [], []
+    for (pixels, mask), box, mirror in zip(pairs, boxes, mirrored, strict=True):
+        step = -1 if mirror else 1
+        images.append(resize_box(pixels, box, view)[:, ::step])
+        masks.append(resize_mask(mask, view.size, view.size, box.tolist())[:, ::step])
+    return _as_images(images), torch.from_numpy(np.stack(masks).astype(np.int64))
+
+
+def whole_images(
+    dataset: ImageDataset, rows: NDArray[np.int64], size: int
+) -> tuple[Tensor, list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
+    """Return images stretched to a square, and images and masks as they are.
+
+    Returns:
+        images (b, c, size, size) float32 in [0, 1], pixels (h, w, c) and masks (h, w) of each.
+
+    Raises:
+        DatasetError: see ``read_pair``.
+    """
+    pairs = [read_pair(dataset, int(row)) for row in rows]
+    view = ViewSpec(size, interpolation="bilinear")
+    resized = [resize_box(pixels, (0, 0, pixels.shape[1], pixels.shape[0]), view) for pixels, _ in pairs]
+    return _as_images(resized), [pixels for pixels, _ in pairs], [mask for _, mask in pairs]
+
+
+def _as_images(pixels: Sequence[NDArray[np.uint8]]) -> Tensor:
+    return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float().div_(255)
+
+
+def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
+    """Resize a box of (h, w, c) uint8 to (size, size, c) uint8, antialiased."""
+    return resize_part(image, box, spec.size, spec.interpolation)
+
+
+def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
+    """Cut a box of (h, w, c) uint8 out and resize it to (size, size, c) uint8, antialiased.
+
+    A box of whole pixels that was drawn at random is cut first and then resized by torch, as torchvision does it with
+    tensors; any other is resized as :func:`resize_box` does. At least nine of ten bytes are Pillow's, the others are at
+    most 2 away. It takes a fraction of Pillow's time.
+    """
+    edges = np.asarray(box, dtype=np.float64)
+    left, top, right, bottom = (int(edge) for edge in edges.tolist())
+    inside = 0 <= left < right <= image.shape[1] and 0 <= top < bottom <= image.shape[0]
+    if spec.area_range is None or not inside or edges.tolist() != [left, top, right, bottom]:
+        return resize_box(image, box, spec)
+    # Copied by NumPy, so that torch finds the layout it is fast with and starts no team of threads to make it.
+    part = torch.from_numpy(np.ascontiguousarray(image[top:bottom, left:right])).permute(2, 0, 1)[None]
+    resized = functional.interpolate(
+        part, size=(spec.size, spec.size), mode=spec.interpolation, antialias=True, align_corners=False
+    )
+    return np.asarray(resized[0].permute(1, 2, 0).numpy())
+
+
+def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:
+    """Resize as Pillow does, antialiased and with its rounding, but in batches and on any device.
+
+    Embeddings of an image must not depend on whether it came from memory or from a file.
+
+    Args:
+        images: (b, c, h, w) uint8.
+        rows: new height.
+        columns: new width.
+        interpolation: kernel.
+
+    Returns:
+        (b, c, rows, columns) float32, whole numbers in ``[0, 255]``.
+    """
+    return _resize_part(images, rows, columns, interpolation, slice(None), slice(None))
+
+
+def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
+    """Resize equally large images and crop their center, as :func:`resize_box` does one by one.
+
+    Args:
+        images: (b, c, h, w) uint8.
+        spec: a view without random box.
+
+    Returns:
+        (b, c, size, size) float32 in ``[0, 1]``.
+    """
+    height, width = images.shape[-2:]
+    shorter = min(height, width)
+    rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in (height, width))
+    top, left = round((rows - spec.size) / 2), round((columns - spec.size) / 2)
+    kept_rows, kept_columns = slice(top, top + spec.size), slice(left, left + spec.size)
+    return _resize_part(images, rows, columns, spec.interpolation, kept_rows, kept_columns).div_(255)
+
+
+def _resize_part(
+    images: Tensor, rows: int, columns: int, interpolation: Interpolation, kept_rows: slice, kept_columns: slice
+) -> Tensor:
+    height, width = images.shape[-2:]
+    if (rows, columns) == (height, width):
+        return images[..., kept_rows, kept_columns].float()
+    # Resizing is linear in each direction, so resize and crop are two small matrix products.
+    by_column = send_tensor(_resize_weights(width, columns, interpolation)[kept_columns], images.device)
+    by_row = send_tensor(_resize_weights(height, rows, interpolation)[kept_rows], images.device)
+    # One flat product: a batched one of many small matrices is several times slower.
+    across = _round_to_bytes(images.double().reshape(-1, width) @ by_column.T.contiguous())
+    return _round_to_bytes(by_row @ across.view(*images.shape[:3], len(by_column))).float()
+
+
+def _round_to_bytes(values: Tensor) -> Tensor:
+    """Round halves up and clip, as Pillow does after each of its two passes."""
+    return values.add_(0.5).floor_().clamp_(0, 255)
+
+
+@functools.lru_cache(maxsize=32)
+def _resize_weights(old: int, new: int, interpolation: Interpolation) -> Tensor:
+    """Return the (new, old) float64 matrix of Pillow's resize along one axis (``precompute_coeffs``)."""
+    scale = old / new
+    stretch = max(scale, 1.0)
+    support = (2.0 if interpolation == "bicubic" else 1.0) * stretch
+    centers = (np.arange(new)[:, None] + 0.5) * scale
+    inputs = np.arange(old)[None, :]
+    first = np.maximum(np.trunc(centers - support + 0.5), 0)
+    stop = np.minimum(np.trunc(centers + support + 0.5), old)
+    x = np.abs((inputs + 0.5 - centers) / stretch)
+    if interpolation == "bicubic":
+        near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2  # a = -0.5
+        weights = np.where(x < 1, near, np.where(x < 2, far, 0.0))
+    else:
+        weights = np.maximum(1 - x, 0.0)
+    weights = np.where((inputs >= first) & (inputs < stop), weights, 0.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    # Pillow's weights have 22 binary digits; in float64 all sums with bytes are exact then.
+    return torch.from_numpy(np.rint(weights * 2**22) / 2**22)

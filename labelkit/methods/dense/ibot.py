@@ -23,9 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.batch import Batch, DataInfo, send_all
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.sending import send_all
 from labelkit.methods.dense.distillation import RunningCenter, growing_temperature
 from labelkit.methods.dense.distilled_student import DistilledStudent
 from labelkit.methods.dense.losses import HiddenPatchLoss, centered_targets

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from labelkit.algorithms.neighbors import knn
 from labelkit.data.keyed_random import keyed_uniform
-from labelkit.data.views.pairs import PairPlan
+from labelkit.data.views.spec import PairPlan
 from labelkit.errors import Mismatch, StoreError
-from labelkit.store.neighbors import NeighborFile, read_neighbors, write_neighbors
+from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
 from labelkit.training.method import TrainState
 
 
@@ -110,7 +110,7 @@ def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int6
 
 
 class NeighborPairing:
-    """Shows each image with one of its neighbors, drawn anew each time; see ``labelkit.data.views.pairs.Pairing``.
+    """Shows each image with one of its neighbors, drawn anew each time; see ``labelkit.data.views.boxes.Pairing``.
 
     Args:
         table: called when it is needed: (n, k) rows of neighbors, -1 = the image itself.

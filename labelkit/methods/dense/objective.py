@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes, unit
-from labelkit.data.batch import Batch
+from labelkit.data.batch import Batch, send_all
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.sending import send_all
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense import diagnostics
 from labelkit.methods.dense.cotap_network import DenseNetwork

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.pairs import Pairing
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.networks import TokenNetwork
 from labelkit.methods.dense.options import SlowTargetConfig

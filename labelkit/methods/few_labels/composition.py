@@ -25,10 +25,9 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from labelkit.algorithms.clustering import kmeans
-from labelkit.data.batch import Batch
+from labelkit.data.batch import Batch, row_shares
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.methods.few_labels.lmcs_options import LMCSConfig

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.batch import Batch, DataInfo, row_shares
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.averaged_student import (
     ObjectiveStudent,

@@ -20,12 +20,11 @@ from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.decode import BadImage
 from labelkit.data.keyed_random import keyed_uniform
-from labelkit.data.views.pairs import PairPlan, PairTransform
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import PairPlan, PairTransform, ViewSpec
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
-from labelkit.store.matches import Matches, read_matches
+from labelkit.store.array_files import Matches, read_matches
 from labelkit.training.inputs import RunInputs
 
 # A part is the box of the keypoints that match, with a margin, not too small, and jittered.
@@ -59,7 +58,7 @@ class MatchedImages:
 
 
 class MatchedPairing:
-    """Shows some images with a partner; see ``labelkit.data.views.pairs.Pairing``.
+    """Shows some images with a partner; see ``labelkit.data.views.boxes.Pairing``.
 
     Args:
         images: the matches.

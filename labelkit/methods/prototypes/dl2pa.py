@@ -38,10 +38,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.batch import Batch, DataInfo, MixedBatch, mixup
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.mixing import MixedBatch, mixup
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.prototypes.assignment import AssignmentRecord, assignments_made, is_due, reassign
 from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy

@@ -25,8 +25,8 @@ from labelkit.cache import cache_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import LabelkitError, StoreError
 from labelkit.methods.prototypes import class_separation
+from labelkit.store.array_files import read_prototypes, write_prototypes
 from labelkit.store.commit import canonical_json
-from labelkit.store.prototypes import read_prototypes, write_prototypes
 
 # Of the way they are made; a change makes old files of the cache unused.
 _RECIPE_VERSION = 1

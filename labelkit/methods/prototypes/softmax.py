@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.batch import Batch, DataInfo, mixup
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.mixing import mixup
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.prototypes.losses import UniformityLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.options import SoftmaxConfig

@@ -17,7 +17,7 @@ from labelkit.methods.prototypes.class_vectors import read_class_vectors, word_p
 from labelkit.methods.prototypes.files import load_or_make_prototypes, load_or_separate
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.options.prototypes import SHARPEST_T
-from labelkit.store.prototypes import read_prototypes
+from labelkit.store.array_files import read_prototypes
 from labelkit.training.checkpoint import MODEL, load_checkpoint
 
 _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")

@@ -41,7 +41,7 @@ from labelkit.pipelines.compare.runs import (
 )
 from labelkit.progress import Progress, current_progress
 from labelkit.store.commit import commit_json
-from labelkit.store.run_folder import locked, translated
+from labelkit.store.parts import locked, translated
 
 _ABOUT = "comparison.json"
 _PIXELS = "pixels"

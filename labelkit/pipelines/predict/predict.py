@@ -25,8 +25,8 @@ from labelkit.commands.common.results import Table
 from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
 from labelkit.commands.common.stored_predictions import group_names, new_groups, stored_answers
 from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, sorted_by_bytes
-from labelkit.data.files import is_folder
 from labelkit.data.folders import walk_images
+from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.formatting import percent
 from labelkit.pipelines.predict.options import PredictConfig
@@ -288,9 +288,6 @@ def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
         class_names=(),
         splits=none.astype(np.int16),
         split_names=(),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=LimitedSource(FileSource(Path(), ids), max_pixels),
     )
 

@@ -49,7 +49,7 @@ from labelkit.pipelines.start.record import Record, digest, last_finished
 from labelkit.pipelines.start.summary import LABELS, finish
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.run_folder import locked, translated
+from labelkit.store.parts import locked, translated
 from labelkit.studio.report.options import ReportConfig
 
 REPORT, DUPLICATES, ODD, NOVEL_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png"

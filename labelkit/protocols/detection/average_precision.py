@@ -1,4 +1,4 @@
-"""Average precision of boxes as PASCAL VOC defines it; COCO's is in `labelkit.data.coco_tools`.
+"""Average precision of boxes as PASCAL VOC defines it; COCO's is in `labelkit.data.object_images`.
 
 Source: M. Everingham et al., "The PASCAL Visual Object Classes Challenge" (IJCV 2010), Sec. 4.2, and the development
 kits: VOC 2007 averages the precision at 11 recalls, later years take the area under the curve.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +12,17 @@ import numpy as np
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.errors import DatasetError, OutputExistsError, output_exists
+from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import list_results, write_result
+from labelkit.store.parts import locked, remove_leftovers
+from labelkit.store.results import list_results, results_folder, write_result
+from labelkit.studio.label.browser import open_browsed, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, added_labels, beginning
+from labelkit.studio.label.session import Session
 from labelkit.studio.label.sets import check_set, write_set
 
 
@@ -33,8 +38,6 @@ def label_images(config: LabelConfig) -> SimpleResult:
         ConfigError: files that would be overwritten.
     """
     if config.serve:
-        from labelkit.studio.label.serving import serve_labels  # what shows pages loads only for them
-
         return serve_labels(config)
     check_set(config)
     store = open_store(config.index)
@@ -148,3 +151,76 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     if unwritable:
         current_progress().warning(f"{path}: {unwritable} images left out, whose names are no text")
     return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
+
+
+def serve_labels(config: LabelConfig) -> SimpleResult:
+    """Let people label in the browser.
+
+    Raises:
+        ConfigError: Starlette or uvicorn is not installed.
+        StoreError: the store or a result cannot be used.
+        BusyError: another server works on this store.
+        ResourceError: it cannot listen there.
+    """
+    try:
+        from labelkit.studio.label.server import LabelServer, serve
+    except ImportError as error:
+        problem = f"needs Starlette and uvicorn, and {error.name} is not installed"
+        raise ConfigError("--serve", problem, "pip install starlette uvicorn.") from error
+    store = open_store(config.index)
+    results_folder(store.path).mkdir(exist_ok=True)
+    with contextlib.ExitStack() as held:
+        _hold(held, results_folder(store.path))
+        browsed = open_browsed(config, store)
+        session = open_session(config, store, browsed.grouping)
+        server = LabelServer(session, browsed, by=config.by)
+        progress = current_progress()
+
+        def say(link: str) -> None:
+            progress.message(f"label in the browser: {link}")
+            progress.message(f"every action is kept in {session.name} at once; Ctrl-C ends the server")
+
+        try:
+            serve(server, config.host, config.port, opened=config.open, say=say)
+        except Interrupted as interrupted:
+            if interrupted.signum != signal.SIGINT:
+                raise
+        finally:
+            server.asking.stop()
+    return _served(config, session)
+
+
+def _hold(held: contextlib.ExitStack, folder: Path) -> None:
+    """Take the lock of a folder of results, and remove what servers left that were killed.
+
+    Raises:
+        BusyError: another server works on this store.
+    """
+    try:
+        held.enter_context(locked(folder))
+    except BusyError as error:
+        problem = "another `labelkit label --serve` works on this store"
+        raise BusyError(str(folder), problem, "Use its link, or end it with Ctrl-C first.") from error
+    remove_leftovers(folder)
+
+
+def _served(config: LabelConfig, session: Session) -> SimpleResult:
+    labels, by_group = session.work.labels()
+    counts = np.bincount(labels[labels >= 0], minlength=len(session.work.classes))
+    cells: list[list[Cell]] = [
+        [name, int(count)] for name, count in zip(session.work.classes, counts, strict=True) if count
+    ]
+    path = results_folder(session.store.path) / f"{session.name}.h5"
+    values: dict[str, object] = {
+        "index": config.index,
+        "result": session.name,
+        "path": path if session.log else None,
+        "actions": len(session.log),
+        "labels": int(counts.sum()),
+        "by_group": int(by_group.sum()),
+        "rows": session.store.n,
+        "classes": [{"class": cell[0], "images": cell[1]} for cell in cells],
+    }
+    return SimpleResult(
+        values, (path,) if session.log else (), (Table("labels of each class", ["class", "images"], cells),)
+    )

@@ -19,7 +19,7 @@ from labelkit.commands.common.onnx_session import DECODER, onnx_record, prepared
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.exchange.exporting import export_store
 from labelkit.commands.exchange.options import ExportConfig
-from labelkit.data.eval_loader import EvalLoader
+from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Interpolation, Normalize, ViewSpec
 from labelkit.models.inference import BackboneNetwork

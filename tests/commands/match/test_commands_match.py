@@ -17,7 +17,7 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.match.options import MatchConfig
 from labelkit.commands.match.pairs import best_partners, candidate_pairs
 from labelkit.options.embed import EmbedConfig
-from labelkit.store.matches import join_matches, one_match, read_matches
+from labelkit.store.array_files import join_matches, one_match, read_matches
 from PIL import Image
 from sklearn.datasets import load_sample_image
 

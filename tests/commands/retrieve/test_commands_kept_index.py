@@ -13,10 +13,10 @@ import pytest
 from labelkit.commands.retrieve import search
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.retrieve import retrieve_images
+from labelkit.commands.store_files.packing import pack_store
 from labelkit.formatting import percent
 from labelkit.store.embeddings import open_store
-from labelkit.store.packing import pack_store
-from labelkit.store.shard_writing import Sharding
+from labelkit.store.writer import Sharding
 from numpy.typing import NDArray
 
 QUERIES = tuple(range(0, 900, 30))

@@ -331,9 +331,6 @@ def test_a_number_of_old_classes_takes_the_first_of_the_published_order(name: st
         class_names=tuple(f"class {i}" for i in range(count)),
         splits=np.full(2 * count, -1, dtype=np.int16),
         split_names=(),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=ArraySource(np.zeros((2 * count, 1, 1, 3), dtype=np.uint8)),
     )
 

@@ -20,20 +20,21 @@ import torch
 FORMATS = Path(__file__).parent
 sys.path.insert(0, str(FORMATS.parents[1] / "store"))
 
-from labelkit.store.embeddings import open_store  # noqa: E402
-from labelkit.store.importing import ImportedColumns, imported_model, write_imported  # noqa: E402
-from labelkit.store.matches import (  # noqa: E402
+from labelkit.commands.store_files.packing import pack_store  # noqa: E402
+from labelkit.store.array_files import (  # noqa: E402  # noqa: E402
     Matches,
     MatchFile,
+    NeighborFile,
     write_matches,
+    write_neighbors,
+    write_prototypes,
 )
-from labelkit.store.neighbors import NeighborFile, write_neighbors  # noqa: E402
-from labelkit.store.packing import pack_store  # noqa: E402
+from labelkit.store.embeddings import open_store  # noqa: E402
+from labelkit.store.importing import ImportedColumns, imported_model, write_imported  # noqa: E402
 from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
 from labelkit.store.plans import PatchPlan  # noqa: E402
-from labelkit.store.prototypes import write_prototypes  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
-from labelkit.store.shard_writing import Sharding  # noqa: E402
+from labelkit.store.writer import Sharding  # noqa: E402
 from labelkit.store.writing import EmbeddingRun  # noqa: E402
 from labelkit.training.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
 from store_samples import make_plan, make_store, write_part  # noqa: E402

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.coco_tools import encode_outline, rasterize
-from labelkit.data.datasets import ImageDataset
-from labelkit.data.object_images import ExamplePlan, read_example
-from labelkit.data.objects import Objects
+from labelkit.data.datasets import ImageDataset, Objects
+from labelkit.data.object_images import ExamplePlan, encode_outline, rasterize, read_example
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
 from tests.miniature_sets import GRAY, put, write_coco, write_voc_objects

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.regions import source_boxes
-from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.joined import join_datasets
+from labelkit.data.loaders import TrainLoader
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.train_loader import TrainLoader
 from labelkit.data.views.boxes import MAX_DRAWS, boxes_of_views, overlap_areas, overlapping_boxes
 from labelkit.data.views.recipes import dense_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -44,9 +43,6 @@ def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> Image
         class_names=("thing",),
         splits=np.zeros(n, dtype=np.int16),
         split_names=("train",),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=ArraySource(pixels),
     )
 

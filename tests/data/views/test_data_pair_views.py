@@ -11,11 +11,18 @@ import pytest
 import torch
 from labelkit.algorithms.homographies import between_views, look_up
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.loaders import TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.train_loader import TrainLoader
-from labelkit.data.views.pairs import PAIR_KINDS, PairKind, PairPlan, PairTransform, pair_homographies
-from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.spec import (
+    PAIR_KINDS,
+    Normalize,
+    PairKind,
+    PairPlan,
+    PairTransform,
+    ViewSpec,
+    pair_homographies,
+)
 from labelkit.data.views.transforms import apply_views
 from numpy.typing import NDArray
 from PIL import Image

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from labelkit.data.views.random_augment import OPERATIONS, change_tones, choose_operations, cut_out, geometric_matrices
+from labelkit.data.views.colors import OPERATIONS, change_tones, choose_operations, cut_out, geometric_matrices
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import apply_views

@@ -22,9 +22,17 @@ from labelkit.data.views.colors import (
     solarize,
 )
 from labelkit.data.views.recipes import blur_kernel_for, simgcd_view, strong_view, weak_view
-from labelkit.data.views.resizing import cut_view, resize_box, resize_center
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import affine_matrices, apply_views, change_colors, compose, finish_view
+from labelkit.data.views.transforms import (
+    affine_matrices,
+    apply_views,
+    change_colors,
+    compose,
+    cut_view,
+    finish_view,
+    resize_box,
+    resize_center,
+)
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms import InterpolationMode, RandomResizedCrop, v2

@@ -21,7 +21,7 @@ from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
 from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.options.presets import resolve
-from labelkit.store.neighbors import read_neighbors
+from labelkit.store.array_files import read_neighbors
 from labelkit.training.method import TrainState
 from labelkit.training.schedules import CosineSchedule
 

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.data.label_split import LabelSplit
-from labelkit.data.splits import given_split
+from labelkit.data.splits import LabelSplit, given_split
 from labelkit.data.views.recipes import strong_view
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.discovery.recipe import TeacherTemperature

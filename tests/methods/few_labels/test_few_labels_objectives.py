@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from labelkit.data.batch import Batch
+from labelkit.data.batch import Batch, row_shares
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.views.mixing import row_shares
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.averaged_student import StudentClock, StudentNetworks

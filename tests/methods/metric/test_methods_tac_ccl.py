@@ -18,7 +18,7 @@ from labelkit.errors import CheckpointMismatch, ConfigError
 from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, part_box
 from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.options.presets import available_presets, resolve
-from labelkit.store.matches import Matches, join_matches, one_match
+from labelkit.store.array_files import Matches, join_matches, one_match
 from labelkit.training.checkpoint import load_checkpoint
 from tests.fake_cuda import fake_cuda
 

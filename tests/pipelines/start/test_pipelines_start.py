@@ -24,8 +24,8 @@ from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.run import start
 from labelkit.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import open_store
+from labelkit.store.parts import locked
 from labelkit.store.results import read_result
-from labelkit.store.run_folder import locked
 from PIL import Image
 from tests.tiers import quick_every
 
@@ -971,7 +971,7 @@ def test_a_second_call_on_the_same_output_ends_with_6_and_changes_nothing(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, known = tmp_path / "out", write_labels(tmp_path / "known.csv", [0, 1, 3, 4])
-    monkeypatch.setattr("labelkit.store.run_folder.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("labelkit.store.parts.LOCK_SECONDS", 0.0)
     out.mkdir()
     words = ["start", str(photos), "--backbone", "pixels", "--labels", str(known), "--out", str(out)]
 

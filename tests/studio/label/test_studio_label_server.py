@@ -293,7 +293,7 @@ def test_a_changed_image_is_not_shown_for_the_one_that_was_embedded(index: Path,
 
 
 def test_starlette_and_uvicorn_load_for_serving_only() -> None:
-    code = "import sys, labelkit.studio.label.label, labelkit.studio.report.build, labelkit.studio.label.serving; "
+    code = "import sys, labelkit.studio.label.label, labelkit.studio.report.build, labelkit.studio.label.label; "
     code += "print([name for name in ('starlette', 'uvicorn', 'anyio') if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

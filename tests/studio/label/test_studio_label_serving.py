@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from labelkit.errors import BusyError
-from labelkit.store import run_folder
+from labelkit.store import parts as run_folder
 from labelkit.store.commit import temporary_name
-from labelkit.studio.label import serving
+from labelkit.studio.label import label as serving
 
 
 def ended_process() -> int:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from labelkit.commands.common.locations import find_images
 from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource
 from labelkit.data.decode import MAX_PIXELS, BadImage
-from labelkit.data.files import is_there
 from labelkit.data.registry import DATASETS, load_dataset
+from labelkit.data.tables import is_there
 from labelkit.errors import DatasetError, LabelkitError
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -43,9 +43,6 @@ def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
         class_names=(),
         splits=np.array([-1], dtype=np.int16),
         split_names=(),
-        in_channels=3,
-        chiral=False,
-        photographic=True,
         source=source,
     )
 

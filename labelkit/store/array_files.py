@@ -1,11 +1,11 @@
-"""Pairs of images that show the same thing, as a file: HDF5 by the rules of stores, so that wrong bytes are found.
+"""Small files of arrays by the rules of stores, so that wrong bytes are found: matches, neighbors, prototypes.
 
-The format is described in ``labelkit.store.schema``.
+The formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -185,3 +185,113 @@ def _check_values(file: CheckedFile, matches: Matches, num_images: int) -> None:
         raise Refused(file.place("keypoint_counts"), "says more than there are", RESTORE)
     if (matches.boxes[:, :, :2] > matches.boxes[:, :, 2:]).any():
         raise Refused(file.place("boxes"), "left or top beyond right or bottom", RESTORE)
+
+
+@dataclass(frozen=True)
+class NeighborFile:
+    """Neighbors as they were read.
+
+    Attributes:
+        query_rows: (q,) int64 rows of the data set, increasing.
+        neighbor_rows: (q, k) int64 rows of the data set, the nearest first; none is its own.
+        scores: (q, k) float32 cosines.
+        recipe: what they depend on.
+    """
+
+    query_rows: NDArray[np.int64]
+    neighbor_rows: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    recipe: dict[str, Any]
+
+
+def write_neighbors(path: Path, found: NeighborFile) -> None:
+    """Write neighbors, complete or not at all; another file of that name is replaced.
+
+    Raises:
+        ResourceError: the disk is full, no permission, ...
+    """
+    datasets = {
+        "query_rows": found.query_rows.astype("<i8"),
+        "neighbor_rows": found.neighbor_rows.astype("<i8"),
+        "scores": found.scores.astype("<f4"),
+    }
+    write_once(path, Contents.made(schema.FORMAT_NEIGHBORS, datasets, recipe=found.recipe), overwrite=True)
+
+
+def read_neighbors(path: Path) -> NeighborFile:
+    """Read neighbors; all digests are compared.
+
+    Raises:
+        StoreError: not such a file, damaged, or with values that neighbors cannot have.
+        ResourceError: the system does not let us read it.
+    """
+    with open_file(path, schema.FORMAT_NEIGHBORS) as file:
+        file.require(schema.NEIGHBOR_COLUMNS)
+        query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
+        if (np.diff(query) <= 0).any() or (len(query) and query[0] < 0):
+            raise Refused(file.place("query_rows"), "rows do not increase", RESTORE)
+        if not np.isin(neighbors, query).all() or (neighbors == query[:, None]).any():
+            raise Refused(file.place("neighbor_rows"), "rows that are not listed, or an image with itself", RESTORE)
+        return NeighborFile(query, neighbors, scores, file.read_json("", "recipe", "{}"))
+
+
+_LENGTH_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class PrototypeFile:
+    """Prototypes as they were read.
+
+    Attributes:
+        prototypes: (k, d) float32, rows of length 1.
+        recipe: how they were made, with the seed.
+        content_digest: identity of the file.
+        path: the file.
+    """
+
+    prototypes: NDArray[np.float32]
+    recipe: dict[str, Any]
+    content_digest: str
+    path: Path
+
+
+def write_prototypes(
+    path: Path,
+    prototypes: NDArray[np.float32],
+    recipe: Mapping[str, object],
+    spread: Mapping[str, object],
+    *,
+    overwrite: bool = False,
+) -> str:
+    """Write prototypes, complete or not at all; return the content digest.
+
+    Args:
+        path: file to write.
+        prototypes: (k, d) float32, rows of length 1.
+        recipe: how they were made; JSON values only.
+        spread: how well they are spread, for readers; JSON values only.
+        overwrite: replace other content. The same content written twice is no error.
+
+    Raises:
+        OutputExistsError: the file is there and has other content.
+        ResourceError: the disk is full, no permission, ...
+    """
+    datasets = {"prototypes": prototypes.astype("<f4")}
+    contents = Contents.made(schema.FORMAT_PROTOTYPES, datasets, recipe=recipe, spread=spread)
+    return write_once(path, contents, overwrite=overwrite)
+
+
+def read_prototypes(path: Path) -> PrototypeFile:
+    """Read prototypes; all digests are compared.
+
+    Raises:
+        StoreError: not such a file, damaged, or rows that are not of length 1.
+        ResourceError: the system does not let us read it.
+    """
+    with open_file(path, schema.FORMAT_PROTOTYPES) as file:
+        file.require(schema.PROTOTYPE_COLUMNS)
+        prototypes = file.read("prototypes")
+        lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
+        if not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):
+            raise Refused(file.place("prototypes"), "rows are not of length 1", RESTORE)
+        return PrototypeFile(prototypes, file.read_json("", "recipe", "{}"), file.content_digest, path)

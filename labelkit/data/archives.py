@@ -1,0 +1,556 @@
+"""Images in few large files, from which they are read by their place: tar archives and Parquet files.
+
+``shards/{000..099}.tar`` and ``shards/{a,b}.tar`` name each file, so that a missing one is a fault; ``shards/*.tar``
+takes what is there. Nothing is unpacked: listing reads the headers once.
+
+A sample of webdataset is the members of a tar archive that agree up to the first dot of their name: ``0001.jpg`` with
+``0001.cls`` or ``0001.json``. Without such labels the folders in the archive are the classes, as in a folder of images.
+
+A Parquet file, as Hugging Face keeps them, has a column of bytes, and perhaps one of labels, and is read in its groups
+of rows. A row is named ``FILE/NUMBER``, so that to read rows in turn costs each group once. Groups stay in memory up to
+a limit; of larger files, reading at random costs a group for nearly every image.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labelkit.data.datasets import EncodedImage, ImageDataset, ImageSource, listing, sorted_by_bytes
+from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
+from labelkit.data.folders import ignored_notes, left_out, split_of_name, splits_and_classes, splits_in_order
+from labelkit.data.remote import RemoteFile, expand_addresses, is_address
+from labelkit.data.tables import class_names as classes_of
+from labelkit.data.tables import find_label_column, natural_key, without_labels
+from labelkit.errors import DatasetError
+from labelkit.files import NotRegularError, open_regular, parse_json
+
+Place = Path | RemoteFile
+"""Where a file lies: on this machine, or at an address."""
+
+SUFFIXES: Final = (".tar", ".parquet")
+_COMPRESSED: Final = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
+_BRACES: Final = re.compile(r"\{([^{}]+)\}")
+_RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
+_MOST_FILES: Final = 1_000_000
+_MOST_SHOWN: Final = 3
+
+
+def is_shards(text: str) -> bool:
+    """Whether a data set is named by the files that hold it."""
+    return text.lower().endswith(SUFFIXES + _COMPRESSED)
+
+
+def open_place(place: Place) -> BinaryIO:
+    """Open a file for reading from any place.
+
+    Raises:
+        OSError: there is none, or it is not a regular file.
+        DatasetError: it is at an address and cannot be fetched.
+    """
+    return open_regular(place) if isinstance(place, Path) else place.open()
+
+
+def _absolute(places: Sequence[Place]) -> tuple[Place, ...]:
+    """Return files that are found from any folder."""
+    return tuple(place.absolute() if isinstance(place, Path) else place for place in places)
+
+
+def expand_shards(text: str) -> list[Place]:
+    """Return the files that a pattern stands for, in the order of their names.
+
+    Raises:
+        DatasetError: none, or one that is named is not there.
+    """
+    if text.lower().endswith(_COMPRESSED):
+        remedy = "Unpack it to NAME.tar: images are compressed already, and are read by their place in the file."
+        raise DatasetError(text, "is a compressed archive", remedy)
+    if is_address(text):
+        return list(expand_addresses(text, list(_expand_braces(text)), glob.has_magic))
+    names = [str(Path(name).expanduser()) for name in _expand_braces(text)]
+    found: list[str] = []
+    for name in names:
+        if glob.has_magic(name) and not Path(name).exists():
+            found += glob.glob(name)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        else:
+            found.append(name)
+    if not found:
+        raise DatasetError(text, "no such file", "Check the folder and the pattern.")
+    missing = [name for name in found if not Path(name).is_file()]
+    if missing:
+        shown = ", ".join(missing[:_MOST_SHOWN]) + (", ..." if len(missing) > _MOST_SHOWN else "")
+        problem = f"{len(missing)} of {len(found)} files are not there: {shown}"
+        raise DatasetError(text, problem, "Fetch them, or name fewer.")
+    return [Path(name) for name in sorted_by_bytes(set(found))]
+
+
+def _expand_braces(text: str) -> Iterable[str]:
+    """Return every text that braces stand for, as a shell does."""
+    parts = _BRACES.split(text)
+    choices: list[Sequence[str]] = []
+    count = 1
+    for place, part in enumerate(parts):
+        one = [part] if place % 2 == 0 else _choices(part)
+        count *= len(one)
+        if count > _MOST_FILES:
+            raise DatasetError(text, f"stands for more than {_MOST_FILES:,} files", "Name fewer.")
+        choices.append(one)
+    return map("".join, itertools.product(*choices))
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None:
+        return inside.split(",")
+    first, last = numbers.groups()
+    width = len(first) if first.startswith("0") or len(first) == len(last) else 0
+    if abs(int(last) - int(first)) >= _MOST_FILES:
+        return [""] * (_MOST_FILES + 1)
+    step = 1 if int(first) <= int(last) else -1
+    return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
+
+
+def _splits_of_files(paths: Sequence[Place]) -> list[str | None]:
+    """Return the split that the name of each file says, as train-0001.tar does; none if only one is said, of some."""
+    found = [split_of_name(path.name.removesuffix(path.suffix)) for path in paths]
+    return [None] * len(found) if None in found and len(set(found)) < 3 else found
+
+
+def _listing(
+    name: str,
+    ids: Sequence[str],
+    labels: Sequence[str | None],
+    splits: Sequence[str | None],
+    source: ImageSource,
+    names: Sequence[str],
+    notes: Sequence[str],
+) -> ImageDataset:
+    """Return the data set; classes are in the order of ``names``, else those that occur, 2 before 10."""
+    names = names or sorted({label for label in labels if label is not None}, key=natural_key)
+    split_names = splits_in_order(splits)
+    return listing(name, None, ids, labels, splits, source, class_names=names, split_names=split_names, notes=notes)
+
+
+# ---- tar
+
+
+_MAX_LABEL_BYTES: Final = 1 << 20
+_NOT_A_NUMBER: Final = re.compile(r":\s*NaN\b")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TarSource:
+    """Members of archives by their places.
+
+    Attributes:
+        paths: the archives.
+        places: (n, 3) int64 which of them a row is in, its first byte, its bytes.
+    """
+
+    paths: tuple[Place, ...]
+    places: NDArray[np.int64]
+
+    def read(self, index: int) -> EncodedImage:
+        """Read the member of row ``index``; :class:`BadImage` if that fails, `DatasetError` if it cannot be fetched."""
+        archive, begin, size = self.places[index].tolist()
+        path = self.paths[archive]
+        if size > MAX_FILE_BYTES:
+            raise BadImage(f"member of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
+        if size == 0:
+            raise BadImage("empty file")
+        try:
+            if isinstance(path, RemoteFile):
+                return EncodedImage(path.read(begin, begin + size))
+            with open_place(path) as file:
+                content = _bytes_at(file, begin, size)
+        except OSError as error:
+            raise BadImage(f"{path.name} cannot be read: {error.strerror or error}") from error
+        if len(content) < size:
+            raise BadImage(f"{path.name} ends before the member does")
+        return EncodedImage(content)
+
+    def select(self, rows: NDArray[np.int64]) -> TarSource:
+        """Return the members of ``rows``."""
+        return TarSource(self.paths, self.places[rows])
+
+
+@dataclass(slots=True)
+class _Sample:
+    archive: int
+    offset: int
+    size: int
+    key: str
+
+
+@dataclass(slots=True)
+class _Found:
+    """What archives hold: samples by the name of their image, labels and why there is none by key."""
+
+    samples: dict[str, _Sample] = field(default_factory=dict)
+    labels: dict[str, object] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    ignored: Counter[str] = field(default_factory=Counter)
+    unended: list[str] = field(default_factory=list)
+
+
+def load_tars(
+    paths: Sequence[Place], name: str, label_column: str | None = None, *, exclude: Sequence[str] = ()
+) -> ImageDataset:
+    """List the images of archives.
+
+    Args:
+        paths: archives without compression.
+        name: of the data set.
+        label_column: field of the labels in ``.json``; by default the usual one.
+        exclude: patterns of what to leave out; see :func:`labelkit.data.folders.left_out`.
+
+    Raises:
+        DatasetError: an archive is cut off or no archive, has no images, or two have a member of one name.
+    """
+    found = _Found()
+    for number in range(len(paths)):
+        _list_one(found, paths, number, label_column, exclude)
+    samples, labels = found.samples, found.labels
+    if not samples:
+        raise DatasetError(name, "no images", f"Looked for members with {' '.join(sorted(image_suffixes()))}.")
+    beside = {one.key for one in samples.values()}
+    without = [fault for key, fault in found.faults.items() if key in beside and key not in labels]
+    _strip_common_folder(samples, labels)
+    ids = [one for one in samples if _is_plain(one, samples)]
+    if len(ids) < len(samples):
+        found.ignored["pictures beside the image of their sample"] += len(samples) - len(ids)
+    notes = ignored_notes(found.ignored)
+    if found.unended:
+        notes.append(f"{', '.join(found.unended[:3])}: no mark at the end of the archive, which may be cut off")
+    if without:
+        notes.append(f"{len(without)} .json files have {without_labels(without[0])}")
+    split_of_file = _splits_of_files(paths)
+    splits, classes, said = splits_and_classes(ids)
+    if any(split_of_file):
+        splits = [split_of_file[samples[one].archive] for one in ids]
+    if labels:
+        classes, told = classes_of([labels.get(samples[one].key) for one in ids])
+        notes += told
+    elif label_column is not None:
+        problem = without[0] if without else f"no .json file with a field {label_column!r}"
+        raise DatasetError(name, problem, "Name another with --label-column, or leave it out.")
+    places = np.array([(samples[one].archive, samples[one].offset, samples[one].size) for one in ids], dtype=np.int64)
+    return _listing(name, ids, classes, splits, TarSource(_absolute(paths), places), (), [*notes, *said])
+
+
+def _strip_common_folder(samples: dict[str, _Sample], labels: dict[str, object]) -> None:
+    """Leave out the folder that everything is in, as where somebody packed a folder; ids are then as in that folder."""
+    tops = {name.partition("/")[0] for name in samples}
+    if len(tops) != 1 or not all("/" in name for name in samples):
+        return
+    length = len(next(iter(tops))) + 1
+    for name in list(samples):
+        sample = samples.pop(name)
+        sample.key = sample.key[length:]
+        samples[name[length:]] = sample
+    for key in list(labels):
+        labels[key[length:]] = labels.pop(key)
+
+
+def _list_one(
+    found: _Found, paths: Sequence[Place], number: int, label_column: str | None, exclude: Sequence[str]
+) -> None:
+    """Add the members of an archive."""
+    suffixes, path, samples, ignored = image_suffixes(), paths[number], found.samples, found.ignored
+    where = str(path)
+    try:
+        with open_place(path) as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
+            for member in archive:
+                inner = _name_of(member.name)
+                if not member.isreg() or member.sparse is not None:
+                    if not member.isdir():
+                        ignored["links and devices"] += 1
+                    continue
+                if (left := left_out(inner, exclude)) is not None:
+                    ignored[left[1]] += 1
+                    continue
+                suffix = PurePosixPath(inner).suffix.lower()
+                if suffix in suffixes:
+                    if inner in samples:
+                        other = paths[samples[inner].archive]
+                        problem = f"{inner!r} is in {other} too" if other != path else f"{inner!r} is there twice"
+                        raise DatasetError(where, problem, "Names of members must differ over all archives.")
+                    samples[inner] = _Sample(number, member.offset_data, member.size, _key_of(inner))
+                elif suffix in (".cls", ".json"):
+                    content = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES + 1))
+                    label, fault = _label_of(content, suffix, label_column)
+                    if fault and suffix == ".cls":
+                        raise DatasetError(where, f"{inner!r} {fault}", "Write one text or number in it.")
+                    if fault:
+                        found.faults[_key_of(inner)] = fault
+                    if label is not None:
+                        found.labels.setdefault(_key_of(inner), label)
+                else:
+                    ignored["of other kinds"] += 1
+            # behind the last member tarfile ends without a word, also where a header is damaged or cut off
+            rest = _bytes_at(file, archive.offset, tarfile.BLOCKSIZE)
+            if rest.strip(b"\0"):
+                problem = f"has no member at byte {archive.offset:,}: it is damaged or cut off there"
+                raise DatasetError(where, problem, "Fetch it again.")
+            if len(rest) < tarfile.BLOCKSIZE:
+                found.unended.append(path.name)
+    except tarfile.ReadError as error:
+        remedy = "Fetch it again." if "unexpected end" in str(error) else "Give archives of tar without compression."
+        raise DatasetError(where, f"cannot be listed: {error}", remedy) from error
+    except NotRegularError as error:
+        raise DatasetError(where, "is not a regular file", "Give an archive.") from error
+    except (OSError, tarfile.TarError, UnicodeError, ValueError) as error:
+        raise DatasetError(where, f"cannot be listed: {error}", "Fetch it again, or check its permissions.") from error
+
+
+def _bytes_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    before = file.tell()
+    file.seek(offset)
+    content = file.read(size)
+    file.seek(before)
+    return content
+
+
+def _name_of(name: str) -> str:
+    """Name of a member as an id: no leading ./ or /, no .. that would lead elsewhere, no control characters."""
+    parts = [part for part in name.replace("\0", "").split("/") if part not in ("", ".", "..")]
+    return "/".join(parts)
+
+
+def _key_of(inner: str) -> str:
+    folder, slash, last = inner.rpartition("/")
+    return folder + slash + last.split(".", 1)[0]
+
+
+def _is_plain(inner: str, samples: dict[str, _Sample]) -> bool:
+    """Whether an image is that of its sample and not one beside it, as 0001.mask.png is to 0001.jpg."""
+    last = inner.rpartition("/")[2]
+    if last.count(".") == 1:
+        return True
+    key = samples[inner].key
+    return not any(f"{key}{suffix}" in samples for suffix in image_suffixes())
+
+
+def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[object, str]:
+    """Return the label in the file beside an image, ``None`` if there is none, and why there is none.
+
+    Raises:
+        ValueError: no text, no JSON, or too large.
+    """
+    if len(content) > _MAX_LABEL_BYTES:
+        raise ValueError("a label file is larger than 1 MiB")
+    text = content.decode("utf-8").strip()
+    if suffix == ".cls":
+        return (None if label_column else text), ("" if text else "holds no label")
+    found: Any = parse_json(_NOT_A_NUMBER.sub(": null", text))
+    if not isinstance(found, dict):
+        return None, "no fields"
+    column, fault = find_label_column(list(found), label_column)
+    if isinstance(found.get(column), list | dict):
+        return None, f"more than one value in {column!r}"
+    return found.get(column), fault
+
+
+# ---- Parquet
+
+
+IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
+# Encoded images of groups that one process keeps: a set of 100,000 small photos, or one group.
+_HELD_BYTES: Final = 1 << 28
+
+
+@dataclass(slots=True, eq=False)
+class ParquetSource:
+    """Rows of files by their numbers.
+
+    Attributes:
+        paths: the files.
+        column: name of the one that holds the images.
+        places: (n, 3) int64 which of them a row is in, in which group of rows, and where in the group.
+    """
+
+    paths: tuple[Place, ...]
+    column: str
+    places: NDArray[np.int64]
+    _held: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
+
+    def read(self, index: int) -> EncodedImage:
+        """Read row ``index``; :class:`BadImage` if that fails."""
+        file, group, place = self.places[index].tolist()
+        try:
+            value = self._group(file, group)[place].as_py()
+        except DatasetError:
+            raise
+        except Exception as error:  # errors of pyarrow have no class in common
+            raise BadImage(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
+        content = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(content, bytes) or not content:
+            raise BadImage("no bytes in this row")
+        return EncodedImage(content)
+
+    def _group(self, file: int, group: int) -> Any:
+        import pyarrow.parquet as pq
+
+        held = self._held.get((file, group))
+        if held is not None:
+            return held
+        with open_place(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
+            found = table.read_row_group(group, columns=[self.column]).column(0)
+        # Threads share what is held: each step of this is one that another may follow on.
+        size = found.nbytes + sum(one.nbytes for one in list(self._held.values()))
+        for oldest in list(self._held):
+            if size <= _HELD_BYTES:
+                break
+            gone = self._held.pop(oldest, None)
+            size -= 0 if gone is None else gone.nbytes
+        self._held[file, group] = found
+        return found
+
+    def select(self, rows: NDArray[np.int64]) -> ParquetSource:
+        """Return the rows of ``rows``."""
+        return ParquetSource(self.paths, self.column, self.places[rows])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a worker process is sent: no group of rows."""
+        return ParquetSource, (self.paths, self.column, self.places)
+
+
+def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = None) -> ImageDataset:
+    """List the images of Parquet files.
+
+    Args:
+        paths: files with the same columns.
+        name: of the data set.
+        label_column: the one of labels; by default the usual one, or the only one that Hugging Face calls classes.
+
+    Raises:
+        DatasetError: pyarrow is not installed, a file is damaged or has no column of images, or two have one name.
+    """
+    try:
+        import pyarrow.parquet  # noqa: F401 - to see whether it is there
+    except ImportError as error:
+        raise DatasetError(name, "reading Parquet needs pyarrow", "pip install pyarrow.") from error
+    stems = [path.name.removesuffix(path.suffix) for path in paths]
+    twice = next((stem for stem in stems if stems.count(stem) > 1), None)
+    if twice is not None:
+        raise DatasetError(name, f"two files are called {twice}", "Rename one: rows are named by their file.")
+    ids: list[str] = []
+    labels: list[object] = []
+    label_fault = ""
+    splits: list[str | None] = []
+    pieces: list[NDArray[np.int64]] = []
+    column: str | None = None
+    class_names: list[str] = []
+    split_of_file = _splits_of_files(paths)
+    for number, path in enumerate(paths):
+        found = _read_listing(path, column, label_column)
+        if class_names and found.class_names and found.class_names != class_names:
+            raise DatasetError(str(path), f"has other classes than {paths[0].name}", "Give files of one data set.")
+        column, class_names = found.column, class_names or found.class_names
+        count = sum(found.group_rows)
+        ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
+        labels += found.labels
+        label_fault = label_fault or found.label_fault
+        splits += [split_of_file[number]] * count
+        for group, rows in enumerate(found.group_rows):
+            pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
+    if not ids or column is None:
+        raise DatasetError(name, "no rows", "Check the files.")
+    source = ParquetSource(_absolute(paths), column, np.concatenate(pieces).astype(np.int64))
+    notes = [without_labels(label_fault)] if label_fault else []
+    classes = [_named(value, class_names) for value in labels]
+    if not class_names:
+        classes, told = classes_of(labels)
+        notes += told
+    return _listing(name, ids, classes, splits, source, class_names, notes)
+
+
+@dataclass(slots=True)
+class _Listing:
+    column: str
+    group_rows: list[int]
+    labels: list[object]
+    class_names: list[str]
+    label_fault: str
+
+
+def _read_listing(path: Place, column: str | None, label_column: str | None) -> _Listing:
+    """Read labels and groups of a file, and no image.
+
+    Raises:
+        DatasetError: it cannot be read, or has no column of images, or not that of labels.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    where = str(path)
+    try:
+        with open_place(path) as file, pq.ParquetFile(file) as table:
+            schema = table.schema_arrow
+            wanted = column or _image_column(schema, where)
+            if wanted not in schema.names:
+                raise DatasetError(where, f"has no column {wanted!r}, as other files have", "Give files of one set.")
+            groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+            features = _features(schema.metadata or {})
+            others = [name for name in schema.names if name != wanted]
+            label, fault = find_label_column(others, label_column, [name for name in others if name in features])
+            if label_column is not None and not label:
+                raise DatasetError(where, fault, "Name another with --label-column.")
+            values = table.read(columns=[label]).column(0).to_pylist() if label else [None] * sum(groups)
+    except NotRegularError as error:
+        raise DatasetError(where, "is not a regular file", "Give a file.") from error
+    except (OSError, pa.ArrowException) as error:
+        said = " ".join(str(error).split())
+        raise DatasetError(where, f"cannot be read as Parquet: {said}", "Fetch it again.") from error
+    return _Listing(wanted, groups, values, features.get(label, []), fault)
+
+
+def _image_column(schema: Any, where: str) -> str:
+    """Return the column of bytes, or of pairs of bytes and path as Hugging Face has them."""
+    import pyarrow as pa
+
+    def holds_images(kind: Any) -> bool:
+        if pa.types.is_struct(kind):
+            return bool(kind.get_field_index("bytes") >= 0)
+        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+    names = [one.name for one in schema if holds_images(one.type)]
+    usual = [name for name in IMAGE_COLUMNS if name in names]
+    if len(names) == 1 or usual:
+        return usual[0] if usual else names[0]
+    shown = ", ".join(schema.names)
+    if names:
+        problem = f"{len(names)} columns may hold the images: {', '.join(names)}"
+        raise DatasetError(where, problem, f"Call one of them {IMAGE_COLUMNS[0]}.")
+    raise DatasetError(where, f"no column of images, found {shown}", "It must hold bytes of image files.")
+
+
+def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+    """Names of the classes in the metadata of Hugging Face, by column."""
+    try:
+        features = parse_json(metadata[b"huggingface"].decode("utf-8"))["info"]["features"]
+        names = {column: about.get("names") for column, about in features.items() if isinstance(about, dict)}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+    return {
+        column: list(map(str, found))
+        for column, found in names.items()
+        if isinstance(found, list) and len(set(map(str, found))) == len(found)
+    }
+
+
+def _named(value: object, names: Sequence[str]) -> str | None:
+    """Return the class whose number, or name, a value is; -1 and nothing name none."""
+    if isinstance(value, int | float):
+        return names[int(value)] if value in range(len(names)) else None
+    return None if value is None else str(value)
