@@ -93,7 +93,7 @@ def _reckoned(trainer: Trainer, config: RunConfig) -> float:
     seconds = (time.process_time() - started) / torch.get_num_threads() / len(images)
     views = trainer.phases[0].views
     pixels = sum(view.size**2 for view in (views(0) if callable(views) else views))
-    passes = _PASSES * config.batch_size * config.grad_accumulation_steps * pixels / side**2
+    passes = _PASSES * config.batch_size * pixels / side**2
     return passes * seconds
 
 
