@@ -20,6 +20,7 @@ from labelkit.commands.common.networks import run_network
 from labelkit.store.commit import write_all
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_results
+from tests.tiers import quick_every
 
 TRAIN = "train flipclass --align-blocks 1 {small} --out {out}"
 EMBED = "embed --checkpoint {trained} --out {out}.h5"
@@ -561,7 +562,7 @@ def test_a_full_disk_leaves_no_half_result(
 
 @pytest.mark.parametrize(
     ("number", "problem"),
-    [(errno.EROFS, "the file system is read-only"), (errno.EACCES, "no permission to write here")],
+    quick_every(3, [(errno.EROFS, "the file system is read-only"), (errno.EACCES, "no permission to write here")]),
 )
 @pytest.mark.parametrize(
     "command",

@@ -13,6 +13,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.shard_writing import Sharding
 from tests.running import Labelkit
+from tests.tiers import quick_every
 
 SHARDS, ROWS = 4, 48
 COMMANDS = {
@@ -59,7 +60,7 @@ def shards_of(path: Path) -> list[Path]:
     return sorted(path.with_name(f"{path.name}.shards").iterdir())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick_every(3, COMMANDS))
 def test_a_command_says_the_same_of_one_file_and_of_shards(
     labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

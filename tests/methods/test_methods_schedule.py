@@ -13,6 +13,7 @@ from labelkit.training.method import TrainState
 from labelkit.training.optim import group_lr
 from labelkit.training.timing import Plan, RunSize
 from tests.short_runs import EACH_METHOD
+from tests.tiers import quick_every
 
 FIELDS = ("epoch", "step", "steps_per_epoch", "phase", "step_in_phase", "phase_steps")
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -101,7 +102,9 @@ def test_the_temperature_of_the_teacher_is_the_planned_one(make: Callable[..., A
     assert len(set(used)) == 3
 
 
-@pytest.mark.parametrize("name", ["mean-teacher", "mixmatch", "freematch", "supervised", "snowball", "lmcs"])
+@pytest.mark.parametrize(
+    "name", quick_every(3, ["mean-teacher", "mixmatch", "freematch", "supervised", "snowball", "lmcs"])
+)
 def test_averages_move_by_the_planned_decays(make: Callable[..., Any], name: str) -> None:
     setup = make(name, **_OPTIONS.get(name, {}), ema_horizon=False)
     used: list[tuple[float, ...]] = []

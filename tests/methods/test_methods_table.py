@@ -25,6 +25,7 @@ from labelkit.options.training import StepTrainConfig
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import Method
 from tests.short_runs import EACH_METHOD
+from tests.tiers import quick_every
 
 Make = Callable[..., Any]
 MAX_LINES = 400  # with the helpers that the method alone uses
@@ -239,7 +240,7 @@ def replaceable() -> list[tuple[str, str]]:
     return [(name, re.findall(r"`([^`]+)`", row[2])[0]) for row in rows for name in re.findall(r"`([^`]+)`", row[1])]
 
 
-@pytest.mark.parametrize(("name", "attribute"), replaceable())
+@pytest.mark.parametrize(("name", "attribute"), quick_every(3, replaceable()))
 def test_a_loss_that_the_guide_lets_replace_is_called(make: Make, name: str, attribute: str) -> None:
     setup = make(name, **({"loss": "simclr"} if name == "siamese" else {}))
     *above, last = attribute.split(".")

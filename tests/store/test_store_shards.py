@@ -23,11 +23,14 @@ from labelkit.store.writer import Image
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
+from tests.tiers import quick_every
 
 # ---- the same content
 
 
-@pytest.mark.parametrize("sharding", [Sharding(count=1), Sharding(count=3), Sharding(count=99), Sharding(rows=4)])
+@pytest.mark.parametrize(
+    "sharding", quick_every(4, [Sharding(count=1), Sharding(count=3), Sharding(count=99), Sharding(rows=4)])
+)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, sharding, dtype):
     one = make_store(tmp_path / "one.h5", make_plan(dtype=dtype), bad=BAD)

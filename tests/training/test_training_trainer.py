@@ -110,7 +110,7 @@ def _assert_same_end(path: Path, trainer: Trainer, other_path: Path, other: Trai
 # ---------------------------------------------------------------------- resume
 
 
-@pytest.mark.parametrize("stop_at", quick_every(3, [4, 1, 8, 7, 2]))
+@pytest.mark.parametrize("stop_at", quick_every(5, [4, 1, 8, 7, 2]))
 @pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "lr_update": "step", "lr_warmup_epochs": 1}])
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     tmp_path: Path, trainers: MakeTrainer, stop_at: int, options: dict[str, Any]
@@ -440,7 +440,7 @@ def _send(trainer: Trainer, number: int, at: int) -> None:
     trainer.method.at_step = send  # type: ignore[assignment] # of the toy
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "exit_code"), quick_every(2, [(signal.SIGTERM, 143), (signal.SIGINT, 130)]))
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_stop_signal_finishes_the_step_writes_a_checkpoint_and_leaves(
     tmp_path: Path, trainers: MakeTrainer, number: int, exit_code: int, at: int

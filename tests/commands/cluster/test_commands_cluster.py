@@ -18,6 +18,7 @@ from labelkit.store.results import list_results, read_result
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from sklearn.datasets import load_digits
+from tests.tiers import quick_every
 
 CONFIGS = (KMeansConfig, SphericalKMeansConfig, SSKMeansConfig)
 
@@ -88,7 +89,7 @@ def test_ss_kmeans_is_the_algorithm_and_names_its_clusters(blobs: EmbeddingStore
     np.testing.assert_array_equal(stored.arrays["cluster_ids"], blobs.labels)
 
 
-@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("exchange", quick_every(2, [True, False]))
 def test_classes_change_places_in_ss_kmeans_unless_told_not_to(make_store: Any, exchange: bool) -> None:
     bundle = load_digits()
     labeled = np.zeros(len(bundle.target), dtype=bool)
@@ -263,7 +264,7 @@ def test_the_command_prints_the_path_of_the_result(labelkit: Any, index: Path) -
     assert answer.out == f"{index}.results/ss-kmeans.h5\n"
 
 
-@pytest.mark.parametrize("config_class", CONFIGS)
+@pytest.mark.parametrize("config_class", quick_every(3, CONFIGS))
 def test_an_odd_row_is_set_aside_and_joins_the_nearest_group(config_class: Any, make_store: Any) -> None:
     rng = np.random.default_rng(0)
     rows = np.concatenate([np.repeat(np.eye(4)[:3] * 5, 10, axis=0) + rng.normal(0, 0.1, (30, 4)), [[2.0, 0, 0, 4]]])
@@ -299,7 +300,9 @@ def test_patches_have_no_least_size() -> None:
 # ---- bad input
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(np.ones((9, 3)), [0, 0, 9]), (np.eye(2).repeat(5, axis=0), [0, 5, 5])])
+@pytest.mark.parametrize(
+    ("rows", "sizes"), quick_every(3, [(np.ones((9, 3)), [0, 0, 9]), (np.eye(2).repeat(5, axis=0), [0, 5, 5])])
+)
 @pytest.mark.parametrize("command", ["k-means", "spherical-k-means"])
 def test_fewer_different_rows_than_groups_are_said(
     labelkit: Any, make_store: Any, rows: NDArray[Any], sizes: list[int], command: str

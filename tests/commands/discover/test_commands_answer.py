@@ -24,6 +24,7 @@ from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, Stor
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.store.writer import Contents, Image
+from tests.tiers import quick_every
 
 Build = Callable[..., EmbeddingStore]
 
@@ -77,6 +78,7 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     assert all(0.5 <= float(row["confidence"]) <= 1 and row["runner_up"] != row["label_or_group"] for row in rows)
 
 
+@pytest.mark.slow
 def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) -> None:
     one, two = build(0.3), build(0.3, name="two.h5")
     discover_categories(DiscoverCategoriesConfig(index=one.path, num_classes=CLASSES, result="groups", seed=5))
@@ -309,7 +311,7 @@ def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any
     assert (tmp_path / "made.second.csv").exists()
 
 
-@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "high"])
+@pytest.mark.parametrize("value", quick_every(2, ["-0.1", "1.1", "nan", "high"]))
 def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, value: str) -> None:
     done = labelkit("discover", "answer", "--index", build().path, "--min-confidence", value)
     assert done.code == 2

@@ -17,6 +17,7 @@ from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
+from tests.tiers import quick_every
 
 Array = NDArray[Any]
 
@@ -144,11 +145,14 @@ def test_a_result_keeps_its_name_and_table(store: EmbeddingStore, tmp_path: Path
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"count": 12, "select": "far", "far_factor": 3},
-        {"count": 12, "select": "random", "seed": 4},
-        {"count": 12, "balance": "global", "select": "max"},
-    ],
+    quick_every(
+        3,
+        [
+            {"count": 12, "select": "far", "far_factor": 3},
+            {"count": 12, "select": "random", "seed": 4},
+            {"count": 12, "balance": "global", "select": "max"},
+        ],
+    ),
 )
 def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
     snowball(store, **options)
@@ -158,12 +162,15 @@ def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: di
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"criterion": "min_entropy"},
-        {"confine": False, "label_rule": "vote"},
-        {"beta": 2.0, "confine_cap": 1.0},
-        {"balance": "global"},
-    ],
+    quick_every(
+        12,
+        [
+            {"criterion": "min_entropy"},
+            {"confine": False, "label_rule": "vote"},
+            {"beta": 2.0, "confine_cap": 1.0},
+            {"balance": "global"},
+        ],
+    ),
 )
 def test_lmcs_options_reach_the_algorithm(store: EmbeddingStore, options: dict[str, Any]) -> None:
     lmcs(store, count=9, rounds=2, **options)

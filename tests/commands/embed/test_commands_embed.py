@@ -172,6 +172,7 @@ def test_weights_of_a_file_embed_as_the_run_they_come_from(
 # --- which labels --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_data_set_gets_labels_as_asked_and_no_logits(trained: Path, labelkit: Any, tmp_path: Path) -> None:
     words = ("--dataset", "digits", "--checkpoint", trained, "--out", tmp_path / "digits.h5")
 

@@ -26,6 +26,7 @@ from labelkit.models.inference import BackboneNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from PIL import Image
+from tests.tiers import quick_every
 from torch import Tensor
 
 
@@ -39,7 +40,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", quick_every(3, [1, 3]))
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize(("size", "ratio"), [(32, 1.0), (32, 36 / 32), (64, 1.142857)])
 def test_images_are_prepared_as_the_loader_does(

@@ -340,7 +340,9 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
     assert "weights_fingerprint, layer, pooling" in answer.err
 
 
-@pytest.mark.parametrize("words", [("--query-rows", "3"), ("--query", "INDEX")], ids=["rows", "store"])
+@pytest.mark.parametrize(
+    "words", quick_every(2, [(("--query-rows", "3"),), (("--query", "INDEX"),)]), ids=["rows", "store"]
+)
 def test_torch_is_not_loaded_without_an_image(embedded: Path, words: tuple[str, ...]) -> None:
     code = (
         "import sys; from labelkit.cli.main import main; code = main(sys.argv[1:]); "

@@ -14,6 +14,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.options.presets import available_presets, resolve
 from labelkit.training.timing import RunSize
 from PIL import Image
+from tests.tiers import quick_every
 
 
 def schedule(labelkit: Any, *options: str | Path) -> Any:
@@ -180,7 +181,7 @@ def test_weights_and_views_that_grow_linearly() -> None:
     assert at_step("siamese", "cifar10_moco", RunSize(50_000), 0)["ema_decay"] == 0.99
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", quick_every(8, METHODS))
 def test_every_preset_has_a_schedule(method: str) -> None:
     for preset in available_presets(METHODS[method].config):
         values = at_step(method, preset, RunSize(60_000, 4_000), 0)

@@ -132,7 +132,7 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
     trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)), None
 
 
-@pytest.mark.parametrize("method", quick_every(7, METHODS | STAGES))
+@pytest.mark.parametrize("method", quick_every(50, METHODS | STAGES))
 def test_a_run_with_reuse_has_the_losses_of_one_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path, method: str
 ) -> None:
@@ -368,7 +368,7 @@ def test_a_dry_run_says_how_much_would_be_kept_and_writes_nothing(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("method", ["tac-ccl", "san clusters"])
+@pytest.mark.parametrize("method", quick_every(2, ["tac-ccl", "san clusters"]))
 def test_a_dry_run_has_more_images_than_clusters_though_it_looks_at_fewer(
     tmp_path: Path, photos: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

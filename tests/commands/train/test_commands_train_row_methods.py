@@ -13,6 +13,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.training.checkpoint import load_checkpoint
 from tests.row_heads import BATCHES, HEADS, rows_after
 from tests.running import Labelkit, MakeStore
+from tests.tiers import quick_every
 
 CLUSTERS = (*HEADS["san"], "--mode", "unsupervised", "--num-clusters", 6, "--refresh-epochs", 1)
 
@@ -86,7 +87,7 @@ def test_labels_of_a_file_judge_self_labels(
     assert "nmi" in answer.json["metrics"]
 
 
-@pytest.mark.parametrize("method", ["sela", "san"])
+@pytest.mark.parametrize("method", quick_every(2, ["sela", "san"]))
 @pytest.mark.parametrize("change", [("--row-mix", 0), ("--row-noise", 0), ("--row-dropout", 0)])
 def test_heads_train_on_changed_rows(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, change: tuple[object, ...], method: str

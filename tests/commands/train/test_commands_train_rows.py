@@ -22,6 +22,7 @@ from labelkit.training.checkpoint import load_checkpoint
 from PIL import Image
 from tests.row_heads import BATCHES, EACH_HEAD, HEADS, SHORT, rows_after
 from tests.running import Labelkit, MakeStore, copy_store, run_labelkit
+from tests.tiers import quick_every
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,7 @@ def test_seeds_change_the_head_and_one_seed_repeats_it(labelkit: Labelkit, tmp_p
     assert prints[0] == prints[1] != prints[2]
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", quick_every(6, HEADS))
 def test_a_head_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
 ) -> None:
@@ -183,6 +184,7 @@ def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "colors.h5"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["softmax", pytest.param("mixmatch", marks=pytest.mark.slow)])
 def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
     labelkit: Labelkit, tmp_path: Path, plain_views: Path, method: str
@@ -198,6 +200,7 @@ def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
     assert not np.allclose(by_views, by_changes, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_views_are_trained_on_where_the_store_keeps_some(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, pixels: Path
 ) -> None:
@@ -221,7 +224,7 @@ def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
         assert asked == ([] if views == "on" else [10])
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.parametrize("method", quick_every(50, HEADS))
 def test_a_head_on_views_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, method: str
 ) -> None:
@@ -352,7 +355,7 @@ def test_row_options_without_a_store_are_refused(labelkit: Labelkit) -> None:
     assert "--row-noise goes with --index" in answer.err
 
 
-@pytest.mark.parametrize("method", ["softmax", "simgcd", "gcd"])
+@pytest.mark.parametrize("method", quick_every(3, ["softmax", "simgcd", "gcd"]))
 def test_a_store_without_labels_is_refused(
     labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path, method: str
 ) -> None:

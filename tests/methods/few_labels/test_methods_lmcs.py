@@ -26,6 +26,7 @@ from labelkit.methods.few_labels.lmcs import find_critical
 from labelkit.models.ema import follow
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
+from tests.tiers import quick_every
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
@@ -339,7 +340,9 @@ def unguided() -> dict[tuple[str, int], dict[str, Tensor]]:
 
 @pytest.mark.parametrize(
     "options",
-    [{"guidance": "consistency"}, {"guidance": "guess"}, {"guide": "average"}, {"student": "freematch"}],
+    quick_every(
+        2, [{"guidance": "consistency"}, {"guidance": "guess"}, {"guide": "average"}, {"student": "freematch"}]
+    ),
     ids=lambda options: "-".join(options.values()),
 )
 def test_a_guide_changes_the_student_after_the_first_block(
@@ -401,7 +404,7 @@ def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Ma
     assert sorted(image.sample_id for image in read_found_table(table)) == sorted(line["path"] for line in lines)
 
 
-@pytest.mark.parametrize("network", ["student", "teacher", "master"])
+@pytest.mark.parametrize("network", quick_every(3, ["student", "teacher", "master"]))
 def test_any_network_may_discover(make: Make, network: str) -> None:
     setup = make("lmcs", epochs=2, embed_with=network, **GROWS)
     setup.trainer.fit()

@@ -22,6 +22,7 @@ from labelkit.options.presets import resolve
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import TrainState
+from tests.tiers import quick_every
 
 Make = Callable[..., Any]
 # a network of four steps names some classes so rarely that their share cannot be found: global
@@ -269,16 +270,19 @@ def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make) ->
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"trainer": "mixmatch", "batch_size": 16, "labeled_batch_size": 8},
-        {"trainer": "freematch"},
-        {"balance": "global", "select": "max"},
-        {"select": "random", "score": "softmax"},
-        {"select": "far"},
-        {"embed_with": "student-first"},
-        {"num_heads": 2, "class_norm": "batch", "anchor_fraction": 0.5},
-        {"fusion": "rank", "cap": 3.0},
-    ],
+    quick_every(
+        2,
+        [
+            {"trainer": "mixmatch", "batch_size": 16, "labeled_batch_size": 8},
+            {"trainer": "freematch"},
+            {"balance": "global", "select": "max"},
+            {"select": "random", "score": "softmax"},
+            {"select": "far"},
+            {"embed_with": "student-first"},
+            {"num_heads": 2, "class_norm": "batch", "anchor_fraction": 0.5},
+            {"fusion": "rank", "cap": 3.0},
+        ],
+    ),
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_every_variant_runs_to_the_end(make: Make, options: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from labelkit.options.presets import available_presets, resolve
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.monitors.retrieval import similarity_spread
 from labelkit.training.timing import RunSize
+from tests.tiers import quick_every
 
 Make = Callable[..., Any]
 UNSUPERVISED = {"mode": "unsupervised", "refresh_epochs": 1, "memory": "momentum"}
@@ -64,12 +65,13 @@ def test_a_resumed_run_has_its_clusters_and_its_memory(tmp_path: Path, make: Mak
     assert (whole.method.clusters.cluster_ids >= 0).all()
 
 
+@pytest.mark.slow
 def test_no_label_is_used_without_supervision(make: Make, prepared: PreparedData) -> None:
     blind = replace(prepared, labels=np.full(len(prepared.labels), -1))
     assert losses(make("san", epochs=1, **UNSUPERVISED)) == losses(make("san", epochs=1, data=blind, **UNSUPERVISED))
 
 
-@pytest.mark.parametrize("loss", ["proxy-anchor", "cross-entropy"])
+@pytest.mark.parametrize("loss", quick_every(2, ["proxy-anchor", "cross-entropy"]))
 def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str) -> None:
     setup = make("san", loss=loss, proxy_lr_scale=7, san_lr_scale=3, new_lr_scale=2, warm_epochs=1)
     groups = list(setup.method.parameter_groups())
@@ -218,6 +220,7 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
     assert {"recall_at_1", "map_at_r", "similarity_sd"} <= metrics.keys()
 
 
+@pytest.mark.slow
 def test_an_assembly_that_does_nothing_is_said_once(make: Make) -> None:
     setup = make("san", san_diagonal=0.999, lr=1e-6)
     said: list[str] = []

@@ -110,6 +110,7 @@ def test_rotations_add_their_own_cross_entropy(make: Make) -> None:
     assert float(setup.method(batch).logs["rotation"]) == pytest.approx(math.log(4))
 
 
+@pytest.mark.slow
 def test_the_label_pass_with_running_statistics_knows_no_neighbors(make: Make) -> None:
     """T12: batch size and order do not matter without batch statistics."""
     setup = make("sela")

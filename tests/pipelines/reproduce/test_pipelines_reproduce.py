@@ -67,7 +67,7 @@ def first_rows(table: PublishedTable) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if row % 8 else ()) for row, name in enumerate(available_tables())],
+    [pytest.param(name, marks=pytest.mark.slow if row % 24 else ()) for row, name in enumerate(available_tables())],
 )
 def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, here = read_table(name), tmp_path / "here"

@@ -27,6 +27,7 @@ from labelkit.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from labelkit.store.run_folder import locked
+from labelkit.studio.report.options import ReportConfig
 from PIL import Image
 from tests.tiers import quick_every
 
@@ -80,8 +81,20 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def begin(photos: Path, finished: dict[tuple[int, ...], Path]) -> Begin:
-    """A first call with labels of some photos and three classes; each such call is made once for all tests."""
+def begin(photos: Path, finished: dict[tuple[int, ...], Path], monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """A first call with labels of some photos and three classes; each such call is made once for all tests.
+
+    No call of these tests writes the page, which takes a third of its time.
+    """
+    step = run_module._run
+
+    def run_step(config: StageConfig) -> StageResult:
+        if not isinstance(config, ReportConfig):
+            return step(config)
+        config.out.write_bytes(b"a page")
+        return SimpleResult({}, (config.out,), ())
+
+    monkeypatch.setattr(run_module, "_run", run_step)
 
     def begin(*labeled: int) -> Path:
         here = photos.parent
@@ -398,7 +411,7 @@ def test_photos_that_cannot_be_read_are_left_out_with_their_labels(photos: Path,
 def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
     photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = begin(0, 1, 3, 4, 6, 7)
+    begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     (photos / "shelf").mkdir()
     for i in (0, 9, 4, 6):
@@ -455,7 +468,9 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     assert "other names by now" not in capsys.readouterr().err
 
 
-def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(photos: Path, tmp_path: Path, begin: Begin) -> None:
+def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
     begin(0, 1, 3, 4, 6, 29)
     folder = tmp_path / "photos-labeled"
     (photos / "001.png").unlink()
@@ -502,8 +517,11 @@ def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_a
     assert "1 of 5 images are not among those" in capsys.readouterr().err
 
 
-def test_a_label_waits_although_another_photo_with_its_name_gets_one(photos: Path, tmp_path: Path, begin: Begin) -> None:
-    known, folder = begin(0, 1, 3, 4, 6, 7), tmp_path / "photos-labeled"
+def test_a_label_waits_although_another_photo_with_its_name_gets_one(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    folder = tmp_path / "photos-labeled"
     (photos / "001.png").rename(tmp_path / "001.png")
     (photos / "029.png").rename(photos / "001.png")
     run(photos, num_classes=3)
@@ -521,7 +539,9 @@ def test_a_label_waits_although_another_photo_with_its_name_gets_one(photos: Pat
     assert (given["001.png"], given["029.png"]) == ("green", "blue")
 
 
-def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(photos: Path, tmp_path: Path, begin: Begin) -> None:
+def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
     begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     (photos / "029.png").rename(tmp_path / "029.png")  # without a label
@@ -536,7 +556,8 @@ def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(photos: 
 
 
 def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path, begin: Begin) -> None:
-    known, folder = begin(0, 1, 3, 4, 6, 7), tmp_path / "photos-labeled"
+    begin(0, 1, 3, 4, 6, 7)
+    folder = tmp_path / "photos-labeled"
     (photos / "001.png").rename(tmp_path / "first.png")
     (photos / "006.png").rename(photos / "001.png")
     run(photos, num_classes=3)
@@ -553,7 +574,9 @@ def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path, begin: B
     assert "001.png" not in given
 
 
-def test_labels_in_tables_of_start_are_of_the_photos_that_they_listed(photos: Path, tmp_path: Path, begin: Begin) -> None:
+def test_labels_in_tables_of_start_are_of_the_photos_that_they_listed(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
     begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     with (folder / "novel.csv").open() as file:
@@ -586,7 +609,9 @@ def test_photos_that_are_as_they_were_are_not_read_for_their_labels(
     assert run(photos, labels=known, num_classes=3)["described_now"] == 0
 
 
-def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edited_photo_keeps_its_label(
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     begin(0, 1, 3, 4, 6, 7)
     Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
     capsys.readouterr()
@@ -677,8 +702,10 @@ def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones
 
 
 @pytest.mark.slow
-def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: Path, tmp_path: Path, begin: Begin) -> None:
-    known = begin(0, 1, 3, 4, 6, 7)
+def test_photos_that_came_later_are_compared_with_those_that_were_there(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     for i in range(12):
         shade = np.random.default_rng(i).integers(200, 255, (16, 16, 3), dtype=np.uint8)
         Image.fromarray(shade).save(photos / f"white{i:02}.png")
@@ -694,6 +721,7 @@ def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: 
     assert any("Of the 15 photos that came later, those that are most likely" in said for said in told["sentences"])  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: Path, begin: Begin) -> None:
     begin(0, 1, 3, 4, 6, 7)
     for i in reversed(range(30)):
@@ -705,7 +733,10 @@ def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: 
     assert (tmp_path / "photos-labeled" / "novel.csv").is_file()
 
 
-def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(photos: Path, tmp_path: Path, begin: Begin) -> None:
+@pytest.mark.slow
+def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
     begin(0, 1, 3, 4, 6, 7)
     add_photos(photos, range(30, 45), seed=1)
     run(photos, num_classes=3)
@@ -720,7 +751,9 @@ def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(photos: Pa
     assert not (tmp_path / "photos-labeled" / "novel.csv").exists()
 
 
-def test_guesses_are_not_taken_for_labels(photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]) -> None:
+def test_guesses_are_not_taken_for_labels(
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     begin(0, 1, 3, 4, 6, 7)
     given = (tmp_path / "photos-labeled" / "given.csv").read_bytes()
 
@@ -747,6 +780,7 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     assert "looks like" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_time_is_told_for_photos_that_are_not_described_yet(
     photos: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -768,8 +802,10 @@ def test_a_call_that_does_nothing_describes_no_photo(photos: Path, tmp_path: Pat
     assert [told["described_now"] for told in (first, second, third)] == [30, 3, 0]
 
 
-def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path, begin: Begin) -> None:
-    known = begin(0, 1, 3, 4, 6, 7)
+def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     given = tmp_path / "photos-labeled" / "given.csv"
     lines = [line for line in given.read_text().splitlines() if not line.startswith("007.png")]
     given.write_text("\n".join(lines).replace("red", "rosso") + "\n")
@@ -913,6 +949,7 @@ def test_a_copy_of_a_labeled_photo_has_its_label(photos: Path, tmp_path: Path) -
     assert float(rows["033.png"]["confidence"]) < 1  # two labels for one file say nothing
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_place_of_a_store_is_told_the_newest(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
