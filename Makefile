@@ -1,8 +1,8 @@
-# demo: from 240 bundled photos and 24 labels to a table and a page; test: the quick suite; coverage: the same, and the
-# share of branches it runs;
+# demo: from 240 bundled photos and 24 labels to a table and a page; test: the quick tier, every rule once; coverage: the same,
+# and the share of branches it runs;
 # test-lowest: the same, with the lowest versions of the dependencies that are allowed, in an environment of its own;
-# check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: trained results,
-# examples; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers;
+# check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: the quick tier and
+# trained results, examples, products; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers;
 # bench-quick: its rows that take seconds.
 # tests and docs are of what labelkit ships
 unexport LABELKIT_METHODS

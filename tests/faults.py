@@ -6,7 +6,7 @@ python -m tests.faults --list build/before.json --out build/after.json    # the 
 
 Each fault stands in a copy of what git's index holds. Tests that reach its line run in a process forked from one that
 has loaded the libraries and not labelkit, cheapest first, up to the first that fails. A test that fails without the
-fault, too, is told at the end and does not count. Faults that change no result are caught by no test: compare two lists.
+fault, too, is told at the end and does not count. Faults that change no result are never caught: compare two lists.
 """
 
 from __future__ import annotations
