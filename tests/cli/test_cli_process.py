@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.tiers import quick_every
 
 PROGRAM = [sys.executable, "-m", "labelkit"]
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
@@ -23,14 +24,17 @@ def shell(line: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("line", "code"),
-    [
-        ("LK version >&- 2>&- <&-", 0),
-        ("LK version >&-", 0),
-        ("LK status --index nosuch.h5 2>&-", 3),
-        ("LK status --index nosuch.h5 2>/dev/full", 3),
-        ("LK nosuch 2>/dev/full", 2),
-        ("LK list methods >/dev/full", 5),
-    ],
+    quick_every(
+        3,
+        [
+            ("LK version >&- 2>&- <&-", 0),
+            ("LK version >&-", 0),
+            ("LK status --index nosuch.h5 2>&-", 3),
+            ("LK status --index nosuch.h5 2>/dev/full", 3),
+            ("LK nosuch 2>/dev/full", 2),
+            ("LK list methods >/dev/full", 5),
+        ],
+    ),
 )
 def test_streams_that_are_closed_or_full_change_no_exit_code(line: str, code: int) -> None:
     done = shell(line)
@@ -44,14 +48,14 @@ def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", ["--help", "list methods", "export --help"])
+@pytest.mark.parametrize("words", quick_every(3, ["--help", "list methods", "export --help"]))
 def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
     done = shell(f"LK {words} | true; exit ${{PIPESTATUS[0]}}")
     assert done.returncode == 141
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("words", ["version", "evaluate --nosuch", "status --index nosuch.h5"])
+@pytest.mark.parametrize("words", quick_every(3, ["version", "evaluate --nosuch", "status --index nosuch.h5"]))
 def test_readers_of_both_streams_that_go_away_end_all_commands_alike(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -175,7 +179,7 @@ except Interrupted as interrupted:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", quick_every(3, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_a_signal_that_comes_during_an_import_is_raised_after_it(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "held.py").write_text(HELD.format(number=int(number)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
@@ -186,6 +190,7 @@ def test_a_signal_that_comes_during_an_import_is_raised_after_it(tmp_path: Path,
     assert done.returncode == 128 + number
 
 
+@pytest.mark.slow
 def test_a_signal_while_torch_imports_from_c_plus_plus_does_not_abort(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "torture" / "torture_imports.py"
     words = ["prototypes", "--num-classes", "3", "--embed-dim", "4", "--out", str(tmp_path / "p.h5")]

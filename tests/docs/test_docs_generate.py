@@ -170,6 +170,7 @@ def test_results_that_no_page_shows_are_refused(tmp_path: Path) -> None:
         result_pages(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_navigation_lists_every_generated_page_once(
     made: list[Page], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

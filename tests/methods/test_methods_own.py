@@ -143,6 +143,7 @@ def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     assert f"in the training of smooth ({tmp_path / 'mine.py'})" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_method_that_is_not_there_may_be_one_of_ones_own(tmp_path: Path) -> None:
     unknown = labelkit("train", "smooth", cwd=tmp_path, methods=None)
     slip = labelkit("train", "sofmax", cwd=tmp_path, methods=None)
@@ -155,6 +156,7 @@ def test_a_method_that_is_not_there_may_be_one_of_ones_own(tmp_path: Path) -> No
     assert "LABELKIT_METHODS" not in told[2]
 
 
+@pytest.mark.slow
 def test_a_module_that_no_step_calls_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("self.loss = ", "self.cost = "))
     words = ("train", "smooth", "--dataset", "digits", *short_run("softmax").split(), "--out")
@@ -263,7 +265,9 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
         running._run(commands, command, command, tmp_path, 0)
 
 
-@pytest.mark.parametrize("words", [("train", "softmax", "--help"), ("list", "methods")])
+@pytest.mark.parametrize(
+    "words", [("list", "methods"), pytest.param(("train", "softmax", "--help"), marks=pytest.mark.slow)]
+)
 def test_a_broken_file_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "mine.py").write_text("1 / 0")
 

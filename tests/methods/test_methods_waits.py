@@ -111,6 +111,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_what_a_gpu_is_waited_for_is_counted() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, check=False)

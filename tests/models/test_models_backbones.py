@@ -227,6 +227,7 @@ def test_published_weights_come_from_the_cache_without_a_network(
     assert set(backbone.load_report.unexpected) == {"head.weight", "head.bias"}
 
 
+@pytest.mark.slow
 def test_reading_weights_does_not_import_timm() -> None:
     code = "import sys, labelkit.models.weights.files; sys.exit('timm' in sys.modules)"
 

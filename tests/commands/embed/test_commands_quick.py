@@ -128,6 +128,7 @@ def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos:
     assert json.loads(done.stdout)["queries"][0]["hits"][0]["duplicate"] == "same file"
 
 
+@pytest.mark.slow
 def test_libraries_send_nothing_about_their_use_and_leave_no_id_of_the_machine(
     use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
 ) -> None:

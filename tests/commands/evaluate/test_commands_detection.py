@@ -223,6 +223,7 @@ def test_scores_can_be_gates(labelkit: Any, root: Path) -> None:
     assert (answer.code, "box.ap" in answer.err) == (10, True), answer.err
 
 
+@pytest.mark.slow
 def test_options_are_checked_before_torch_and_pycocotools_load() -> None:
     import subprocess
 

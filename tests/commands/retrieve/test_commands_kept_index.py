@@ -18,6 +18,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.packing import pack_store
 from labelkit.store.shard_writing import Sharding
 from numpy.typing import NDArray
+from tests.tiers import quick_every
 
 QUERIES = tuple(range(0, 900, 30))
 KINDS = ["hnsw", "ivfpq"]
@@ -160,7 +161,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_every(2, KINDS))
 def test_what_a_killed_command_leaves_is_the_index_of_before(
     make_store: Any, cache: Path, rows: Any, kind: Any
 ) -> None:

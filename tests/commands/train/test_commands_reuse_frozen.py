@@ -148,6 +148,7 @@ def test_a_run_with_reuse_has_the_losses_of_one_without(
     assert len(set(one)) > 10
 
 
+@pytest.mark.slow
 def test_half_precision_changes_little(tmp_path: Path, photos: Path) -> None:
     options = ("--reuse-frozen", 3, "--epochs", 2, "--eval-every-epochs", 2, "--lr", 0.02)
     assert train(photos, "flipclass", tmp_path / "half", *options).code == 0
@@ -175,6 +176,7 @@ def test_scores_after_an_epoch_are_those_of_the_network(tmp_path: Path, photos: 
     assert answer.json["metrics"]["feature_concentration"] == pytest.approx(float(concentration), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_runs_of_other_methods_and_rates_share_what_is_kept(tmp_path: Path, photos: Path) -> None:
     assert train(photos, "simgcd", tmp_path / "a", "--epochs", 1, "--reuse-frozen", 2).code == 0
     (folder,) = kept_folders(tmp_path)

@@ -119,6 +119,7 @@ def test_self_labels_of_rows_refuse_options_of_images(
 # ---------------------------------------------------------------------- heads for search
 
 
+@pytest.mark.slow
 def test_before_training_rows_for_search_are_the_centered_rows_of_length_1(
     labelkit: Labelkit, tmp_path: Path, pixels: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_questions_about_photos_find_the_model_of_a_store_that_a_head_made(
     assert "bee/03.png" in answer.out
 
 
+@pytest.mark.slow
 def test_before_training_rows_are_the_centered_rows(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
     out, made = tmp_path / "run", tmp_path / "made.h5"
     words = ("--lr", 1e-12, "--weight-decay", 0, "--row-mix", 0)
@@ -183,6 +184,7 @@ def test_views_are_trained_on_where_the_store_keeps_some(
     )
 
 
+@pytest.mark.slow
 def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_labels_double_up_to_ten_times_the_given_ones(given: int, sizes: list[in
 # ---------------------------------------------------------------------- the pretext
 
 
+@pytest.mark.slow
 def test_turns_are_learned_before_the_first_step_and_without_labels(make: Make) -> None:
     options = {"steps": 2, "eval_every_steps": 2, "growth_limit": 1.0, "guidance": "none"}
     plain, turned = make("lmcs", **options), make("lmcs", pretext_steps=60, **options)
@@ -139,6 +140,7 @@ def test_the_student_learns_what_was_discovered_one_generation_after_the_master(
     assert not any(labeled & found[1] for labeled in students)
 
 
+@pytest.mark.slow
 def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make) -> None:
     options = {"epochs": 6, "growth_limit": 1.5, "label_rule": "center", **GROWS}
     for last_phase in (True, False):
@@ -158,6 +160,7 @@ def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make
 NESTED = {"steps": 20, "eval_every_steps": 2, "generations": 2, "growth_limit": 1.5, "label_rule": "center", **GROWS}
 
 
+@pytest.mark.slow
 def test_a_later_generation_begins_from_the_given_labels(make: Make) -> None:
     setup = make("lmcs", **NESTED)
     method, growth, seen = setup.method, setup.method.growth, []
@@ -186,6 +189,7 @@ def test_a_later_generation_begins_from_the_given_labels(make: Make) -> None:
     assert (fit.metrics["generation"], fit.metrics["iteration"]) == (2, rounds[2])
 
 
+@pytest.mark.slow
 def test_generations_end_when_one_changes_nothing(make: Make) -> None:
     setup = make("lmcs", **{**NESTED, "generations": 3, "churn": 0.01}, lr=1e-9)
     assert setup.trainer.fit().step == 20
@@ -321,7 +325,7 @@ def test_the_kept_weights_are_the_average_of_the_trained_ones() -> None:
 # ---------------------------------------------------------------------- guidance
 
 
-@pytest.mark.parametrize("options", [{"guidance": "none"}, {"guidance_weight": 0.0}])
+@pytest.mark.parametrize("options", quick_every(2, [{"guidance": "none"}, {"guidance_weight": 0.0}]))
 def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make, options: dict[str, Any]) -> None:
     plain = make("mixmatch", epochs=3)
     plain.trainer.fit()
@@ -422,6 +426,7 @@ def test_features_that_are_not_finite_stop_the_run(make: Make) -> None:
         find_critical(setup.config, method.data, method.growth, method.network, state, setup.bank.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_kill_in_the_second_generation_changes_nothing(make: Make, tmp_path: Path, nested: bool) -> None:
     options = {"epochs": 5, "log_every_steps": 3, **GROWS, **(NESTED if nested else {})}
