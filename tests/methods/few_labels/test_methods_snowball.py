@@ -252,6 +252,7 @@ def test_growth_ends_before_it_would_take_too_many_steps(make: Make) -> None:
     assert setup.trainer.fit().step == 6
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make) -> None:
     options = {"cap": 3.0, "generations": 2, "fusion": "cascade", "reinit": "generation"}
     whole = grow(make, tmp_path / "whole", **options)
