@@ -106,6 +106,7 @@ def test_map_of_few_points_and_t_sne(
     assert (tmp_path / "map.png").exists()
 
 
+@pytest.mark.slow
 def test_the_same_map_twice_is_the_same_file(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         assert labelkit("show", "discovered", "--index", store, "--map", tmp_path / name).code == 0
