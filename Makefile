@@ -11,8 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
 LOWEST := .venv-lowest
-# Three workers for two cores: many tests wait for processes that they start.
-QUICK := -m pytest -n 3 --dist loadfile
+# Two workers for two cores: a third one would import and collect everything once more, which takes 20 seconds.
+QUICK := -m pytest -n 2 --dist loadfile
 # Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
 export PYTHONDONTWRITEBYTECODE :=
 
