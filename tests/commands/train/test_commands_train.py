@@ -130,6 +130,7 @@ def test_overwrite_replaces_a_run(train: Any, tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_weights_and_metrics(train: Any, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train("--epochs", "2", "--out", whole, "-q").code == 0
