@@ -22,6 +22,7 @@ def shell(line: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
     quick_every(
@@ -42,12 +43,14 @@ def test_streams_that_are_closed_or_full_change_no_exit_code(line: str, code: in
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("path,f0,f1\na.png,1,2\nb.png,2,1\n")
     done = shell(f"cd {tmp_path} && LK import --source x.csv --out s.h5 >&- 2>&- <&- && LK verify --index s.h5")
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", quick_every(3, ["--help", "list methods", "export --help"]))
 def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
     done = shell(f"LK {words} | true; exit ${{PIPESTATUS[0]}}")
@@ -55,6 +58,7 @@ def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", quick_every(3, ["version", "evaluate --nosuch", "status --index nosuch.h5"]))
 def test_readers_of_both_streams_that_go_away_end_all_commands_alike(words: str) -> None:
     reader, writer = os.pipe()
@@ -99,6 +103,7 @@ class Busy:
         return self.process.returncode, time.monotonic() - began, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_answered_inside_a_long_call(number: signal.Signals) -> None:
     code, seconds, err = Busy().ends(number)
@@ -107,6 +112,7 @@ def test_a_signal_is_answered_inside_a_long_call(number: signal.Signals) -> None
     assert f"stopped by {number.name}" in err
 
 
+@pytest.mark.slow
 def test_who_writes_a_checkpoint_first_is_ended_by_the_second_signal() -> None:
     busy = Busy("deferred")
     busy.process.send_signal(signal.SIGTERM)
@@ -145,6 +151,7 @@ def test_a_signal_that_python_drops_is_raised_again_and_leaves_no_traceback() ->
     assert (done.returncode, done.stdout, done.stderr) == (130, "raised\n", "")
 
 
+@pytest.mark.slow
 def test_sighup_is_ignored_where_the_shell_said_so() -> None:
     busy = Busy("ignored")
     busy.process.send_signal(signal.SIGHUP)

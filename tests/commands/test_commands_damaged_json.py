@@ -65,6 +65,7 @@ def test_a_damaged_file_of_a_run_is_told(
             assert Path(file).name in answer.err + answer.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", quick_every(3, ["../../elsewhere/step-00000003", "/etc", "step-1/../step-00000003", ".", "best.json"])
 )

@@ -26,6 +26,7 @@ def answer(folder: Path, *words: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
     quick_every(
@@ -50,6 +51,7 @@ def test_a_name_that_is_not_there_is_said_before_anything_large_is_loaded(tmp_pa
     assert told.splitlines()[-1] == "[] 3"
 
 
+@pytest.mark.slow
 def test_every_command_that_must_have_a_store_says_so_at_once(tmp_path: Path) -> None:
     """All of them in one process, for speed."""
     lines = [

@@ -87,6 +87,7 @@ def test_a_result_of_another_kind_is_never_replaced_and_this_is_said_before_the_
     assert "which this command would lose" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [name for name in COMMANDS if name not in ("discover snowball", "discover lmcs", "discover answer")]
 )

@@ -54,6 +54,7 @@ def test_every_command_has_a_page_with_its_example(pages: dict[str, str]) -> Non
             assert example in page_of(words, pages), words
 
 
+@pytest.mark.slow
 def test_commands_stand_in_the_order_of_help() -> None:
     words = [words[0] for words, _ in all_commands()]
     assert list(dict.fromkeys(words)) == [name for names in PANELS.values() for name in names]

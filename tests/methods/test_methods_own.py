@@ -125,6 +125,7 @@ def test_a_comparison_is_not_mixed_from_two_versions_of_the_code(tmp_path: Path)
     assert "kept holds runs of other code of smooth" in again.stderr
 
 
+@pytest.mark.slow
 def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     broken = EXAMPLE.read_text().replace("        self.loss = SmoothedCrossEntropy(config.smoothing)", "        1 / 0")
     (tmp_path / "mine.py").write_text(broken)
@@ -230,6 +231,7 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
     assert told in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_table_knows_the_code_of_its_runs() -> None:
     program = "from labelkit.commands.common.own_code import own_digest; print(own_digest('smooth'))"
     environment = os.environ | {"LABELKIT_METHODS": str(EXAMPLE)}

@@ -48,6 +48,7 @@ def moment(state: Any) -> dict[str, int]:
     return {name: getattr(state, name) for name in FIELDS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH_FAMILY)
 def test_a_run_is_as_long_and_as_fast_as_planned(make: Callable[..., Any], name: str) -> None:
     setup = make(name, **_OPTIONS.get(name, {}))
@@ -89,6 +90,7 @@ def planned(setup: Any) -> list[dict[str, float]]:
     return [{name: value(plan.at(step)) for name, value in scheduled.items()} for step in range(plan.steps)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_every(2, ["simgcd", "flipclass"]))
 def test_the_temperature_of_the_teacher_is_the_planned_one(make: Callable[..., Any], name: str) -> None:
     setup = make(name, epochs=3, teacher_warmup_epochs=3)
@@ -123,6 +125,7 @@ def test_averages_move_by_the_planned_decays(make: Callable[..., Any], name: str
     assert len(set(used)) > 1
 
 
+@pytest.mark.slow
 def test_the_consistency_weighs_what_is_planned(make: Callable[..., Any]) -> None:
     setup = make("snowball", epochs=3, churn=0.0, consistency_ramp=1.0, num_heads=1, master=False)
     values = planned(setup)
@@ -141,6 +144,7 @@ def test_the_consistency_weighs_what_is_planned(make: Callable[..., Any]) -> Non
     assert values[0]["consistency_weight"] < 0.01 * values[-1]["consistency_weight"]
 
 
+@pytest.mark.slow
 def test_the_target_of_cotap_moves_by_the_planned_decay(make: Callable[..., Any]) -> None:
     setup = make("cotap")
     used: list[float] = []

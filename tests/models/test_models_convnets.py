@@ -34,6 +34,7 @@ def cifar_count(depth: int, width: int, shortcut: str, channels: int = 3) -> int
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shortcut", ["pad", "conv1", "conv3"])
 @pytest.mark.parametrize(("depth", "width"), [(8, 4), (20, 16), (32, 16), (32, 32)])
 def test_cifar_resnets_have_the_parameters_of_their_formula(depth: int, width: int, shortcut: str) -> None:
@@ -86,6 +87,7 @@ def test_pre_activation_resnet_has_the_parameters_of_its_formula() -> None:
 SHALLOW = [name for name in CONVNETS if "50" not in name and "110" not in name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "channels"),
     [

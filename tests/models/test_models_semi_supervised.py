@@ -27,6 +27,7 @@ def staged(backbone: Backbone) -> StagedNetwork:
     return backbone.net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_classes", "heads", "parameters"),
     quick_every(

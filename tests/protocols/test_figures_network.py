@@ -28,6 +28,7 @@ def title(figure: Figure) -> str:
     return f"{figure.network}, {figure.source}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "figure",
     [pytest.param(figure, marks=pytest.mark.slow if row % 9 else ()) for row, figure in enumerate(FIGURES)],

@@ -95,6 +95,7 @@ def test_pack_splits_rows_of_several_blocks(tmp_path, monkeypatch):
     np.testing.assert_array_equal(open_store(tmp_path / "other.h5").embeddings, one.embeddings)
 
 
+@pytest.mark.slow
 def test_a_table_of_many_shards_is_a_dataset_that_is_packed_away(tmp_path):
     names = [f"{number:03d}.png" for number in range(90)]
     columns = {"labels": None, "labeled": None, "class_names": (), "old_classes": None, "splits": None}

@@ -90,6 +90,7 @@ def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) ->
     assert two.path.with_name("two.answer.csv").read_bytes() == one.path.with_name("made.answer.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_result_holds_a_decision_for_every_row(build: Build) -> None:
     store = build(0.3)
     answer(store, result="all", min_confidence=0.0)
@@ -167,6 +168,7 @@ def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> 
     assert (np.asarray(arrays["new_chance"])[given] == 0).all()
 
 
+@pytest.mark.slow
 def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.random.Generator) -> None:
     store = build(0.3)
     answer(store)
@@ -181,6 +183,7 @@ def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.r
     assert other.path.with_name("other.answer.csv").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_files_and_another_hides_other_labels(build: Build) -> None:
     store = build(0.4)
     temperatures = [answer(store, overwrite=True, seed=seed)["calibration"]["temperature"] for seed in (3, 3, 4)]
@@ -253,6 +256,7 @@ def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any
     assert [score["result"] for score in labelkit(*words, "--results", "answer").json["scores"]] == ["answer"]
 
 
+@pytest.mark.slow
 def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, build: Build) -> None:
     store = build(0.4)
     done = labelkit("discover", "answer", "--index", store.path, "--min-confidence", "1", "--json")
@@ -263,6 +267,7 @@ def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, bu
     assert (scored.code, scored.json["answered"], scored.json["accuracy_answered"]) == (0, 0, None)
 
 
+@pytest.mark.slow
 def test_evaluation_equals_loops_over_the_rows(build: Build) -> None:
     store = build(0.35)
     answer(store, min_confidence=0.7)
@@ -318,6 +323,7 @@ def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, v
     assert "--min-confidence" in done.err
 
 
+@pytest.mark.slow
 def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -> None:
     """A group that kept its name from an earlier time may be empty."""
     store = build()

@@ -112,6 +112,7 @@ def test_kept_network_gives_the_rows_of_the_store_and_names_what_it_cannot_read(
     assert [row for row, _ in bad] == [3]
 
 
+@pytest.mark.slow
 def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos: Path) -> None:
     program = (
         "import sys\nfrom labelkit.cli.main import main\ncode = main(sys.argv[1:])\n"

@@ -51,6 +51,7 @@ def test_a_score_below_its_limit_exits_with_10(
     assert ("guess/all/all_accuracy 0.75 is below 0.76" in answer.err) is (code == 10)
 
 
+@pytest.mark.slow
 def test_every_result_must_keep_a_limit_unless_one_is_named(grouped: Path, labelkit: Callable[..., Any]) -> None:
     words = (*EVALUATE, "--index", grouped, "--json", "--fail-under")
 

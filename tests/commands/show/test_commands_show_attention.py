@@ -46,6 +46,7 @@ def convolutional(
     return out
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_row_per_image_and_the_same_command_gives_the_same_bytes(
     labelkit: Any, trained: Path, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_numbers_are_those_of_the_maps(labelkit: Any, trained: Path, tmp_path: P
         assert picture.size == panels_size(2 * 5, 2 + 2 * 3)
 
 
+@pytest.mark.slow
 def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     answer = labelkit(
         "show", "attention", "--checkpoint", trained, "--rows", "3", "--block", "0,3", "--json", "--out",
@@ -156,6 +158,7 @@ def test_gcd_and_growing_augmentation_are_shown(
         assert answer.code == 0, answer.err
 
 
+@pytest.mark.slow
 def test_image_files_are_shown_with_names_that_would_be_formulas(
     labelkit: Any, trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -264,6 +267,7 @@ def test_images_that_moved_are_asked_for(labelkit: Any, trained: Path, photos: P
     assert shown.code == 0
 
 
+@pytest.mark.slow
 def test_the_run_is_not_changed(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     assert (

@@ -74,6 +74,7 @@ def test_options_that_cannot_act_are_refused(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_file", quick_every(2, [False, True]))
 def test_a_run_of_when_there_was_an_option_that_never_acted_goes_on(tmp_path: Path, by_file: bool) -> None:
     run = tmp_path / "run"
@@ -86,6 +87,7 @@ def test_a_run_of_when_there_was_an_option_that_never_acted_goes_on(tmp_path: Pa
     assert "ema_ramp" not in (run / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_of_when_a_constant_was_an_option_goes_on_with_that_value_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

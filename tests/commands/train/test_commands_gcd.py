@@ -12,6 +12,7 @@ from tests.tiers import quick_every
 FEW = ("--dataset", "digits", "--max-per-class", "12")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     quick_every(

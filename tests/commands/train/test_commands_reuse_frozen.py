@@ -132,6 +132,7 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
     trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)), None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick_every(50, METHODS | STAGES))
 def test_a_run_with_reuse_has_the_losses_of_one_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path, method: str
@@ -159,6 +160,7 @@ def test_half_precision_changes_little(tmp_path: Path, photos: Path) -> None:
     assert max(sizes) > 1.8 * min(sizes)
 
 
+@pytest.mark.slow
 def test_scores_after_an_epoch_are_those_of_the_network(tmp_path: Path, photos: Path) -> None:
     options = ("--reuse-frozen", 2, "--reuse-dtype", "float32", "--epochs", 2, "--lr", 0.02)
     answer = train(photos, "simgcd", tmp_path / "run", *options)
@@ -235,6 +237,7 @@ def test_a_kept_json_that_leads_elsewhere_is_a_fault(labelkit: Labelkit, tmp_pat
         assert "does not name a folder of kept views" in answer.err
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_with_the_same_bits(tmp_path: Path, photos: Path) -> None:
     options = ("--epochs", 4, "--reuse-frozen", 2, "--eval-every-epochs", 2)
     whole = train(photos, "flipclass", tmp_path / "whole", *options)

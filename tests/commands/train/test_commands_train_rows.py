@@ -57,6 +57,7 @@ def test_a_head_trains_on_the_rows_of_a_store_and_makes_rows_of_a_new_one(
     assert new.model.name == "pixels+head-2x256"
 
 
+@pytest.mark.slow
 def test_a_head_learns_the_labels_of_the_rows(pixels: Path, run: Path, labelkit: Labelkit, tmp_path: Path) -> None:
     made = tmp_path / "made.h5"
     assert labelkit("embed", "--index", pixels, "--checkpoint", run, "--out", made).code == 0
@@ -116,6 +117,7 @@ def test_labels_of_a_file_count_beside_those_of_the_store(labelkit: Labelkit, tm
     assert answer.json["samples"]["old_classes"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick_every(6, HEADS))
 def test_a_head_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
@@ -196,6 +198,7 @@ def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
         assert asked == ([] if views == "on" else [10])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", quick_every(50, HEADS))
 def test_a_head_on_views_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, method: str
@@ -304,6 +307,7 @@ def test_methods_that_train_on_weak_rows_refuse_what_strong_ones_have(
     assert f"{option} changes strong views, and {method} trains on weak ones" in answer.err
 
 
+@pytest.mark.slow
 def test_no_neighbor_is_looked_for_where_rows_are_weak(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +371,7 @@ def test_patches_are_refused(labelkit: Labelkit, tmp_path: Path, photos: Path) -
     assert "holds patches, not embeddings" in answer.err
 
 
+@pytest.mark.slow
 def test_a_store_that_changed_is_refused_when_a_run_is_resumed(
     labelkit: Labelkit, tmp_path: Path, photos: Path, pixels: Path
 ) -> None:

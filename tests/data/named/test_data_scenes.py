@@ -50,6 +50,7 @@ def test_the_first_draws_are_those_of_the_specification() -> None:
     assert np.hypot(columns + 0.25 - x, rows + 0.25 - y).max() <= 1.2 * radius
 
 
+@pytest.mark.slow
 def test_scenes_have_the_statistics_of_the_specification() -> None:
     drawn = [scene(0, 0, SOURCE, i) for i in range(60)]
     masks = np.stack([one.mask for one in drawn])
@@ -171,6 +172,7 @@ def test_a_cache_that_cannot_be_written_changes_nothing(cache: Path) -> None:
     assert np.array_equal(pixels, scene(0, 1, SOURCE, 0).image)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "images", "classes"),
     [("scene_objects", 2600, 7), ("scenes", 2600, 7), ("digit_scenes", 2600, 11), ("scene_videos", 720, 0)],

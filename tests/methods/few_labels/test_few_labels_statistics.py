@@ -28,6 +28,7 @@ def statistics(network: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in network.named_buffers() if name.endswith(("running_mean", "running_var"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), quick_every(3, IDLE))
 def test_an_average_that_never_runs_is_judged_with_the_students_statistics(
     make: Make, name: str, options: dict[str, Any]

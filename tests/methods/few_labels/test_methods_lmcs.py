@@ -103,6 +103,7 @@ def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
 # ---------------------------------------------------------------------- the streams
 
 
+@pytest.mark.slow
 def test_the_student_learns_what_was_discovered_one_generation_after_the_master(make: Make) -> None:
     setup = make("lmcs", epochs=4, **GROWS)
     method, seen = setup.method, []
@@ -219,6 +220,7 @@ def test_growth_may_end_by_the_error_on_images_of_its_own(
     assert errors == pytest.approx(judged)
 
 
+@pytest.mark.slow
 def test_the_learning_rate_falls_over_all_phases_together(make: Make) -> None:
     setup = make("lmcs", epochs=3, lr_schedule="cosine", lr=0.01, **GROWS)
     setup.trainer.fit()
@@ -280,6 +282,7 @@ def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypat
     assert not sent[1].any()
 
 
+@pytest.mark.slow
 def test_a_master_is_the_same_when_it_is_trained_again_and_its_draws_are_its_own(make: Make) -> None:
     results = []
     for _ in range(2):
@@ -290,6 +293,7 @@ def test_a_master_is_the_same_when_it_is_trained_again_and_its_draws_are_its_own
     assert equal(*results)
 
 
+@pytest.mark.slow
 def test_labels_reach_the_master_through_the_cross_entropy_alone(make: Make) -> None:
     def trained(labels_of_half: int, supervised: bool) -> dict[str, Tensor]:
         setup = make("lmcs", epochs=1)
@@ -325,6 +329,7 @@ def test_the_kept_weights_are_the_average_of_the_trained_ones() -> None:
 # ---------------------------------------------------------------------- guidance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", quick_every(2, [{"guidance": "none"}, {"guidance_weight": 0.0}]))
 def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make, options: dict[str, Any]) -> None:
     plain = make("mixmatch", epochs=3)
@@ -342,6 +347,7 @@ def unguided() -> dict[tuple[str, int], dict[str, Tensor]]:
     return {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     quick_every(
@@ -379,12 +385,14 @@ def test_disputed_samples_end_the_growth(make: Make) -> None:
     assert setup.trainer.clock.step == 12  # the last phase has the rest
 
 
+@pytest.mark.slow
 def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
     setup = make("lmcs", epochs=4, lr=1e-9, disagree_stop=1.0)
     setup.trainer.fit()
     assert int(setup.method.growth.iteration) == 1
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Make, tmp_path: Path) -> None:
     setup = make("lmcs", epochs=2, **GROWS)
     dataset = setup.prepared.dataset
@@ -408,6 +416,7 @@ def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Ma
     assert sorted(image.sample_id for image in read_found_table(table)) == sorted(line["path"] for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", quick_every(3, ["student", "teacher", "master"]))
 def test_any_network_may_discover(make: Make, network: str) -> None:
     setup = make("lmcs", epochs=2, embed_with=network, **GROWS)

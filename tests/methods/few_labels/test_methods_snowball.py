@@ -43,6 +43,7 @@ def grow(make: Make, path: Path | None = None, **options: Any) -> Any:
     return setup
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["mean-teacher"])
 def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: str) -> None:
     grown = grow(make, cap=1.0, trainer=trainer, steps=8)
@@ -53,6 +54,7 @@ def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: 
         assert torch.equal(value, grown.method.state_dict()[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "options"), [("mean-teacher", {}), ("lmcs", {"eval_every_steps": 2})])
 def test_steps_take_the_moments_of_their_place_in_the_ramps(make: Make, method: str, options: dict[str, Any]) -> None:
     ramps = {"lr_schedule": "ramps", "lr_ramp_up": 0.5, "lr_ramp_down": 0.5, "optimizer": "adamw"}
@@ -104,6 +106,7 @@ def networks(setup: Any) -> dict[str, Any]:
     return {name: network.backbone.whitening for name, network in setup.method.judged().items()}
 
 
+@pytest.mark.slow
 def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few: PreparedData) -> None:
     setup = grow(make, cap=2.6)
     fit = setup.trainer.fit()
@@ -131,6 +134,7 @@ def attached(setup: Any, truth: np.ndarray[Any, Any]) -> Any:
     return setup
 
 
+@pytest.mark.slow
 def test_images_that_are_found_may_get_their_true_labels(make: Make, few: PreparedData) -> None:
     """Column "with ground-truth label" of Table 2.9: the same images, other labels."""
     truth = few.dataset.labels
@@ -165,6 +169,7 @@ def test_true_labels_must_be_known(make: Make, few: PreparedData) -> None:
     assert attached(grow(make), truth).method.truth is None
 
 
+@pytest.mark.slow
 def test_each_class_gets_its_share(make: Make) -> None:
     setup = grow(make, balance="balanced")
     setup.trainer.fit()
@@ -172,6 +177,7 @@ def test_each_class_gets_its_share(make: Make) -> None:
     assert counts.max() <= 2  # two labels of each class were given
 
 
+@pytest.mark.slow
 def test_discovery_does_not_see_the_truth(make: Make, few: PreparedData, rng: np.random.Generator) -> None:
     scrambled = few.dataset.labels.copy()
     hidden = few.labels < 0
@@ -186,6 +192,7 @@ def test_discovery_does_not_see_the_truth(make: Make, few: PreparedData, rng: np
     assert tables[0]
 
 
+@pytest.mark.slow
 def test_a_generation_forgets_what_the_one_before_found(make: Make) -> None:
     setup = grow(make, generations=2)
     fit = setup.trainer.fit()
@@ -198,6 +205,7 @@ def test_a_generation_forgets_what_the_one_before_found(make: Make) -> None:
     )
 
 
+@pytest.mark.slow
 def test_there_is_no_master_before_the_first_discovery_and_none_if_it_is_not_wanted(make: Make) -> None:
     setup = grow(make)
     seen: list[tuple[int, bool]] = []
@@ -219,6 +227,7 @@ def test_there_is_no_master_before_the_first_discovery_and_none_if_it_is_not_wan
     assert {sample.network for sample in plain.method.growth.samples()} == {"teacher"}
 
 
+@pytest.mark.slow
 def test_a_generation_may_start_with_new_networks(make: Make) -> None:
     setup = grow(make, generations=2, reinit="generation")
     method, distances = setup.method, {}
@@ -237,6 +246,7 @@ def test_a_generation_may_start_with_new_networks(make: Make) -> None:
     assert any(not torch.equal(before[name], value) for name, value in method.network.named_parameters())
 
 
+@pytest.mark.slow
 def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
     setup = grow(make, cap=3.0, churn=1.0, lr=1e-9, generations=3)
     fit = setup.trainer.fit()
@@ -269,6 +279,7 @@ def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make) ->
         assert torch.equal(value, resumed.method.state_dict()[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     quick_every(
@@ -295,6 +306,7 @@ def test_every_variant_runs_to_the_end(make: Make, options: dict[str, Any]) -> N
     assert setup.method.growth.samples()[0].network == first
 
 
+@pytest.mark.slow
 def test_half_of_the_labeled_rows_can_be_given_ones(make: Make, few: PreparedData) -> None:
     setup = grow(make, anchor_fraction=0.5)
     setup.trainer.fit()
@@ -323,6 +335,7 @@ def test_a_class_without_a_label_is_named(make: Make, few: PreparedData) -> None
     assert any("3" in note and "never named" in note for note in setup.notes)
 
 
+@pytest.mark.slow
 def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Make, few: PreparedData) -> None:
     written: dict[str, str] = {}
     setup = grow(make, cap=2.6)
@@ -342,6 +355,7 @@ def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Ma
     assert fit.metrics["newest_error"] == pytest.approx(np.mean(wrong[20:]))
 
 
+@pytest.mark.slow
 def test_growth_ends_with_a_generation_that_could_not_find_enough(make: Make) -> None:
     setup = grow(make, cap=3.0, balance="balanced", lr=1e-9)
     fit = setup.trainer.fit()
@@ -350,6 +364,7 @@ def test_growth_ends_with_a_generation_that_could_not_find_enough(make: Make) ->
     assert fit.step == 4 + 2
 
 
+@pytest.mark.slow
 def test_a_table_without_known_truth_has_no_such_column(make: Make, few: PreparedData) -> None:
     unknown = np.full(len(few.labels), -1)
     setup = grow(make)

@@ -71,6 +71,7 @@ def test_no_label_is_used_without_supervision(make: Make, prepared: PreparedData
     assert losses(make("san", epochs=1, **UNSUPERVISED)) == losses(make("san", epochs=1, data=blind, **UNSUPERVISED))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", quick_every(2, ["proxy-anchor", "cross-entropy"]))
 def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str) -> None:
     setup = make("san", loss=loss, proxy_lr_scale=7, san_lr_scale=3, new_lr_scale=2, warm_epochs=1)
@@ -155,6 +156,7 @@ def contrastive_by_loops(anchors: Any, references: Any, mine: Any, theirs: Any, 
     return sum(sum(values) / len(values) for values in means if values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augmentation", ["box", "crop", "none"])
 def test_images_are_scored_by_their_center_where_parts_are_trained_on(make: Make, augmentation: str) -> None:
     method = make("san", augmentation=augmentation).method
@@ -317,6 +319,7 @@ RECIPES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
     """SAN §4.2."""

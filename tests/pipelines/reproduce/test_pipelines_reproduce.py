@@ -101,6 +101,7 @@ def test_tables_that_are_left_out_are_no_tables() -> None:
     assert all(entry["reason"] and (entry["source"], entry["place"]) not in places for entry in left_out())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MINIATURES, "imagenet_1k"])
 def test_miniatures_are_read_as_the_data_sets(name: str, tmp_path: Path) -> None:
     dataset = load_dataset(make_miniature(name, tmp_path), data_root=tmp_path)
