@@ -50,7 +50,6 @@ def test_the_first_draws_are_those_of_the_specification() -> None:
     assert np.hypot(columns + 0.25 - x, rows + 0.25 - y).max() <= 1.2 * radius
 
 
-@pytest.mark.slow
 def test_scenes_have_the_statistics_of_the_specification() -> None:
     drawn = [scene(0, 0, SOURCE, i) for i in range(60)]
     masks = np.stack([one.mask for one in drawn])
