@@ -31,6 +31,7 @@ class Config(SoftmaxConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "mine")
 """
 SOFTMAX = '"labelkit.methods.prototypes.softmax:Softmax"'
+SMOOTH = ("train", "smooth", "--dataset", "digits", "--smoothing", "0.3", *short_run("softmax").split())
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +59,17 @@ def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> No
     shown = labelkit("train", "smooth", "--help", cwd=tmp_path, methods="mine.py")
     assert "--smoothing" in shown.stdout, shown.stderr
 
-    words = ("train", "smooth", "--dataset", "digits", "--smoothing", "0.3", *short_run("softmax").split())
-    trained = labelkit(*words, "--out", "run", cwd=tmp_path, methods="mine.py")
+    trained = labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py")
     assert trained.returncode == 0, trained.stderr
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["own_method"]["name"] == "mine.py"
+
+
+@pytest.mark.slow
+def test_a_run_of_ones_own_method_is_known_by_its_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(EXAMPLE.read_text())
+    assert labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py").returncode == 0
 
     embed = ("embed", "--dataset", "digits", "--checkpoint", "run", "--max-images", "20", "-q")
     embedded = labelkit(*embed, "--out", "a.h5", cwd=tmp_path, methods="mine.py")
@@ -73,11 +80,11 @@ def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> No
     assert "LABELKIT_METHODS" in unknown.stderr
 
     mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
-    again = labelkit(*words, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
+    again = labelkit(*SMOOTH, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
     assert again.returncode == 0, again.stderr
     assert "mine.py was changed since the run began: the run has steps by 2 versions of it" in again.stderr
     mine.write_text(EXAMPLE.read_text())
-    back = labelkit(*words, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
+    back = labelkit(*SMOOTH, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
     assert "the run has steps by 2 versions of it" in back.stderr
 
 
