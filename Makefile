@@ -1,8 +1,8 @@
-# demo: from 240 bundled photos and 24 labels to a table and a page; test: the quick suite; coverage: the same, and the
-# share of branches it runs;
+# demo: from 240 bundled photos and 24 labels to a table and a page; test: the quick tier, every rule once; coverage: the same,
+# and the share of branches it runs;
 # test-lowest: the same, with the lowest versions of the dependencies that are allowed, in an environment of its own;
-# check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: trained results,
-# examples; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers;
+# check: what CI checks beside the tests, and known weaknesses of the locked versions; docs: the site, into build/docs; a broken link fails; slow: the quick tier and
+# trained results, examples, products; lock: the tested versions; sbom: the same as CycloneDX; torture: kills, full disks, damaged and hostile files, with a table of counts; bench: speed against named peers;
 # bench-quick: its rows that take seconds.
 # tests and docs are of what labelkit ships
 unexport LABELKIT_METHODS
@@ -11,8 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.labelkit-ready
 LOWEST := .venv-lowest
-# Three workers for two cores: many tests wait for processes that they start.
-QUICK := -m pytest -n 3 --dist loadfile
+# Two workers for two cores: a third one would import and collect everything once more, which takes 20 seconds.
+QUICK := -m pytest -n 2 --dist loadfile
 # Python keeps what it compiled, whatever it was told; to compile it again takes ten seconds in every process of the tests.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -15,6 +15,11 @@ from labelkit.options.training import TrainConfig
 # what holds for every method is asked of these among the quick tests, and of all among the slow ones
 ONE_OF_EACH_KIND = ("softmax", "simgcd", "sela", "dino", "tac-ccl", "siamese", "freematch", "lmcs")
 EACH_METHOD = [pytest.param(name, marks=[] if name in ONE_OF_EACH_KIND else pytest.mark.slow) for name in METHODS]
+# the same without a second method of a family, which trains several generations
+EACH_FAMILY = [
+    pytest.param(name, marks=[] if name in ONE_OF_EACH_KIND and name != "lmcs" else pytest.mark.slow)
+    for name in METHODS
+]
 
 _OWN: dict[str, dict[str, object]] = {
     "cotap": {"lr-warmup-steps": 1},

@@ -34,6 +34,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.slow
 def test_no_other_module_opens_files() -> None:
     found = set()
     for path in PACKAGE.rglob("*.py"):

@@ -20,6 +20,7 @@ from labelkit.algorithms.calibration import (
     risk_coverage,
     softmax,
 )
+from tests.tiers import quick_every
 
 graded = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=7)
 placed = st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2)), min_size=1, max_size=9)
@@ -62,7 +63,7 @@ def test_only_column_is_certain_and_has_none_after_it() -> None:
     assert found.runner_up.tolist() == [-1, -1]
 
 
-@pytest.mark.parametrize("true_temperature", [0.2, 1.0, 3.0])
+@pytest.mark.parametrize("true_temperature", quick_every(3, [0.2, 1.0, 3.0]))
 def test_temperature_that_the_data_were_drawn_with_is_found_again(
     rng: np.random.Generator, true_temperature: float
 ) -> None:

@@ -156,6 +156,7 @@ with PretendGpu():
 """
 
 
+@pytest.mark.slow
 def test_nothing_mixes_devices() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PRETENDED], capture_output=True, text=True, cwd=Path(__file__).parents[2]

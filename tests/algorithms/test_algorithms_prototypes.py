@@ -108,6 +108,7 @@ def test_the_loss_alone_finds_what_minimizes_it() -> None:
     assert uniformity(rows) == pytest.approx(-4.444444, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "dim", "published", "refined", "loss"),
     [

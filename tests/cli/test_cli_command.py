@@ -196,6 +196,7 @@ def test_a_fault_between_options_names_their_sources(run: Run, capsys: pytest.Ca
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -325,6 +326,7 @@ def test_config_refuses_what_the_command_would_refuse(run: Run) -> None:
     assert run("config", "--lr", "x") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -15,6 +15,7 @@ from tests.miniature_sets import write_aircraft, write_cub
 BENCHMARKS = ["cifar10", "cifar100", "imagenet_100", "imagenet_1k", "cub", "scars", "aircraft", "herbarium_19"]
 
 
+@pytest.mark.slow
 def test_an_empty_machine_has_digits_and_generated_sets_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_an_unknown_set_exits_2_with_the_known_ones(capsys: pytest.CaptureFixtur
     assert "Named sets: digits, cifar10" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_nothing_heavy_loads() -> None:
     code = (
         "import sys; from labelkit.cli.main import main; code = main(['datasets', '--data-root', 'nowhere', '-q']);"
@@ -75,6 +77,7 @@ def test_nothing_heavy_loads() -> None:
     assert done.stdout == "0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["flipclass", "simgcd"])
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_the_config_of_every_benchmark_is_shown_without_the_data(
@@ -95,6 +98,7 @@ def test_training_on_a_set_that_does_not_match_its_class_list_exits_3(
     assert "--label-split none" in message
 
 
+@pytest.mark.slow
 def test_training_without_weights_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

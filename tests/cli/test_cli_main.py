@@ -102,6 +102,7 @@ def _assert_help(run: Run, words: tuple[str, ...]) -> None:
     assert loaded == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", SHOWN, ids=" ".join)
 def test_help_has_an_example_and_loads_nothing_heavy(helps: dict[tuple[str, ...], Run], words: tuple[str, ...]) -> None:
     _assert_help(helps[words], words)
@@ -115,6 +116,7 @@ def test_help_of_every_command_has_an_example_and_loads_nothing_heavy(
     _assert_help(other_helps[words], words)
 
 
+@pytest.mark.slow
 def test_every_command_has_an_example_in_its_text() -> None:
     everything = get_command(build_app(None))
     for words in ALL:
@@ -124,6 +126,7 @@ def test_every_command_has_an_example_in_its_text() -> None:
         assert f"Example: labelkit {' '.join(words)}" in " ".join(command.help.split())
 
 
+@pytest.mark.slow
 def test_the_options_of_all_commands_load_nothing_heavy() -> None:
     done = python("-c", ALL_BUILT)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
@@ -248,6 +251,7 @@ def test_config_shows_every_value_and_its_origin(capsys: pytest.CaptureFixture[s
     assert set(shown["origins"]) == set(shown["config"])
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
     key=st.sampled_from([*METHODS["flipclass"].config.model_fields, "bogus", ""]),
@@ -335,6 +339,7 @@ def test_doctor_names_the_other_package_that_is_called_labelkit(
     assert "pip uninstall labelkit" in said.err
 
 
+@pytest.mark.slow
 def test_an_install_in_its_folder_starts_though_the_other_package_comes_first(own_cache: Path, tmp_path: Path) -> None:
     launcher = Path(launch.__file__).read_text()
     (tmp_path / "labelkit_images.py").write_text(launcher)
@@ -367,6 +372,7 @@ def test_doctor_fails_when_the_cache_is_not_writable(
     assert "LABELKIT_CACHE" in captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "completions"),
     [

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.tiers import quick_every
 
 PROGRAM = [sys.executable, "-m", "labelkit"]
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
@@ -21,16 +22,20 @@ def shell(line: str, **options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
-    [
-        ("LK version >&- 2>&- <&-", 0),
-        ("LK version >&-", 0),
-        ("LK status --index nosuch.h5 2>&-", 3),
-        ("LK status --index nosuch.h5 2>/dev/full", 3),
-        ("LK nosuch 2>/dev/full", 2),
-        ("LK list methods >/dev/full", 5),
-    ],
+    quick_every(
+        3,
+        [
+            ("LK version >&- 2>&- <&-", 0),
+            ("LK version >&-", 0),
+            ("LK status --index nosuch.h5 2>&-", 3),
+            ("LK status --index nosuch.h5 2>/dev/full", 3),
+            ("LK nosuch 2>/dev/full", 2),
+            ("LK list methods >/dev/full", 5),
+        ],
+    ),
 )
 def test_streams_that_are_closed_or_full_change_no_exit_code(line: str, code: int) -> None:
     done = shell(line)
@@ -38,20 +43,23 @@ def test_streams_that_are_closed_or_full_change_no_exit_code(line: str, code: in
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("path,f0,f1\na.png,1,2\nb.png,2,1\n")
     done = shell(f"cd {tmp_path} && LK import --source x.csv --out s.h5 >&- 2>&- <&- && LK verify --index s.h5")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", ["--help", "list methods", "export --help"])
+@pytest.mark.slow
+@pytest.mark.parametrize("words", quick_every(3, ["--help", "list methods", "export --help"]))
 def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
     done = shell(f"LK {words} | true; exit ${{PIPESTATUS[0]}}")
     assert done.returncode == 141
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize("words", ["version", "evaluate --nosuch", "status --index nosuch.h5"])
+@pytest.mark.slow
+@pytest.mark.parametrize("words", quick_every(3, ["version", "evaluate --nosuch", "status --index nosuch.h5"]))
 def test_readers_of_both_streams_that_go_away_end_all_commands_alike(words: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -95,6 +103,7 @@ class Busy:
         return self.process.returncode, time.monotonic() - began, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_answered_inside_a_long_call(number: signal.Signals) -> None:
     code, seconds, err = Busy().ends(number)
@@ -103,6 +112,7 @@ def test_a_signal_is_answered_inside_a_long_call(number: signal.Signals) -> None
     assert f"stopped by {number.name}" in err
 
 
+@pytest.mark.slow
 def test_who_writes_a_checkpoint_first_is_ended_by_the_second_signal() -> None:
     busy = Busy("deferred")
     busy.process.send_signal(signal.SIGTERM)
@@ -141,6 +151,7 @@ def test_a_signal_that_python_drops_is_raised_again_and_leaves_no_traceback() ->
     assert (done.returncode, done.stdout, done.stderr) == (130, "raised\n", "")
 
 
+@pytest.mark.slow
 def test_sighup_is_ignored_where_the_shell_said_so() -> None:
     busy = Busy("ignored")
     busy.process.send_signal(signal.SIGHUP)
@@ -175,7 +186,7 @@ except Interrupted as interrupted:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", quick_every(3, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_a_signal_that_comes_during_an_import_is_raised_after_it(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "held.py").write_text(HELD.format(number=int(number)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
@@ -186,6 +197,7 @@ def test_a_signal_that_comes_during_an_import_is_raised_after_it(tmp_path: Path,
     assert done.returncode == 128 + number
 
 
+@pytest.mark.slow
 def test_a_signal_while_torch_imports_from_c_plus_plus_does_not_abort(tmp_path: Path) -> None:
     script = Path(__file__).parents[1] / "torture" / "torture_imports.py"
     words = ["prototypes", "--num-classes", "3", "--embed-dim", "4", "--out", str(tmp_path / "p.h5")]

@@ -37,6 +37,7 @@ def test_one_network_is_counted_at_the_size_that_is_embedded() -> None:
     assert second["parameters"] == 463_504
 
 
+@pytest.mark.slow
 def test_dino_is_prepared_as_by_its_authors() -> None:
     counted = count_backbone("vit_small_patch16_224.dino")
     assert (counted.resize, counted.info.image_size, counted.info.interpolation) == (256, 224, "bicubic")

@@ -20,6 +20,7 @@ from labelkit.commands.common.networks import run_network
 from labelkit.store.commit import write_all
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_results
+from tests.tiers import quick_every
 
 TRAIN = "train flipclass --align-blocks 1 {small} --out {out}"
 EMBED = "embed --checkpoint {trained} --out {out}.h5"
@@ -499,6 +500,7 @@ def test_a_full_disk_stops_embed_and_its_parts_serve_the_next_attempt(
     assert labelkit(*command, "--json").json["rows"] == 48
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_fit_is_not_there_and_comes_when_it_fits(labelkit: Any, place: Place) -> None:
     command = words(EMBED + " --dataset {photos} --batch-size 16 --part-rows 16", place)
     with largest_file(20_000):
@@ -559,9 +561,10 @@ def test_a_full_disk_leaves_no_half_result(
 # --- no permission -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "problem"),
-    [(errno.EROFS, "the file system is read-only"), (errno.EACCES, "no permission to write here")],
+    quick_every(3, [(errno.EROFS, "the file system is read-only"), (errno.EACCES, "no permission to write here")]),
 )
 @pytest.mark.parametrize(
     "command",

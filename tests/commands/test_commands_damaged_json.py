@@ -11,6 +11,7 @@ import pytest
 from labelkit.commands.common.locations import find_images, remember_images, remember_model
 from labelkit.store.embeddings import open_store
 from tests.copies import copy_store
+from tests.tiers import quick_every
 
 DAMAGES: dict[str, bytes | None] = {
     "brackets": b"[" * 100_000 + b"\n",
@@ -46,7 +47,7 @@ def damage(path: Path, content: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("file", RUN_FILES)
-@pytest.mark.parametrize("kind", ["brackets", "infinite", "other kinds", "pipe"])
+@pytest.mark.parametrize("kind", quick_every(3, ["brackets", "infinite", "other kinds", "pipe"]))
 def test_a_damaged_file_of_a_run_is_told(
     labelkit: Any, trained: Path, photos: Path, tmp_path: Path, file: str, kind: str
 ) -> None:
@@ -64,7 +65,10 @@ def test_a_damaged_file_of_a_run_is_told(
             assert Path(file).name in answer.err + answer.out
 
 
-@pytest.mark.parametrize("name", ["../../elsewhere/step-00000003", "/etc", "step-1/../step-00000003", ".", "best.json"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", quick_every(3, ["../../elsewhere/step-00000003", "/etc", "step-1/../step-00000003", ".", "best.json"])
+)
 def test_a_pointer_that_leads_out_of_its_folder_is_said_with_what_is_taken(
     labelkit: Any, trained: Path, photos: Path, tmp_path: Path, name: str
 ) -> None:
@@ -78,7 +82,7 @@ def test_a_pointer_that_leads_out_of_its_folder_is_said_with_what_is_taken(
     assert "step-00000003 is taken instead" in answer.err
 
 
-@pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES.keys())
+@pytest.mark.parametrize("content", quick_every(4, DAMAGES.values()), ids=DAMAGES.keys())
 def test_a_damaged_record_of_images_is_a_warning(
     labelkit: Any, index: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:

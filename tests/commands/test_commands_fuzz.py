@@ -29,6 +29,7 @@ def image_bytes(kind: str) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 @fuzzed(quick=6, slow=600)
 def test_a_query_of_any_bytes_is_looked_up_or_explained(examples: settings, store: Path, tmp_path: Path) -> None:
     query = tmp_path / "query.bin"
@@ -55,6 +56,7 @@ def test_a_query_that_is_not_there_is_explained(name: str, store: Path, tmp_path
     )
 
 
+@pytest.mark.slow
 @fuzzed(quick=6, slow=500)
 def test_sizes_of_any_text_are_taken_or_explained(examples: settings, store: Path, tmp_path: Path) -> None:
     prior = tmp_path / "sizes.txt"
@@ -71,6 +73,7 @@ def test_sizes_of_any_text_are_taken_or_explained(examples: settings, store: Pat
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "prior", ["x" * 300, "zipf:", "zipf:nan", "zipf:1e999", "zipf:-1e308", "zipf:1e308", "/dev/null"]
 )

@@ -84,6 +84,7 @@ def ids() -> list[str]:
     return [os.fsdecode(name) for name in sorted(a + b"/" + b for a in FOLDERS for b in FILES)]
 
 
+@pytest.mark.slow
 def test_rows_have_the_names_of_the_files_byte_for_byte(store: Path) -> None:
     opened = open_store(store)
 
@@ -108,6 +109,7 @@ def test_scores_as_json_name_the_classes(labelkit: Any, store: Path) -> None:
     assert [os.fsencode(row["class"]) for row in per_class] == sorted(FOLDERS)
 
 
+@pytest.mark.slow
 def test_every_image_finds_itself_and_json_says_so(labelkit: Any, store: Path, hostile: Path, tmp_path: Path) -> None:
     words = ("--index", store, "--query", hostile, "-k", 2, "--sheet", tmp_path / os.fsdecode(b"sh\xffeet.png"))
 
@@ -120,6 +122,7 @@ def test_every_image_finds_itself_and_json_says_so(labelkit: Any, store: Path, h
         assert sheet.width == 8 + 3 * 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_single_query_of_any_name_works(labelkit: Any, store: Path, hostile: Path, name: bytes) -> None:
     answer = labelkit("retrieve", "--index", store, "--query", hostile / "ant" / os.fsdecode(name), "-k", 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from labelkit.commands.table import all_commands
+from tests.tiers import quick_every
 
 LARGE = ("torch", "torchvision", "timm", "sklearn", "scipy", "h5py", "faiss", "cv2", "matplotlib")
 PROGRAM = """
@@ -25,20 +26,24 @@ def answer(folder: Path, *words: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
-    [
-        ("evaluate knn --index nosuch.h5", "A store is made by `labelkit embed --dataset DATA --out nosuch.h5`."),
-        ("discover answer --index nosuch.h5", "nosuch.h5: there is no such file"),
-        ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
-        ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: there is no such file"),
-        ("report --index nosuch.h5 --out page.html", "nosuch.h5: there is no such file"),
-        ("embed --dataset nosuch --out photos.h5", "nosuch: no data set of this name"),
-        ("embed --dataset digit --out photos.h5", "Did you mean digits"),
-        ("train simgcd --dataset nosuch --out run", "nosuch: no data set of this name"),
-        ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: no data set of this name"),
-        ("embed --dataset digits --checkpoint nosuch --out photos.h5", "nosuch: does not exist. Train first"),
-    ],
+    quick_every(
+        4,
+        [
+            ("evaluate knn --index nosuch.h5", "A store is made by `labelkit embed --dataset DATA --out nosuch.h5`."),
+            ("discover answer --index nosuch.h5", "nosuch.h5: there is no such file"),
+            ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
+            ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: there is no such file"),
+            ("report --index nosuch.h5 --out page.html", "nosuch.h5: there is no such file"),
+            ("embed --dataset nosuch --out photos.h5", "nosuch: no data set of this name"),
+            ("embed --dataset digit --out photos.h5", "Did you mean digits"),
+            ("train simgcd --dataset nosuch --out run", "nosuch: no data set of this name"),
+            ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: no data set of this name"),
+            ("embed --dataset digits --checkpoint nosuch --out photos.h5", "nosuch: does not exist. Train first"),
+        ],
+    ),
 )
 def test_a_name_that_is_not_there_is_said_before_anything_large_is_loaded(tmp_path: Path, line: str, said: str) -> None:
     told, error = answer(tmp_path, *line.split())
@@ -46,6 +51,7 @@ def test_a_name_that_is_not_there_is_said_before_anything_large_is_loaded(tmp_pa
     assert told.splitlines()[-1] == "[] 3"
 
 
+@pytest.mark.slow
 def test_every_command_that_must_have_a_store_says_so_at_once(tmp_path: Path) -> None:
     """All of them in one process, for speed."""
     lines = [

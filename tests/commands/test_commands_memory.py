@@ -44,6 +44,7 @@ def test_rows_that_do_not_fit_are_read_in_blocks(make_store: MakeStore, size: st
     np.testing.assert_allclose(np.linalg.norm(rows.to_array(), axis=1), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "made"),
     [

@@ -16,6 +16,7 @@ from labelkit.errors import ConfigError, OutputExistsError
 from labelkit.options.base import StageConfig, field_extra, flag
 from PIL import Image
 from tests.copies import copy_store
+from tests.tiers import quick_every
 
 COMMANDS = all_commands()
 OUTPUTS = {
@@ -145,7 +146,8 @@ LINES: dict[str, Callable[[Path], tuple[object, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES.keys())
+@pytest.mark.slow
+@pytest.mark.parametrize("line", quick_every(3, LINES.values()), ids=LINES.keys())
 def test_a_command_line_that_would_replace_its_store_or_a_result_ends_with_2(
     labelkit: Any, index: Path, line: Callable[[Path], tuple[object, ...]]
 ) -> None:
@@ -165,6 +167,7 @@ def test_two_outputs_of_one_command_are_two_files(labelkit: Any, index: Path) ->
     assert "Choose another name" in answer.err
 
 
+@pytest.mark.slow
 def test_own_outputs_are_replaced_when_asked_for(labelkit: Any, index: Path) -> None:
     words = ("retrieve", "--index", index, "--query-rows", "0", "--csv", index.with_name("hits.csv"))
     words += ("--sheet", index.with_name("hits.png"))

@@ -50,7 +50,8 @@ compare --dataset digits --methods simgcd --budget 5s --max-per-class 10 -q
 """
 
 
-@pytest.mark.parametrize("lines", [TOUR, pytest.param(TOUR + LONGER, marks=pytest.mark.slow)], ids=["short", "long"])
+@pytest.mark.slow
+@pytest.mark.parametrize("lines", [TOUR, TOUR + LONGER], ids=["short", "long"])
 def test_the_tour_runs_without_what_only_posix_has(
     photos: Path, small: tuple[object, ...], tmp_path: Path, lines: str
 ) -> None:
@@ -69,6 +70,7 @@ LOCALES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems take no such names, or have no such locales")
 def test_a_store_does_not_depend_on_the_locale(tmp_path: Path) -> None:
     for folder in (b"ant", "k\u00e4fer".encode(), b"b\xff", b"kz"):

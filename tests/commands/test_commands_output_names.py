@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, write_result
+from tests.tiers import quick_every
 
 Labelkit = Callable[..., Any]
 
@@ -63,7 +64,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EmbeddingStore, "embeddings", property(refuse))
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", quick_every(3, COMMANDS))
 @pytest.mark.usefixtures("no_work")
 def test_a_taken_name_is_refused_before_the_work(labelkit: Labelkit, store: EmbeddingStore, command: str) -> None:
     words = (*command.split(), "--index", store.path, *COMMANDS[command], "--result", "taken")
@@ -74,7 +75,7 @@ def test_a_taken_name_is_refused_before_the_work(labelkit: Labelkit, store: Embe
     assert "--overwrite" in answer.err
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if not name.startswith("cluster")])
+@pytest.mark.parametrize("command", quick_every(4, [name for name in COMMANDS if not name.startswith("cluster")]))
 @pytest.mark.usefixtures("no_work")
 def test_a_result_of_another_kind_is_never_replaced_and_this_is_said_before_the_work(
     labelkit: Labelkit, store: EmbeddingStore, command: str
@@ -86,6 +87,7 @@ def test_a_result_of_another_kind_is_never_replaced_and_this_is_said_before_the_
     assert "which this command would lose" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [name for name in COMMANDS if name not in ("discover snowball", "discover lmcs", "discover answer")]
 )

@@ -55,6 +55,7 @@ def all_patches(index: Path) -> np.ndarray:
 # --- embed ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stored_patches_are_the_networks_own_in_half_precision(dense: Path, photos: Path) -> None:
     network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
     pixels = [Image.open(photos / "ant" / f"{i:02d}.png").convert("RGB").resize((32, 32), 3) for i in range(8)]

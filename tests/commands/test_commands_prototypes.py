@@ -119,6 +119,7 @@ def test_what_was_optimized_is_read_from_the_cache_the_next_time(cache: Path) ->
     np.testing.assert_array_equal(make(use_cache=False).vectors, first.vectors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -13,6 +13,7 @@ from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.embeddings import open_store
 from labelkit.store.writer import Sharding
 from tests.running import Labelkit
+from tests.tiers import quick_every
 
 SHARDS, ROWS = 4, 48
 COMMANDS = {
@@ -59,7 +60,8 @@ def shards_of(path: Path) -> list[Path]:
     return sorted(path.with_name(f"{path.name}.shards").iterdir())
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", quick_every(3, COMMANDS))
 def test_a_command_says_the_same_of_one_file_and_of_shards(
     labelkit: Labelkit, pair: dict[str, Path], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -192,6 +194,7 @@ def test_what_to_do_about_several_shards_is_said_once(labelkit: Labelkit, many: 
     assert answer.err.count("Restore it from a copy") == 2
 
 
+@pytest.mark.slow
 def test_an_embed_that_finds_all_done_says_so(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "s.h5"
     words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--shards", "3", "--out", out)

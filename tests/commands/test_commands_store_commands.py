@@ -153,6 +153,7 @@ def test_images_of_what_names_none_are_an_error_of_the_options(labelkit: Labelki
 # ---- pack
 
 
+@pytest.mark.slow
 def test_every_command_reads_results_from_a_packed_store(labelkit: Labelkit, index: Path, tmp_path: Path) -> None:
     assert labelkit("discover", "head", "--index", index).code == 0
     assert labelkit("cluster", "k-means", "--index", index, "--num-clusters", "4").code == 0

@@ -331,6 +331,7 @@ def test_folders_and_missing_files_are_refused(tmp_path: Path) -> None:
         decode_image(tmp_path / "none.png", 3)
 
 
+@pytest.mark.slow
 def test_listing_and_splitting_load_no_heavy_library() -> None:
     code = (
         "import sys, labelkit.data.datasets, labelkit.data.decode, labelkit.data.splits, labelkit.data.keyed_random,"

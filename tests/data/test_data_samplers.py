@@ -123,6 +123,7 @@ def test_within_a_cut_no_image_is_drawn_twice_and_few_classes_are_left_over() ->
         assert number < 6
 
 
+@pytest.mark.slow
 def test_images_of_small_and_large_classes_are_equally_likely() -> None:
     labels = np.repeat(np.arange(6), [5, 5, 5, 10, 10, 25])
     sampler = ClassBalancedSampler(labels, 5, batch_size=10, seed=0)

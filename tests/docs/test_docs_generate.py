@@ -54,6 +54,7 @@ def test_every_command_has_a_page_with_its_example(pages: dict[str, str]) -> Non
             assert example in page_of(words, pages), words
 
 
+@pytest.mark.slow
 def test_commands_stand_in_the_order_of_help() -> None:
     words = [words[0] for words, _ in all_commands()]
     assert list(dict.fromkeys(words)) == [name for names in PANELS.values() for name in names]
@@ -170,6 +171,7 @@ def test_results_that_no_page_shows_are_refused(tmp_path: Path) -> None:
         result_pages(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_navigation_lists_every_generated_page_once(
     made: list[Page], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

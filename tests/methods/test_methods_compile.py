@@ -43,6 +43,7 @@ def _assert_same_run(make: Make, graphs: list[Any], name: str) -> None:
         torch.testing.assert_close(compiled.method.state_dict()[key], value, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_compiled_backbone_trains_to_the_same_weights(make: Make, graphs: list[Any]) -> None:
     _assert_same_run(make, graphs, "softmax")

@@ -31,6 +31,7 @@ class Config(SoftmaxConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "mine")
 """
 SOFTMAX = '"labelkit.methods.prototypes.softmax:Softmax"'
+SMOOTH = ("train", "smooth", "--dataset", "digits", "--smoothing", "0.3", *short_run("softmax").split())
 
 
 @pytest.fixture(autouse=True)
@@ -58,11 +59,17 @@ def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> No
     shown = labelkit("train", "smooth", "--help", cwd=tmp_path, methods="mine.py")
     assert "--smoothing" in shown.stdout, shown.stderr
 
-    words = ("train", "smooth", "--dataset", "digits", "--smoothing", "0.3", *short_run("softmax").split())
-    trained = labelkit(*words, "--out", "run", cwd=tmp_path, methods="mine.py")
+    trained = labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py")
     assert trained.returncode == 0, trained.stderr
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["own_method"]["name"] == "mine.py"
+
+
+@pytest.mark.slow
+def test_a_run_of_ones_own_method_is_known_by_its_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(EXAMPLE.read_text())
+    assert labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py").returncode == 0
 
     embed = ("embed", "--dataset", "digits", "--checkpoint", "run", "--max-images", "20", "-q")
     embedded = labelkit(*embed, "--out", "a.h5", cwd=tmp_path, methods="mine.py")
@@ -73,11 +80,11 @@ def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> No
     assert "LABELKIT_METHODS" in unknown.stderr
 
     mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
-    again = labelkit(*words, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
+    again = labelkit(*SMOOTH, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
     assert again.returncode == 0, again.stderr
     assert "mine.py was changed since the run began: the run has steps by 2 versions of it" in again.stderr
     mine.write_text(EXAMPLE.read_text())
-    back = labelkit(*words, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
+    back = labelkit(*SMOOTH, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
     assert "the run has steps by 2 versions of it" in back.stderr
 
 
@@ -125,6 +132,7 @@ def test_a_comparison_is_not_mixed_from_two_versions_of_the_code(tmp_path: Path)
     assert "kept holds runs of other code of smooth" in again.stderr
 
 
+@pytest.mark.slow
 def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     broken = EXAMPLE.read_text().replace("        self.loss = SmoothedCrossEntropy(config.smoothing)", "        1 / 0")
     (tmp_path / "mine.py").write_text(broken)
@@ -143,6 +151,7 @@ def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     assert f"in the training of smooth ({tmp_path / 'mine.py'})" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_method_that_is_not_there_may_be_one_of_ones_own(tmp_path: Path) -> None:
     unknown = labelkit("train", "smooth", cwd=tmp_path, methods=None)
     slip = labelkit("train", "sofmax", cwd=tmp_path, methods=None)
@@ -155,6 +164,7 @@ def test_a_method_that_is_not_there_may_be_one_of_ones_own(tmp_path: Path) -> No
     assert "LABELKIT_METHODS" not in told[2]
 
 
+@pytest.mark.slow
 def test_a_module_that_no_step_calls_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EXAMPLE.read_text().replace("self.loss = ", "self.cost = "))
     words = ("train", "smooth", "--dataset", "digits", *short_run("softmax").split(), "--out")
@@ -228,6 +238,7 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
     assert told in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_table_knows_the_code_of_its_runs() -> None:
     program = "from labelkit.commands.common.own_code import own_digest; print(own_digest('smooth'))"
     environment = os.environ | {"LABELKIT_METHODS": str(EXAMPLE)}
@@ -263,7 +274,9 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
         running._run(commands, command, command, tmp_path, 0)
 
 
-@pytest.mark.parametrize("words", [("train", "softmax", "--help"), ("list", "methods")])
+@pytest.mark.parametrize(
+    "words", [("list", "methods"), pytest.param(("train", "softmax", "--help"), marks=pytest.mark.slow)]
+)
 def test_a_broken_file_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "mine.py").write_text("1 / 0")
 

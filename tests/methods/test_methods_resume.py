@@ -52,6 +52,7 @@ def test_a_stopped_run_ends_like_a_whole_one(tmp_path: Path, images: Path, metho
     assert bench.cut(dict(cuts(ends))[cut], (0, 0), (1, 1)) == ""
 
 
+@pytest.mark.slow
 def test_a_difference_is_found_and_measured(tmp_path: Path, images: Path) -> None:
     first = InProcess("supervised", images, tmp_path)
     whole = first.whole(1)[1]

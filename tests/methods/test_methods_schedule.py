@@ -12,7 +12,8 @@ from labelkit.methods.registry import METHODS
 from labelkit.training.method import TrainState
 from labelkit.training.optim import group_lr
 from labelkit.training.timing import Plan, RunSize
-from tests.short_runs import EACH_METHOD
+from tests.short_runs import EACH_FAMILY
+from tests.tiers import quick_every
 
 FIELDS = ("epoch", "step", "steps_per_epoch", "phase", "step_in_phase", "phase_steps")
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -47,7 +48,8 @@ def moment(state: Any) -> dict[str, int]:
     return {name: getattr(state, name) for name in FIELDS}
 
 
-@pytest.mark.parametrize("name", EACH_METHOD)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_a_run_is_as_long_and_as_fast_as_planned(make: Callable[..., Any], name: str) -> None:
     setup = make(name, **_OPTIONS.get(name, {}))
     if name == "lmcs":
@@ -88,7 +90,8 @@ def planned(setup: Any) -> list[dict[str, float]]:
     return [{name: value(plan.at(step)) for name, value in scheduled.items()} for step in range(plan.steps)]
 
 
-@pytest.mark.parametrize("name", ["simgcd", "flipclass"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", quick_every(2, ["simgcd", "flipclass"]))
 def test_the_temperature_of_the_teacher_is_the_planned_one(make: Callable[..., Any], name: str) -> None:
     setup = make(name, epochs=3, teacher_warmup_epochs=3)
     used: list[float] = []
@@ -124,6 +127,7 @@ def test_averages_move_by_the_planned_decays(
     assert len(set(used)) > 1
 
 
+@pytest.mark.slow
 def test_the_consistency_weighs_what_is_planned(make: Callable[..., Any]) -> None:
     setup = make("snowball", epochs=3, churn=0.0, consistency_ramp=1.0, num_heads=1, master=False)
     values = planned(setup)
@@ -142,6 +146,7 @@ def test_the_consistency_weighs_what_is_planned(make: Callable[..., Any]) -> Non
     assert values[0]["consistency_weight"] < 0.01 * values[-1]["consistency_weight"]
 
 
+@pytest.mark.slow
 def test_the_target_of_cotap_moves_by_the_planned_decay(make: Callable[..., Any]) -> None:
     setup = make("cotap")
     used: list[float] = []
@@ -172,6 +177,7 @@ def test_sela_and_dl2pa_renew_when_planned(make: Callable[..., Any]) -> None:
     assert made[-1] > 1
 
 
+@pytest.mark.slow
 def test_san_and_tac_ccl_use_their_memories_when_planned(make: Callable[..., Any]) -> None:
     setup = make("san", epochs=3, memory="momentum", mode="supervised")
     used: list[bool] = []
@@ -202,6 +208,7 @@ def test_san_and_tac_ccl_use_their_memories_when_planned(make: Callable[..., Any
     assert len(set(seen)) == 3
 
 
+@pytest.mark.slow
 def test_the_student_of_lmcs_learns_from_as_many_labels_as_planned(make: Callable[..., Any]) -> None:
     setup = make("lmcs", **_OPTIONS["lmcs"])
     finds_all(setup)

@@ -24,7 +24,8 @@ from labelkit.options.presets import available_presets
 from labelkit.options.training import StepTrainConfig
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import Method
-from tests.short_runs import EACH_METHOD
+from tests.short_runs import EACH_FAMILY, EACH_METHOD
+from tests.tiers import quick_every
 
 Make = Callable[..., Any]
 MAX_LINES = 400  # with the helpers that the method alone uses
@@ -124,7 +125,7 @@ def test_every_option_of_a_method_is_read_where_it_can_act(name: str) -> None:
     assert [field for field in METHODS[name].config.model_fields if field not in read] == []
 
 
-@pytest.mark.parametrize("name", EACH_METHOD)
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
     # Constant teacher: a sharper target would change the loss of unchanged weights.
     # a target that is not sharpened meanwhile, for methods that have one
@@ -175,7 +176,7 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
     assert _metrics(expected.path) == _metrics(tmp_path / "cut")
 
 
-@pytest.mark.parametrize("name", EACH_METHOD)
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, name: str) -> None:
     runs = []
     for seed in (0, 0, 1):
@@ -223,7 +224,7 @@ def test_a_method_is_told_nothing_about_unlabeled_images(prepared: PreparedData)
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", EACH_METHOD)
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_evaluation_views_have_no_randomness(make: Make, name: str) -> None:
     setup = make(name)
     network = setup.method.network
@@ -239,7 +240,7 @@ def replaceable() -> list[tuple[str, str]]:
     return [(name, re.findall(r"`([^`]+)`", row[2])[0]) for row in rows for name in re.findall(r"`([^`]+)`", row[1])]
 
 
-@pytest.mark.parametrize(("name", "attribute"), replaceable())
+@pytest.mark.parametrize(("name", "attribute"), quick_every(3, replaceable()))
 def test_a_loss_that_the_guide_lets_replace_is_called(make: Make, name: str, attribute: str) -> None:
     setup = make(name, **({"loss": "simclr"} if name == "siamese" else {}))
     *above, last = attribute.split(".")

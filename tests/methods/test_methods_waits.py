@@ -38,6 +38,7 @@ def _assert_seldom(found: dict[str, Any]) -> None:
     assert found["usual"] <= 1, found["worst"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_step_waits_for_a_gpu_once_at_most() -> None:
     for method in QUICK:
@@ -111,6 +112,7 @@ else:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_what_a_gpu_is_waited_for_is_counted() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, check=False)

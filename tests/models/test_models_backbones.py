@@ -22,6 +22,7 @@ def images(size: int, channels: int = 3, count: int = 2) -> torch.Tensor:
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tokens", "width", "depth", "heads"), [("vit_nano_p8_32", 17, 48, 4, 4), ("vit_mini_p4_32", 65, 192, 9, 3)]
 )
@@ -40,6 +41,7 @@ def test_small_vits_are_timm_vits_of_the_stated_shape(
     assert (info.mean, info.std) == ((0.5,) * channels, (0.5,) * channels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_050", "vit_tiny_patch16_224", "convnext_atto"])
 def test_facts_agree_with_timm_and_with_the_features(name: str) -> None:
     backbone = build_backbone(name).eval()
@@ -157,6 +159,7 @@ def test_weights_of_another_image_size_are_resampled_and_gray_ones_summed(tmp_pa
     assert small.net.pos_embed.std() > 0
 
 
+@pytest.mark.slow
 def test_gray_convolutional_network_takes_the_sum_of_color_weights(tmp_path: Path) -> None:
     color = build_backbone("resnet18", seed=3)
     save_file(color.net.state_dict(), tmp_path / "w.safetensors")
@@ -227,6 +230,7 @@ def test_published_weights_come_from_the_cache_without_a_network(
     assert set(backbone.load_report.unexpected) == {"head.weight", "head.bias"}
 
 
+@pytest.mark.slow
 def test_reading_weights_does_not_import_timm() -> None:
     code = "import sys, labelkit.models.weights.files; sys.exit('timm' in sys.modules)"
 

@@ -117,6 +117,7 @@ def test_maps_have_the_sizes_of_the_paper(size: int) -> None:
     assert shapes == {block: (OUTPUTS[block], *2 * (sides.get(block, 14),)) for block in BLOCKS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "module.model."])
 def test_converted_weights_give_what_their_graph_gives_of_caffe_s_images(
     converted: dict[str, Tensor], prefix: str

@@ -34,6 +34,7 @@ def build(name: str, size: int, count: int) -> Any:
     return backbone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_left_the_frozen_stages_gives_features_and_gradients_of_images(name: str) -> None:
     first, number, size = NETWORKS[name]
@@ -72,6 +73,7 @@ def test_frozen_stages_keep_weights_and_statistics_in_training() -> None:
             assert torch.equal(value, before[name]) == name.startswith(("bn1", "layer1", "layer2")), name
 
 
+@pytest.mark.slow
 def test_images_pass_as_before_where_maps_may_be_given() -> None:
     backbone = build("resnet18", 64, 3).eval()
     expected = backbone(images(64))
@@ -80,6 +82,7 @@ def test_images_pass_as_before_where_maps_may_be_given() -> None:
     assert torch.equal(backbone.patch_features(images(64)).mean((1, 2)), expected)
 
 
+@pytest.mark.slow
 def test_the_digest_is_that_of_the_frozen_weights() -> None:
     one, other = build("resnet18", 64, 2), build("resnet18", 64, 2)
     assert one.frozen.fingerprint(one.net) == other.frozen.fingerprint(other.net)

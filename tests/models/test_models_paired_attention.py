@@ -378,6 +378,7 @@ def test_default_blocks_scale_with_depth(depth: int, kind: Any, expected: tuple[
     assert default_align_blocks(depth, kind) == expected
 
 
+@pytest.mark.slow
 def test_parameter_counts_of_the_paper_on_cub() -> None:
     backbone = build_backbone("vit_base_patch16_224.dino", seed=0)
 

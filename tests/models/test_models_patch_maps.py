@@ -25,6 +25,7 @@ def _network(name: str, size: int | None = None) -> BackboneNetwork:
     return network
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size", "prefix", "grid"),
     [
@@ -77,6 +78,7 @@ def test_looking_at_another_size_leaves_the_network_as_it_was() -> None:
         assert torch.equal(network.embed(images), before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "smallcnn", "resnet20_cifar", "wrn10_1", "convnet_demo", "googlenet"])
 def test_maps_of_convolutional_networks_average_to_their_features(name: str) -> None:
     network, images = _network(name, 64 if name in ("resnet18", "googlenet") else 32), _images(64)

@@ -27,6 +27,7 @@ def staged(backbone: Backbone) -> StagedNetwork:
     return backbone.net
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_classes", "heads", "parameters"),
     quick_every(
@@ -90,7 +91,7 @@ def test_the_two_parts_in_a_row_are_the_network(name: str) -> None:
     assert torch.equal(net.post(net.pre(images)), backbone(images))
 
 
-@pytest.mark.parametrize("name", [*SMALL, "convnet13_wn"])
+@pytest.mark.parametrize("name", quick_every(4, [*SMALL, "convnet13_wn"]))
 def test_a_gradient_reaches_every_parameter(name: str) -> None:
     backbone = build_backbone(name, seed=0)
     head = LinearHeads(backbone.info.feature_dim, 3, 2)

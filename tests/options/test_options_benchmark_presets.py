@@ -47,6 +47,7 @@ SHARED = {
 ALIGNMENT = {"align_mode": "flip", "alpha": 0.0, "beta": 1.0, "gamma_update": 0.1, "gamma_reg": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_flipclass_presets_hold_the_published_recipe(name: str) -> None:
     eps, blocks, strong = RECIPES[name]

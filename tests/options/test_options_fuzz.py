@@ -62,6 +62,7 @@ def reads_or_explains(path: Path) -> None:
             resolve(config_class, config_file=path, preset="none")
 
 
+@pytest.mark.slow
 @fuzzed(quick=15, slow=2000)
 def test_a_file_of_any_values_is_read_or_explained(examples: settings, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
@@ -75,6 +76,7 @@ def test_a_file_of_any_values_is_read_or_explained(examples: settings, tmp_path:
     check()
 
 
+@pytest.mark.slow
 @fuzzed(quick=25, slow=3000)
 def test_a_file_of_any_text_is_read_or_explained(examples: settings, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"

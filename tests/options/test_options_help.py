@@ -40,6 +40,7 @@ def test_one_thing_has_one_name() -> None:
     assert others & {name.split()[-1] for name, _ in TEXTS} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config_class", COMMANDS)
 def test_help_tells_what_is_read_before_what_is_written_and_how_it_runs(
     config_class: type[StageConfig], capsys: pytest.CaptureFixture[str]

@@ -320,7 +320,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10, deadline=None)
 @given(
     content=st.binary(max_size=200)
     | st.text(st.sampled_from("ab:[]{}-?*&!|>'\"#%@, \n\t1.~"), max_size=60).map(str.encode)

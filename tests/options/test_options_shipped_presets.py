@@ -44,6 +44,7 @@ def faults_of(config_class: type[StageConfig], path: Path) -> list[str]:
     return [f"{path.parent.name}/{path.name} {fault}" for fault, kept in rules.items() if not kept]
 
 
+@pytest.mark.slow
 def test_a_preset_is_valid_changes_something_and_is_told_line_by_line() -> None:
     assert [fault for preset in PRESETS for fault in faults_of(*preset)] == []
 

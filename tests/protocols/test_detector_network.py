@@ -73,6 +73,7 @@ def test_maps_of_a_backbone_have_the_strides_that_it_says(name: str, strides: tu
     assert anchor_sizes(strides) == tuple((8 * stride,) for stride in (*strides, 2 * strides[-1]))
 
 
+@pytest.mark.slow
 def test_a_swin_keeps_its_windows_at_every_size() -> None:
     net: Any = BackboneNetwork("swin_tiny_patch4_window7_224", seed=0).backbone.net.eval()
     images = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
@@ -104,6 +105,7 @@ def test_patches_of_another_size_than_a_power_of_two_are_brought_to_one() -> Non
     assert [level.shape[-1] for level in levels.values()] == [56, 28, 14, 7, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"])
 def test_a_detector_learns_and_finds_boxes_within_its_images(kind: str) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
@@ -133,6 +135,7 @@ def test_a_detector_learns_and_finds_boxes_within_its_images(kind: str) -> None:
         assert found["masks"].shape == (count, 1, 48, 64)
 
 
+@pytest.mark.slow
 def test_a_cascade_has_the_parameters_of_three_heads() -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     classes, width = 3, 256
@@ -223,6 +226,7 @@ def test_scores_and_masks_of_a_cascade_are_the_means_of_its_stages() -> None:
         assert mask.unique().tolist() == pytest.approx([sum(drawn_shares) / 3], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_boxes_are_moved_by_the_weights_of_their_stage_and_end_with_the_image() -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     heads = build_detector(network, "cascade-mask-rcnn", 2, size=SIZE, seed=0).roi_heads
@@ -254,6 +258,7 @@ def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
     assert all(value.equal(after[name]) for name, value in before.items())
 
 
+@pytest.mark.slow
 def test_boxes_keep_their_places_where_the_backbone_computes_in_half_precision() -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     detector = build_detector(network, "faster-rcnn", 2, size=DetectorSize(64, 2000, 12, 8), seed=0).eval()

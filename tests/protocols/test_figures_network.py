@@ -28,9 +28,10 @@ def title(figure: Figure) -> str:
     return f"{figure.network}, {figure.source}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "figure",
-    [pytest.param(figure, marks=pytest.mark.slow if row % 5 else ()) for row, figure in enumerate(FIGURES)],
+    [pytest.param(figure, marks=pytest.mark.slow if row % 9 else ()) for row, figure in enumerate(FIGURES)],
     ids=title,
 )
 def test_a_network_has_its_published_size_but_for_the_differences_that_are_named(figure: Figure) -> None:

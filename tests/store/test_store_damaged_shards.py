@@ -28,6 +28,7 @@ SPOILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILED)
 def test_a_damaged_shard_is_named(store, kind):
     spoil, problem = SPOILED[kind]
@@ -40,6 +41,7 @@ def test_a_damaged_shard_is_named(store, kind):
     assert "labelkit embed" in caught.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SPOILED)
 def test_verify_names_all_damaged_shards_and_only_these(store, kind):
     paths = shard_paths(store)

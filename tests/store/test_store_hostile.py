@@ -44,6 +44,7 @@ def refusal(path, error):
 # ---- damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [1, 7, 8, 47, 100, 0.5, -1])
 def test_a_truncated_file_is_damaged_or_no_store(path, kept):
     data = path.read_bytes()

@@ -151,6 +151,7 @@ def test_boxes_of_patches_divide_their_region() -> None:
     assert boxes.tolist() == [[0, 1, 4, 5], [8, 5, 12, 9]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [1, 20, 40, 1 << 20])
 def test_blocks_are_all_patches_in_order_whatever_their_size(store: EmbeddingStore, max_bytes: int) -> None:
     features = write_golden(store)
@@ -291,6 +292,7 @@ def test_a_missing_file_is_named(store: EmbeddingStore) -> None:
 # --- writing -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype: str) -> None:
     plan = make_patch_plan(dtype=dtype)

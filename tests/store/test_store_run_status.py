@@ -83,6 +83,7 @@ def hold(folder, ready, done):
         done.wait(60)
 
 
+@pytest.mark.slow
 def test_a_held_lock_is_seen_and_a_free_one_is_not_taken(run):
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()

@@ -23,11 +23,14 @@ from labelkit.store.writer import Image, Sharding
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
+from tests.tiers import quick_every
 
 # ---- the same content
 
 
-@pytest.mark.parametrize("sharding", [Sharding(count=1), Sharding(count=3), Sharding(count=99), Sharding(rows=4)])
+@pytest.mark.parametrize(
+    "sharding", quick_every(4, [Sharding(count=1), Sharding(count=3), Sharding(count=99), Sharding(rows=4)])
+)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, sharding, dtype):
     one = make_store(tmp_path / "one.h5", make_plan(dtype=dtype), bad=BAD)
@@ -92,6 +95,7 @@ def test_pack_splits_rows_of_several_blocks(tmp_path, monkeypatch):
     np.testing.assert_array_equal(open_store(tmp_path / "other.h5").embeddings, one.embeddings)
 
 
+@pytest.mark.slow
 def test_a_table_of_many_shards_is_a_dataset_that_is_packed_away(tmp_path):
     names = [f"{number:03d}.png" for number in range(90)]
     columns = {"labels": None, "labeled": None, "class_names": (), "old_classes": None, "splits": None}

@@ -80,6 +80,7 @@ def test_golden_files_are_whole(name, kind):
     assert (found.blocks, found.num_bytes) == (len(sizes), sum(sizes))
 
 
+@pytest.mark.slow
 def test_a_store_is_checked_with_all_that_belongs_to_it(store):
     store = write_patches(store)
     write(store)
@@ -133,6 +134,7 @@ def test_a_result_that_exists_twice_is_a_fault(store, tmp_path):
     assert found == (StoreError, str(folder / "first.h5"))
 
 
+@pytest.mark.slow
 def test_stale_results_are_named(store):
     path = write(store)
     make_store(store.path, make_plan(metric="l2"), overwrite=True)
@@ -181,6 +183,7 @@ def test_a_file_that_is_none_of_ours_is_a_fault(tmp_path, content):
 # ---- patches
 
 
+@pytest.mark.slow
 def test_all_faults_of_a_set_of_patches_are_named(store):
     store = write_patches(store)
     folder = patches_folder(store.path)

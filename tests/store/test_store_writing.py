@@ -108,6 +108,7 @@ def test_the_plan_on_disk_is_plain_json(tmp_path):
 # ---- the same bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_bytes", [24, 4 << 20])
 def test_a_store_that_does_not_fit_in_memory_has_the_same_bytes(tmp_path, monkeypatch, block_bytes):
     monkeypatch.setattr(schema, "BLOCK_BYTES", block_bytes)

@@ -90,6 +90,7 @@ def _kept(root: Path) -> dict[str, bytes]:
     return {name: data for name, data in tree(root).items() if Path(name).name not in ("log", ".lock", "lock")}
 
 
+@pytest.mark.slow
 @sized(sample=3, full=10_000)
 def test_no_output_takes_the_place_of_something_else(worker: Worker, place: Path, tally: Tally, count: int) -> None:
     before = _kept(place)

@@ -74,6 +74,7 @@ def _commands(photos: Path, options: tuple[str, ...], out: Path) -> None:
     assert main(["evaluate", "clustering", "--index", store, "--result", "scores", "--bootstrap", "0", "-q"]) == 0
 
 
+@pytest.mark.slow
 @sized(sample=1, full=20)
 @pytest.mark.parametrize("options", [PIXELS, DENSE], ids=["rows", "patches"])
 def test_folder_and_order_of_the_listing_change_no_byte(

@@ -167,6 +167,7 @@ def test_a_full_disk_is_an_error_and_with_room_the_same_again_ends_the_same(
     assert failed > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIONS)
 def test_a_read_only_disk_is_an_error_and_nothing_changes(
     tmp_path: Path, mount: Mount, tally: Tally, name: str

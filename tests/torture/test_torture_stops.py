@@ -25,6 +25,7 @@ ENVIRONMENT = {**os.environ, "TQDM_DISABLE": "1", "LABELKIT_ONNX": "0"}
 PYTHON = [sys.executable, "-m", "labelkit"]
 
 
+@pytest.mark.slow
 @sized(sample=4, full=1_000)
 def test_streams_change_no_exit_code(tmp_path: Path, tally: Tally, count: int) -> None:
     tries = [(line, stream) for stream in STREAMS for line in LINES]

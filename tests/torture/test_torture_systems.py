@@ -67,6 +67,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: path for name, path in found.items() if path is not None}
 
 
+@pytest.mark.slow
 @sized(sample=1, full=len(CLOCKS))
 def test_a_clock_that_jumps_changes_nothing(
     tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], layers: dict[str, Path], count: int
@@ -81,6 +82,7 @@ def test_a_clock_that_jumps_changes_nothing(
             assert _files(tmp_path / name) == expected
 
 
+@pytest.mark.slow
 @sized(sample=1, full=5)
 def test_calls_that_take_long_change_nothing_also_with_two_writers(
     tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], layers: dict[str, Path], count: int
@@ -127,6 +129,7 @@ def _disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
 
 
+@pytest.mark.slow
 @sized(sample=1, full=2)
 def test_outputs_may_lie_on_another_disk_than_the_cache_and_temporary_files(
     tmp_path: Path, tally: Tally, whole: dict[str, dict[str, bytes]], count: int
@@ -141,6 +144,7 @@ def test_outputs_may_lie_on_another_disk_than_the_cache_and_temporary_files(
 COMPARE = "compare --dataset digits --methods simgcd --budget 1s --max-per-class 10 -q\n"
 
 
+@pytest.mark.slow
 @sized(sample=1, full=2)
 def test_a_full_temporary_folder_is_told_as_what_it_is(tmp_path: Path, tally: Tally, count: int) -> None:
     folder = prepare(tmp_path / "here")
@@ -176,6 +180,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @sized(sample=1, full=len(BOMBS))
 def test_a_small_archive_does_not_become_a_large_one(
     tmp_path: Path, tally: Tally, capsys: pytest.CaptureFixture[str], count: int
@@ -302,6 +307,7 @@ process.join()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there are no process groups")
 def test_ctrl_c_while_the_process_of_the_workers_starts_is_no_traceback(tally: Tally) -> None:
     with tally.attempt("half a second after its start"):
@@ -323,6 +329,7 @@ os._exit(process.exitcode)  # the semaphore is not to be taken away again
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there are no process groups")
 def test_a_worker_whose_main_process_is_gone_before_it_began_shows_no_traceback(tally: Tally) -> None:
     with tally.attempt("its semaphores are gone"):
@@ -373,6 +380,7 @@ def test_two_versions_read_and_write_one_store(tmp_path: Path, tally: Tally) -> 
             assert tour(folder, "verify --index both.h5 -q\n", environment, tmp_path / "cache")[0][0].startswith("0 ")
 
 
+@pytest.mark.slow
 def test_the_tour_is_run_as_the_package_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUNNER]
     done = subprocess.run(command, input="version -q\n", capture_output=True, text=True, check=True, cwd=tmp_path)

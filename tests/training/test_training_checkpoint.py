@@ -292,7 +292,7 @@ def _run_with_two(folder: Path) -> CheckpointWriter:
 
 
 @pytest.mark.parametrize("after", quick_every(2, [False, True]))
-@pytest.mark.parametrize("step", [2, 1])
+@pytest.mark.parametrize("step", quick_every(2, [2, 1]))
 def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, after: bool
 ) -> None:

@@ -342,6 +342,7 @@ def _with_equal_images(bank: Any) -> Any:
     return equal
 
 
+@pytest.mark.slow
 def test_sound_training_is_left_alone(make_trainer: Make) -> None:
     said: list[str] = []
     trainer = make_trainer(epochs=128, message=said.append)  # 8,192 images

@@ -148,6 +148,7 @@ def test_each_phase_has_its_own_learning_rate(build: Any) -> None:
     assert trainer.method.lrs == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", range(1, 11))
 def test_a_run_resumed_at_any_step_ends_the_same(tmp_path: Path, build: Any, stop_at: int) -> None:
     whole = build(tmp_path / "whole")

@@ -85,6 +85,7 @@ def test_overwrite_removes_nothing_before_the_new_run_begins(run: RunDir) -> Non
     assert (run.path / "metrics.jsonl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["thesis.tex", "checkpoints/notes.txt", "checkpoints/step-00000001/mine.npy", "old/x"])
 @pytest.mark.parametrize("linked", [False, True], ids=["as it is", "through a link"])
 def test_overwrite_refuses_a_folder_with_files_that_no_training_wrote(run: RunDir, name: str, linked: bool) -> None:

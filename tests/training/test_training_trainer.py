@@ -110,7 +110,8 @@ def _assert_same_end(path: Path, trainer: Trainer, other_path: Path, other: Trai
 # ---------------------------------------------------------------------- resume
 
 
-@pytest.mark.parametrize("stop_at", quick_every(3, [4, 1, 8, 7, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_at", quick_every(5, [4, 1, 8, 7, 2]))
 @pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "lr_update": "step", "lr_warmup_epochs": 1}])
 def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     tmp_path: Path, trainers: MakeTrainer, stop_at: int, options: dict[str, Any]
@@ -130,6 +131,7 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(
     _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", resumed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kill_at", "every_minutes", "expected"), [(6, 10.0, 4), (6, 1e-9, 6), (2, 1e-9, 2)])
 def test_a_killed_run_goes_on_from_its_last_checkpoint(
     tmp_path: Path,
@@ -240,6 +242,7 @@ def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, traine
     assert (result.finished, result.step, len(result.history)) == (True, 12, 2)
 
 
+@pytest.mark.slow
 def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, trainers: MakeTrainer) -> None:
     whole = trainers(tmp_path / "whole", epochs=3)
     whole.fit()
@@ -340,6 +343,7 @@ def test_a_full_pass_gives_every_row_once_in_the_order_asked_for(trainers: MakeT
     assert trainer.full_pass(lambda images: images.flatten(1)).shape == (64, 64)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss(trainers: MakeTrainer) -> None:
     history = trainers(epochs=12, dropout=0.0, augment=False).fit().history
     assert history[-1]["loss"] < 0.5 * history[0]["loss"]
@@ -425,7 +429,7 @@ def _send(trainer: Trainer, number: int, at: int) -> None:
     trainer.method.at_step = send  # type: ignore[assignment] # of the toy
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "exit_code"), quick_every(2, [(signal.SIGTERM, 143), (signal.SIGINT, 130)]))
 @pytest.mark.parametrize("at", [1, 3])
 def test_a_stop_signal_finishes_the_step_writes_a_checkpoint_and_leaves(
     tmp_path: Path, trainers: MakeTrainer, number: int, exit_code: int, at: int

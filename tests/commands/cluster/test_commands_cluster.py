@@ -18,6 +18,7 @@ from labelkit.store.results import list_results, read_result
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from sklearn.datasets import load_digits
+from tests.tiers import quick_every
 
 CONFIGS = (KMeansConfig, SphericalKMeansConfig, SSKMeansConfig)
 
@@ -88,7 +89,8 @@ def test_ss_kmeans_is_the_algorithm_and_names_its_clusters(blobs: EmbeddingStore
     np.testing.assert_array_equal(stored.arrays["cluster_ids"], blobs.labels)
 
 
-@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", quick_every(2, [True, False]))
 def test_classes_change_places_in_ss_kmeans_unless_told_not_to(make_store: Any, exchange: bool) -> None:
     bundle = load_digits()
     labeled = np.zeros(len(bundle.target), dtype=bool)
@@ -116,6 +118,7 @@ def test_new_clusters_are_numbered_in_order() -> None:
     assert ids.names(np.array([1, -1, 0, -1]), ("cat", "dog")) == ["dog", "new-1", "cat", "new-2"]
 
 
+@pytest.mark.slow
 def test_ss_kmeans_sees_no_label_that_training_could_not_use(make_store: Any, rng: np.random.Generator) -> None:
     rows = rng.normal(size=(20, 4))
     labeled = [1] * 6 + [0] * 14
@@ -143,6 +146,7 @@ def test_rows_of_other_splits_have_no_cluster(make_store: Any, rng: np.random.Ge
     assert ids[[1, 3, 5, 7]].tolist() == [-1] * 4
 
 
+@pytest.mark.slow
 def test_the_same_command_again_leaves_the_result_as_it_is(blobs: EmbeddingStore) -> None:
     config = KMeansConfig(index=blobs.path, num_clusters=3)
     path = cluster_store(config).made()[0]
@@ -153,6 +157,7 @@ def test_the_same_command_again_leaves_the_result_as_it_is(blobs: EmbeddingStore
     assert (path.stat().st_mtime_ns, path.read_bytes()) == before
 
 
+@pytest.mark.slow
 def test_other_options_need_overwrite_or_another_name(blobs: EmbeddingStore) -> None:
     path = cluster_store(KMeansConfig(index=blobs.path, num_clusters=3)).made()[0]
     before = path.read_bytes()
@@ -177,6 +182,7 @@ def test_a_result_says_how_it_was_made(blobs: EmbeddingStore) -> None:
     assert stored.store_digest == blobs.content_digest
 
 
+@pytest.mark.slow
 def test_the_store_itself_never_changes(blobs: EmbeddingStore) -> None:
     before = blobs.path.read_bytes()
 
@@ -186,6 +192,7 @@ def test_the_store_itself_never_changes(blobs: EmbeddingStore) -> None:
     assert blobs.path.read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
 def test_as_many_clusters_as_rows_are_possible_and_more_are_not(config: type[ClusterConfig], make_store: Any) -> None:
     store = make_store(np.eye(4), labels=[0, 0, 1, 1], labeled=[1, 0, 1, 0], old_classes=[1, 1])
@@ -222,6 +229,7 @@ def test_new_clusters_need_unlabeled_rows_to_start_from(make_store: Any) -> None
     assert caught.value.remedy == "Choose at most 3."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [{}, {"labels": [0, 1, 0, 1]}, {"labels": [0, 1, 0, 1], "labeled": [0] * 4}])
 def test_ss_kmeans_without_usable_labels_says_what_to_do(make_store: Any, columns: dict[str, Any]) -> None:
     store = make_store(np.eye(4), **columns)
@@ -257,13 +265,15 @@ def test_half_precision_rows_can_be_clustered(labelkit: Any, photos: Path, tmp_p
     assert stored.arrays["centroids"].dtype == np.float32
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_path_of_the_result(labelkit: Any, index: Path) -> None:
     answer = labelkit("cluster", "ss-kmeans", "--index", index, "--num-clusters", 4, "-q")
 
     assert answer.out == f"{index}.results/ss-kmeans.h5\n"
 
 
-@pytest.mark.parametrize("config_class", CONFIGS)
+@pytest.mark.slow
+@pytest.mark.parametrize("config_class", quick_every(3, CONFIGS))
 def test_an_odd_row_is_set_aside_and_joins_the_nearest_group(config_class: Any, make_store: Any) -> None:
     rng = np.random.default_rng(0)
     rows = np.concatenate([np.repeat(np.eye(4)[:3] * 5, 10, axis=0) + rng.normal(0, 0.1, (30, 4)), [[2.0, 0, 0, 4]]])
@@ -299,7 +309,10 @@ def test_patches_have_no_least_size() -> None:
 # ---- bad input
 
 
-@pytest.mark.parametrize(("rows", "sizes"), [(np.ones((9, 3)), [0, 0, 9]), (np.eye(2).repeat(5, axis=0), [0, 5, 5])])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "sizes"), quick_every(3, [(np.ones((9, 3)), [0, 0, 9]), (np.eye(2).repeat(5, axis=0), [0, 5, 5])])
+)
 @pytest.mark.parametrize("command", ["k-means", "spherical-k-means"])
 def test_fewer_different_rows_than_groups_are_said(
     labelkit: Any, make_store: Any, rows: NDArray[Any], sizes: list[int], command: str
@@ -338,6 +351,7 @@ def test_one_class_with_all_labels_is_one_group_beside_new_ones(make_store: Any)
     assert read_result(store, "ss-kmeans").arrays["new_classes"].tolist() == [0, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config_class", CONFIGS)
 def test_not_a_number_is_refused(config_class: Any, blobs: EmbeddingStore, spoil: Any) -> None:
     spoil(blobs, 7)

@@ -96,6 +96,7 @@ def group_of(store: EmbeddingStore, result: str = "k-means") -> dict[str, int]:
     return {letter: groups.pop() for letter, groups in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_keep_their_ids_and_new_ones_get_the_next(make_named: MakeNamed, seed: int) -> None:
     old = make_named("old.h5", images("abc"))
@@ -109,6 +110,7 @@ def test_groups_keep_their_ids_and_new_ones_get_the_next(make_named: MakeNamed, 
     assert told["previous"] == {"shared_images": 12, "kept": [0, 1, 2], "new": [3], "retired": []}
 
 
+@pytest.mark.slow
 def test_ids_of_vanished_groups_are_never_used_again(make_named: MakeNamed) -> None:
     first, second, third = (
         make_named(f"{name}.h5", images(letters)) for name, letters in (("1", "abc"), ("2", "bc"), ("3", "bcde"))

@@ -264,6 +264,7 @@ def test_evaluate_judges_by_given_labels(labelkit: Labelkit, make_store: Any, tm
     assert found.json["recall"]["1"] == 1
 
 
+@pytest.mark.slow
 def test_the_report_counts_given_labels(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
     path = write(tmp_path / "known.csv", "bee/01.png,wasp")
     page = tmp_path / "page.html"
@@ -286,6 +287,7 @@ def test_a_result_of_labels_is_kept_with_where_another_stores_labels_are_from(
     assert (source["store"], source["result"]) == ("5.h5", "labels-1")
 
 
+@pytest.mark.slow
 def test_classes_of_another_kind_that_must_not_be_used_do_not_mix_with_given_ones(
     labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ from labelkit.errors import DatasetError, LabelkitError, Mismatch, Refused, Stor
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.store.writer import Contents, Image
+from tests.tiers import quick_every
 
 Build = Callable[..., EmbeddingStore]
 
@@ -77,6 +78,7 @@ def test_far_blobs_are_answered_by_name_or_as_a_new_group(build: Build) -> None:
     assert all(0.5 <= float(row["confidence"]) <= 1 and row["runner_up"] != row["label_or_group"] for row in rows)
 
 
+@pytest.mark.slow
 def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) -> None:
     one, two = build(0.3), build(0.3, name="two.h5")
     discover_categories(DiscoverCategoriesConfig(index=one.path, num_classes=CLASSES, result="groups", seed=5))
@@ -88,6 +90,7 @@ def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) ->
     assert two.path.with_name("two.answer.csv").read_bytes() == one.path.with_name("made.answer.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_result_holds_a_decision_for_every_row(build: Build) -> None:
     store = build(0.3)
     answer(store, result="all", min_confidence=0.0)
@@ -165,6 +168,7 @@ def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> 
     assert (np.asarray(arrays["new_chance"])[given] == 0).all()
 
 
+@pytest.mark.slow
 def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.random.Generator) -> None:
     store = build(0.3)
     answer(store)
@@ -179,6 +183,7 @@ def test_truth_that_training_may_not_use_changes_nothing(build: Build, rng: np.r
     assert other.path.with_name("other.answer.csv").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_files_and_another_hides_other_labels(build: Build) -> None:
     store = build(0.4)
     temperatures = [answer(store, overwrite=True, seed=seed)["calibration"]["temperature"] for seed in (3, 3, 4)]
@@ -251,6 +256,7 @@ def test_clustering_scores_leave_answers_out_unless_they_are_named(labelkit: Any
     assert [score["result"] for score in labelkit(*words, "--results", "answer").json["scores"]] == ["answer"]
 
 
+@pytest.mark.slow
 def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, build: Build) -> None:
     store = build(0.4)
     done = labelkit("discover", "answer", "--index", store.path, "--min-confidence", "1", "--json")
@@ -261,6 +267,7 @@ def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, bu
     assert (scored.code, scored.json["answered"], scored.json["accuracy_answered"]) == (0, 0, None)
 
 
+@pytest.mark.slow
 def test_evaluation_equals_loops_over_the_rows(build: Build) -> None:
     store = build(0.35)
     answer(store, min_confidence=0.7)
@@ -309,13 +316,14 @@ def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any
     assert (tmp_path / "made.second.csv").exists()
 
 
-@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "high"])
+@pytest.mark.parametrize("value", quick_every(2, ["-0.1", "1.1", "nan", "high"]))
 def test_confidence_outside_of_0_and_1_is_refused(labelkit: Any, build: Build, value: str) -> None:
     done = labelkit("discover", "answer", "--index", build().path, "--min-confidence", value)
     assert done.code == 2
     assert "--min-confidence" in done.err
 
 
+@pytest.mark.slow
 def test_a_new_group_without_rows_changes_no_name(labelkit: Any, build: Build) -> None:
     """A group that kept its name from an earlier time may be empty."""
     store = build()

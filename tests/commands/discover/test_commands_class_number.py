@@ -90,6 +90,7 @@ def test_rows_of_old_classes_keep_their_names_and_the_others_are_new(blobs: Embe
     assert [(row["new"], row["images"]) for row in result["classes"][3:]] == [(True, 20)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"criterion": "published"}, {"num_classes": 6}])
 def test_labels_are_missed_only_where_they_are_needed(unlabeled: EmbeddingStore, options: dict[str, Any]) -> None:
     if options != {"criterion": "published"}:
@@ -159,6 +160,7 @@ def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> N
 # ---- the number and the plot are for others
 
 
+@pytest.mark.slow
 def test_the_number_can_be_passed_on(labelkit: Any, blobs: EmbeddingStore) -> None:
     words = ("discover", "categories", "--index", blobs.path, "--criterion", "published", "--max-classes", "9")
     found = labelkit(*words, "--json").json
@@ -201,6 +203,7 @@ def test_nothing_is_computed_when_the_plot_has_no_place(labelkit: Any, blobs: Em
 # ---- bad input, as the command line meets it
 
 
+@pytest.mark.slow
 def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
     labelkit: Any, blobs: EmbeddingStore, tmp_path: Path
 ) -> None:
@@ -216,6 +219,7 @@ def test_an_old_config_is_read_or_refused_for_its_criterion_alone(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -263,6 +267,7 @@ def test_a_store_with_nan_rows_is_refused(labelkit: Any, blobs: EmbeddingStore, 
     assert f"{blobs.path}:/embeddings row 7: holds a number that is not finite" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0.5, pytest.param(1e9, marks=pytest.mark.slow)])
 def test_labels_that_are_no_integers_are_names(labelkit: Any, photos: Path, tmp_path: Path, number: float) -> None:
     table, index = tmp_path / "labels.csv", tmp_path / "index.h5"

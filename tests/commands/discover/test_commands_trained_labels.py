@@ -57,6 +57,7 @@ def made(labelkit: Labelkit, flat: Path, store: Path, run: Path) -> Path:
     return flat / "made.h5"
 
 
+@pytest.mark.slow
 def test_labels_of_a_file_that_the_network_was_trained_with_promise_nothing(
     labelkit: Labelkit, flat: Path, made: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_usable_labels_and_old_classes_are_those_of_the_run(embedded: Path, trai
     assert store.old_classes.tolist() == [True, True, False, False]
 
 
+@pytest.mark.slow
 def test_rows_are_what_the_runs_network_makes_of_the_pictures(embedded: Path, photos: Path, trained: Path) -> None:
     model = run_network(trained)
     spec = model.network.input_spec
@@ -97,6 +98,7 @@ def test_rows_are_what_the_runs_network_makes_of_the_pictures(embedded: Path, ph
     np.testing.assert_allclose(open_store(embedded).embeddings[:3], rows, atol=0.02)
 
 
+@pytest.mark.slow
 def test_columns_of_logits_are_the_classifiers_outputs_of_the_rows(embedded: Path, trained: Path) -> None:
     store, network = open_store(embedded), run_network(trained).network
 
@@ -106,6 +108,7 @@ def test_columns_of_logits_are_the_classifiers_outputs_of_the_rows(embedded: Pat
     np.testing.assert_allclose(store.extras["logits"], logits, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_columns_of_old_classes_come_first_in_class_order(photos: Path, trained: Path, tmp_path: Path) -> None:
     # the same run, told that it learned bee before ant
     run = Path(shutil.copytree(trained, tmp_path / "run"))
@@ -119,10 +122,12 @@ def test_columns_of_old_classes_come_first_in_class_order(photos: Path, trained:
     np.testing.assert_array_equal(swapped.extras["logits"], plain.extras["logits"][:, [1, 0, 2, 3]])
 
 
+@pytest.mark.slow
 def test_logits_can_be_left_out(photos: Path, trained: Path, tmp_path: Path) -> None:
     assert "logits" not in embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=trained, logits=False).extras
 
 
+@pytest.mark.slow
 def test_half_precision_rows_are_the_rounded_full_ones(
     photos: Path, trained: Path, embedded: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +136,7 @@ def test_half_precision_rows_are_the_rounded_full_ones(
     np.testing.assert_array_equal(store.embeddings, open_store(embedded).embeddings.astype(np.float16))
 
 
+@pytest.mark.slow
 def test_pixels_of_digits_at_their_own_size_are_the_digits(tmp_path: Path) -> None:
     digits = load_dataset("digits", data_root=tmp_path)
     expected = np.stack([digits.source.read(row).decode(1).ravel() for row in range(len(digits))]) / np.float32(255)
@@ -143,6 +149,7 @@ def test_pixels_of_digits_at_their_own_size_are_the_digits(tmp_path: Path) -> No
     assert store.extras == {}
 
 
+@pytest.mark.slow
 def test_random_weights_depend_on_the_seed_alone(photos: Path, tmp_path: Path) -> None:
     options = {"dataset": str(photos), "backbone": "vit_nano_p8_32", "random_weights": True}
 
@@ -155,6 +162,7 @@ def test_random_weights_depend_on_the_seed_alone(photos: Path, tmp_path: Path) -
     assert first.model.weights_fingerprint != other.model.weights_fingerprint
 
 
+@pytest.mark.slow
 def test_weights_of_a_file_embed_as_the_run_they_come_from(
     photos: Path, trained: Path, embedded: Path, tmp_path: Path
 ) -> None:
@@ -172,6 +180,7 @@ def test_weights_of_a_file_embed_as_the_run_they_come_from(
 # --- which labels --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_data_set_gets_labels_as_asked_and_no_logits(trained: Path, labelkit: Any, tmp_path: Path) -> None:
     words = ("--dataset", "digits", "--checkpoint", trained, "--out", tmp_path / "digits.h5")
 
@@ -184,6 +193,7 @@ def test_another_data_set_gets_labels_as_asked_and_no_logits(trained: Path, labe
     assert open_store(tmp_path / "digits.h5").extras == {}
 
 
+@pytest.mark.slow
 def test_a_renamed_folder_is_still_what_the_run_was_trained_on(
     photos: Path, trained: Path, embedded: Path, tmp_path: Path
 ) -> None:
@@ -195,6 +205,7 @@ def test_a_renamed_folder_is_still_what_the_run_was_trained_on(
     assert "logits" in store.extras
 
 
+@pytest.mark.slow
 def test_truth_that_training_did_not_have_does_not_change_the_split(
     labelkit: Any, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
@@ -217,6 +228,7 @@ def test_truth_that_training_did_not_have_does_not_change_the_split(
     assert store.extras["logits"].shape == (24, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"label_split": "gcd"}, {"label_ratio": 0.2}, {"split_seed": 3}])
 def test_options_that_the_runs_split_leaves_no_room_for_are_refused(
     photos: Path, trained: Path, tmp_path: Path, options: dict[str, Any]
@@ -252,6 +264,7 @@ def test_a_class_without_a_labeled_image_is_warned_about(labelkit: Any, photos: 
 # --- again, over, stopped ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_command_again_does_nothing(photos: Path, trained: Path, tmp_path: Path) -> None:
     config = EmbedConfig(dataset=str(photos), checkpoint=trained, out=tmp_path / "x.h5")
     first = embed_images(config).to_json()
@@ -326,6 +339,7 @@ embed_images(EmbedConfig(dataset=dataset, checkpoint=checkpoint, out=out, batch_
     assert not (tmp_path / "killed.h5.run").exists()
 
 
+@pytest.mark.slow
 def test_sigterm_keeps_the_finished_parts(
     labelkit: Any, photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +361,7 @@ def test_sigterm_keeps_the_finished_parts(
     assert resumed.json["rows"] == 48
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [True, False])
 def test_who_names_no_batch_size_goes_on_with_that_of_the_store(
     finished: bool, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -375,6 +390,7 @@ def test_who_names_no_batch_size_goes_on_with_that_of_the_store(
         embed(out, **options, batch_size=6)
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_the_plan_and_writes_nothing(
     labelkit: Any, photos: Path, trained: Path, tmp_path: Path
 ) -> None:
@@ -393,6 +409,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_does_not_count_the_start_of_the_device(
     labelkit: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +431,7 @@ def test_a_dry_run_does_not_count_the_start_of_the_device(
 # --- images that cannot be read ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_broken_images_are_left_out_and_listed_with_their_reasons(broken: Path, trained: Path, tmp_path: Path) -> None:
     result = embed_images(
         EmbedConfig(dataset=str(broken), checkpoint=trained, out=tmp_path / "x.h5", max_bad=0.1)
@@ -430,6 +448,7 @@ def test_broken_images_are_left_out_and_listed_with_their_reasons(broken: Path, 
     assert store.labels.tolist() == [0] * 12 + [1] * 12 + [2] * 12 + [3] * 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"max_bad": 0.1, "strict": True}])
 def test_more_broken_images_than_allowed_are_an_error(
     broken: Path, trained: Path, tmp_path: Path, options: dict[str, Any]
@@ -443,6 +462,7 @@ def test_more_broken_images_than_allowed_are_an_error(
     assert not (tmp_path / "x.h5").exists()
 
 
+@pytest.mark.slow
 def test_allowing_more_after_a_refusal_takes_what_was_embedded(broken: Path, trained: Path, tmp_path: Path) -> None:
     with pytest.raises(DatasetError):
         embed(tmp_path / "x.h5", dataset=str(broken), checkpoint=trained)
@@ -487,6 +507,7 @@ def test_what_is_no_run_is_named(photos: Path, tmp_path: Path, checkpoint: str, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_one_checkpoint_of_a_run_can_be_given(photos: Path, trained: Path, embedded: Path, tmp_path: Path) -> None:
     store = embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=next(trained.glob("checkpoints/step-*")))
 

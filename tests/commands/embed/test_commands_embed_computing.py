@@ -54,6 +54,7 @@ def test_agreement_is_the_least_cosine_and_the_share_of_equal_neighbors() -> Non
     assert found["neighbors"] == 0.5
 
 
+@pytest.mark.slow
 def test_bf16_that_agrees_is_taken_and_recorded_and_gives_the_rows_of_bf16(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_bf16_that_agrees_is_taken_and_recorded_and_gives_the_rows_of_bf16(
     assert np.asarray(chosen.embeddings).tobytes() == np.asarray(asked.embeddings).tobytes()
 
 
+@pytest.mark.slow
 def test_bf16_that_disagrees_is_left_and_the_trial_recorded(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

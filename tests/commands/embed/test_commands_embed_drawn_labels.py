@@ -40,6 +40,7 @@ def store_of(labelkit: Any, run: Path, out: Path, *options: str) -> EmbeddingSto
     return open_store(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", LABEL_FREE)
 @pytest.mark.parametrize("config", [GCDConfig, SimGCDConfig])
 def test_the_split_is_the_one_that_a_discovery_method_draws(
@@ -74,6 +75,7 @@ def test_images_that_the_run_held_out_get_no_label(labelkit: Any, runs: dict[str
     assert len(store.rows("test")) == 120
 
 
+@pytest.mark.slow
 def test_groups_and_categories_follow_from_the_drawn_labels(
     labelkit: Any, runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_what_draws_nothing_or_sets_images_apart_stays_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_saw_labels_keeps_its_split(labelkit: Any, tmp_path: Path) -> None:
     short = ("--epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", tmp_path / "run")
     assert labelkit("train", "gcd", *FEW, *short).code == 0

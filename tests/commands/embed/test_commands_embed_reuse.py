@@ -106,6 +106,7 @@ def test_the_count_is_in_the_plan_the_summary_and_json(
     assert (again["reused"], again["already_done"]) == (46, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["one,two", "two,one"])
 def test_rows_come_from_several_stores(photos: Path, tmp_path: Path, order: str) -> None:
     for name, classes in (("one", ("ant", "bee")), ("two", ("bee", "cat"))):

@@ -26,6 +26,7 @@ def packed(photos: Path, folder: Path, count: int) -> str:
     return str(folder / f"s-{{0..{count - 1}}}.tar")
 
 
+@pytest.mark.slow
 def test_a_store_is_that_of_the_folder_however_images_are_spread(
     labelkit: Labelkit, photos: Path, tmp_path: Path
 ) -> None:

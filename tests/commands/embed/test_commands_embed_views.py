@@ -44,6 +44,7 @@ def once(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddingSto
 # ---- what is stored
 
 
+@pytest.mark.slow
 def test_views_of_recipe_crop_are_squares_of_the_picture_or_their_mirror_images(photos: Path, tmp_path: Path) -> None:
     store = embed(tmp_path / "crop.h5", photos, views=4, view_augmentation="crop")
     mean, std = (np.array(store.model.preprocess[key])[:, None, None] for key in ("mean", "std"))
@@ -62,6 +63,7 @@ def test_views_of_recipe_crop_are_squares_of_the_picture_or_their_mirror_images(
     assert len(seen) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["crop", "box"])
 def test_boxes_of_one_color_are_the_picture_itself(tmp_path: Path, recipe: str) -> None:
     for number in range(9):
@@ -75,6 +77,7 @@ def test_boxes_of_one_color_are_the_picture_itself(tmp_path: Path, recipe: str) 
     assert np.array_equal(store.view_embeddings, np.repeat(store.embeddings[:, None], 2, axis=1))
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_a_store_without_views(once: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
     plain = embed(tmp_path / "plain.h5", photos)
 
@@ -108,6 +111,7 @@ def test_digits_are_turned_and_not_mirrored_by_default(tmp_path: Path) -> None:
     assert (np.abs(second - third).max(axis=1) > 0.1).all()
 
 
+@pytest.mark.slow
 def test_logits_stand_beside_views(photos: Path, trained: Path, tmp_path: Path) -> None:
     embed_images(EmbedConfig(out=tmp_path / "x.h5", dataset=str(photos), checkpoint=trained, views=2, threads=1))
     store = open_store(tmp_path / "x.h5")
@@ -117,6 +121,7 @@ def test_logits_stand_beside_views(photos: Path, trained: Path, tmp_path: Path) 
     assert set(store.extras) == {"logits"}
 
 
+@pytest.mark.slow
 def test_an_image_that_cannot_be_read_has_no_views(once: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     shutil.copytree(photos, folder)
@@ -136,6 +141,7 @@ def test_the_first_views_are_those_of_a_store_with_fewer(once: EmbeddingStore, p
     assert np.array_equal(fewer.view_embeddings, once.view_embeddings[:, :2])
 
 
+@pytest.mark.slow
 def test_views_of_an_image_differ_and_follow_from_the_seed(once: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
     other = embed(tmp_path / "x.h5", photos, views=3, view_seed=1)
     first, second, third = views_of(once, "ant/00.png")
@@ -144,6 +150,7 @@ def test_views_of_an_image_differ_and_follow_from_the_seed(once: EmbeddingStore,
     assert not np.array_equal(views_of(other, "ant/00.png"), views_of(once, "ant/00.png"))
 
 
+@pytest.mark.slow
 def test_an_image_keeps_its_views_in_another_listing(once: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     shutil.copytree(photos, folder)
@@ -160,6 +167,7 @@ def test_workers_change_no_byte(once: EmbeddingStore, photos: Path, tmp_path: Pa
     assert store.path.read_bytes() == once.path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_resumed_gives_the_bytes_of_one_run(
     once: EmbeddingStore, photos: Path, tmp_path: Path, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +239,7 @@ def test_rows_without_views_are_copied_from_a_store_with_views(
     assert store.view_embeddings is None
 
 
+@pytest.mark.slow
 def test_shards_hold_the_views_and_pack_puts_them_together(
     once: EmbeddingStore, photos: Path, tmp_path: Path, labelkit: Labelkit
 ) -> None:
@@ -247,6 +256,7 @@ def test_shards_hold_the_views_and_pack_puts_them_together(
     assert np.array_equal(open_store(tmp_path / "y.h5").view_embeddings, once.view_embeddings)
 
 
+@pytest.mark.slow
 def test_the_same_command_finds_a_store_in_shards_done(photos: Path, tmp_path: Path, labelkit: Labelkit) -> None:
     words = ("embed", "--dataset", photos, *WORDS, "--views", 2, "--shards", 2, "--out", tmp_path / "x.h5", "--json")
     assert labelkit(*words).json["already_done"] is False

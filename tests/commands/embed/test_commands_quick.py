@@ -26,6 +26,7 @@ from labelkit.models.inference import BackboneNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from PIL import Image
+from tests.tiers import quick_every
 from torch import Tensor
 
 
@@ -39,7 +40,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", quick_every(3, [1, 3]))
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize(("size", "ratio"), [(32, 1.0), (32, 36 / 32), (64, 1.142857)])
 def test_images_are_prepared_as_the_loader_does(
@@ -111,6 +112,7 @@ def test_kept_network_gives_the_rows_of_the_store_and_names_what_it_cannot_read(
     assert [row for row, _ in bad] == [3]
 
 
+@pytest.mark.slow
 def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos: Path) -> None:
     program = (
         "import sys\nfrom labelkit.cli.main import main\ncode = main(sys.argv[1:])\n"
@@ -127,6 +129,7 @@ def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos:
     assert json.loads(done.stdout)["queries"][0]["hits"][0]["duplicate"] == "same file"
 
 
+@pytest.mark.slow
 def test_libraries_send_nothing_about_their_use_and_leave_no_id_of_the_machine(
     use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_a_whole_network_learns_classes_that_are_colors(labelkit: Any, folder: P
     assert done.json["network"]["weights_fingerprint"] == before.json["network"]["weights_fingerprint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["fpn", "upernet"])
 def test_heads_on_four_depths_score_the_same_each_time(labelkit: Any, folder: Path, head: str) -> None:
     words = ("evaluate", "segmentation", *TUNED, "--dataset", folder, "--head", head, "--image-size", 16)
@@ -233,6 +234,7 @@ def test_all_pixels_ignored_have_no_score(labelkit: Any, folder: Path) -> None:
     assert (done.code, "all pixels that are scored are ignored" in " ".join(done.err.split())) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_random_network_is_a_baseline(labelkit: Any, folder: Path) -> None:
     done = labelkit(
         "evaluate", "patch-clusters", "--backbone", "resnet18", "--random-weights", "--image-size", 64, "--seeds", 1,

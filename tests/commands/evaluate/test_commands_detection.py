@@ -114,6 +114,7 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
     assert not trained.training
 
 
+@pytest.mark.slow
 def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root: Path) -> None:
     network = BackboneNetwork("resnet18", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
@@ -125,6 +126,7 @@ def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root:
     assert not after["net.bn1.weight"].equal(before["net.bn1.weight"])
 
 
+@pytest.mark.slow
 def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
@@ -139,6 +141,7 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
     assert depth_below("rpn.head.conv.0.0.weight", 4) == 0
 
 
+@pytest.mark.slow
 def test_images_without_an_object_are_not_trained_on_but_scored(labelkit: Any, root: Path) -> None:
     for split in ("train", "val"):
         path = root / f"coco/annotations/instances_{split}2017.json"
@@ -217,12 +220,14 @@ def test_a_loss_that_is_no_number_ends_the_run(labelkit: Any, root: Path) -> Non
     assert (answer.code, "no number" in answer.err) == (4, True), answer.err
 
 
+@pytest.mark.slow
 def test_scores_can_be_gates(labelkit: Any, root: Path) -> None:
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
     answer = labelkit(*words, "--fail-under", "box.ap=0.99")
     assert (answer.code, "box.ap" in answer.err) == (10, True), answer.err
 
 
+@pytest.mark.slow
 def test_options_are_checked_before_torch_and_pycocotools_load() -> None:
     import subprocess
 
@@ -235,6 +240,7 @@ def test_options_are_checked_before_torch_and_pycocotools_load() -> None:
     assert done.stdout.strip() == "2 []", done.stderr
 
 
+@pytest.mark.slow
 def test_training_leaves_the_global_generator_alone(root: Path) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)

@@ -77,6 +77,7 @@ def test_all_rows_are_scored_when_no_label_could_be_used(make_store: Any) -> Non
     assert (score["rows"], score["all_accuracy"], score["old_accuracy"]) == (8, 1.0, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["v2", "v1", "v2b"])
 def test_numbers_are_those_of_the_metrics(make_store: Any, rng: np.random.Generator, protocol: Any) -> None:
     labels, ids, labeled = rng.integers(0, 4, 60), rng.integers(0, 6, 60), rng.integers(0, 2, 60)
@@ -202,6 +203,7 @@ def two_splits(make_store: Any) -> EmbeddingStore:
     return made
 
 
+@pytest.mark.slow
 def test_clusters_are_matched_on_one_split_and_scored_on_another(two_splits: EmbeddingStore) -> None:
     (own,) = evaluate(two_splits, split="test")
     (kept,) = evaluate(two_splits, split="test", mapping_from="train")
@@ -251,6 +253,7 @@ def test_two_matchings_of_protocol_v1_cannot_be_kept(labelkit: Any, two_splits: 
     assert "mapping_from goes with v2 or v2b" in answer.err
 
 
+@pytest.mark.slow
 def test_a_kept_matching_is_said_above_the_scores(labelkit: Any, two_splits: EmbeddingStore) -> None:
     words = ("evaluate", "clustering", "--index", two_splits.path)
     assert "matched with classes on split train" in labelkit(*words, "--mapping-from", "train").out
@@ -295,6 +298,7 @@ def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: An
     assert shown.out.splitlines()[2].split()[:6] == ["guess", "all", "4", "100.0", "100.0", "-"]
 
 
+@pytest.mark.slow
 def test_scores_can_be_kept_beside_the_store(store: EmbeddingStore) -> None:
     put(store, LABELS)
 

@@ -64,6 +64,7 @@ def refuse(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str
     return " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 def test_a_run_is_scored_on_what_it_held_out(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer = evaluate(capsys, "--checkpoint", run, "--threads", 1)
     everything = answer["scores"][0]

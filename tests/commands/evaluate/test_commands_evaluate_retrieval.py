@@ -220,6 +220,7 @@ def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Pat
         evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 1]).path, k=(1,), gallery_index=embedded)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from /proc")
 def test_the_whole_process_keeps_to_its_memory(make_store: Any) -> None:
     rows = np.random.default_rng(0).standard_normal((9_990, 64))

@@ -14,6 +14,7 @@ from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.options.gate import GateConfig, parse_limits, score_direction
 from labelkit.store.results import write_result
+from tests.tiers import quick_every
 
 EVALUATE = ("evaluate", "clustering", "--rows", "all", "--bootstrap", "0")
 
@@ -35,7 +36,7 @@ def gated(values: dict[str, Any], **options: Any) -> tuple[dict[str, Any], Any]:
     return result.to_json(), error
 
 
-@pytest.mark.parametrize(("limit", "code"), [(0.74, 0), (0.75, 0), (0.76, 10)])
+@pytest.mark.parametrize(("limit", "code"), quick_every(3, [(0.74, 0), (0.75, 0), (0.76, 10)]))
 def test_a_score_below_its_limit_exits_with_10(
     grouped: Path, labelkit: Callable[..., Any], limit: float, code: int
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_score_below_its_limit_exits_with_10(
     assert ("guess/all/all_accuracy 0.75 is below 0.76" in answer.err) is (code == 10)
 
 
+@pytest.mark.slow
 def test_every_result_must_keep_a_limit_unless_one_is_named(grouped: Path, labelkit: Callable[..., Any]) -> None:
     words = (*EVALUATE, "--index", grouped, "--json", "--fail-under")
 

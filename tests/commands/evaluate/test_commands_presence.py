@@ -53,6 +53,7 @@ def test_masked_terms_count_nothing_and_others_are_summed_by_class() -> None:
     assert float(presence_loss(logits, wanted)) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_what_is_in_the_images_is_learned_and_scored_as_by_others(
     corners: ImageDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +154,7 @@ def test_other_networks_have_no_wide_layers() -> None:
         PresenceHead(BackboneNetwork("convnet_demo", image_size=16), "fully-connected", 5, seed=0)
 
 
+@pytest.mark.slow
 def test_views_of_scoring_are_summed(corners: ImageDataset) -> None:
     def scored(**changes: Any) -> Any:
         config = EvaluatePresenceConfig(**(SHORT | {"steps": 8}), **NETWORK, **changes)

@@ -64,6 +64,7 @@ def probe(labelkit: Any, run: Path, *words: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_a_probe_is_trained_as_a_loop_trains_it_alone(labelkit: Any, run: Path) -> None:
     found = probe(labelkit, run, *PLAIN)
 
@@ -115,6 +116,7 @@ def test_a_probe_is_trained_as_a_loop_trains_it_alone(labelkit: Any, run: Path) 
     assert found["best_layer"] in {one["layer"] for one in found["probes"] if one["accuracy"] == found["best_accuracy"]}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_scores_and_another_augmentation_others(labelkit: Any, run: Path) -> None:
     first, again = (probe(labelkit, run, *PLAIN) for _ in range(2))
     assert first["probes"] == again["probes"]

@@ -89,6 +89,7 @@ def test_an_import_of_an_export_gives_the_same_rows_bit_for_bit(
     assert back.embeddings.tobytes() == store.embeddings.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
 def test_half_precision_comes_back_bit_for_bit(tmp_path: Path, suffix: str) -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
@@ -262,6 +263,7 @@ def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.Monkey
     assert "pip install pyarrow" in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_no_table_is_written_with_line_ends_of_windows() -> None:
     root = Path(labelkit.__file__).parent
     files = [*root.rglob("*.py"), *(root.parent / "examples").glob("*.py")]

@@ -75,6 +75,7 @@ BURST = ("11-moved.png", "11.png", "burst")
 # --- duplicates ---
 
 
+@pytest.mark.slow
 def test_copies_and_bursts_are_listed_with_the_better_image_first(copied: Path, tmp_path: Path) -> None:
     out = tmp_path / "duplicates.csv"
     result = find_duplicates(FindDuplicatesConfig(index=embed(copied), out=out))
@@ -102,6 +103,7 @@ def test_pairs_that_hang_together_have_one_number(photos: Path, tmp_path: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_bursts_can_be_left_out(copied: Path, tmp_path: Path) -> None:
     out = tmp_path / "duplicates.csv"
     find_duplicates(FindDuplicatesConfig(index=embed(copied), out=out, bursts=False))
@@ -142,6 +144,7 @@ def test_pixels_of_a_built_in_set_are_compared_too(tmp_path: Path) -> None:
     assert (values["images"], values["left_out"]) == (30, [])
 
 
+@pytest.mark.slow
 def test_sheet_has_a_line_for_each_cluster(copied: Path, tmp_path: Path, labelkit: Labelkit) -> None:
     index, out, sheet = embed(copied), tmp_path / "duplicates.csv", tmp_path / "duplicates.png"
     answer = labelkit("find", "duplicates", "--index", index, "--out", out, "--sheet", sheet, "--json")
@@ -295,6 +298,7 @@ def answered(colors: Path, tmp_path: Path, labelkit: Labelkit) -> Path:
     return index
 
 
+@pytest.mark.slow
 def test_images_of_a_class_without_labels_come_first(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
     out, sheet = tmp_path / "novel.csv", tmp_path / "novel.png"
 
@@ -381,6 +385,7 @@ def test_later_images_of_a_new_class_come_first(
     assert (answer.json["images"], answer.json["earlier"], answer.json["nearer_to_each_other"]) == (9, 18, 6)
 
 
+@pytest.mark.slow
 def test_a_label_of_a_later_image_counts_as_what_was_there(
     colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
 ) -> None:
@@ -404,6 +409,7 @@ def test_a_label_of_a_later_image_counts_as_what_was_there(
         assert float(line["score"]) == pytest.approx(before / (before + after), abs=2e-4)
 
 
+@pytest.mark.slow
 def test_copies_of_earlier_images_are_not_later_ones(
     colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
 ) -> None:

@@ -83,6 +83,7 @@ def test_the_second_run_takes_all_from_the_cache_and_says_so(own: Path, labelkit
     assert again.json["content_digest"] == first.json["content_digest"]
 
 
+@pytest.mark.slow
 def test_a_damaged_part_is_made_again_and_said(own: Path, labelkit: Any) -> None:
     labelkit(*words(own))
     *_, cut, flipped = sorted((own / "cache" / "matches" / "keypoints").iterdir(), key=lambda path: path.stat().st_size)
@@ -97,6 +98,7 @@ def test_a_damaged_part_is_made_again_and_said(own: Path, labelkit: Any) -> None
     assert answer.json["matched"] == 2
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_costs_only_time(
     own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from labelkit.formatting import percent
 from labelkit.store.embeddings import open_store
 from labelkit.store.writer import Sharding
 from numpy.typing import NDArray
+from tests.tiers import quick_every
 
 QUERIES = tuple(range(0, 900, 30))
 KINDS = ["hnsw", "ivfpq"]
@@ -48,6 +49,7 @@ def hits(answer: Any) -> list[list[tuple[int, float]]]:
     return [[(hit["row"], hit["score"]) for hit in query["hits"]] for query in answer["queries"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_added_to_a_store_extend_its_index_and_are_found(
     labelkit: Any, make_store: Any, cache: Path, rows: Any, kind: Any
@@ -70,6 +72,7 @@ def test_rows_added_to_a_store_extend_its_index_and_are_found(
     assert hits(retrieve(store, search=kind)) == hits(retrieve(store))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_index_of_another_store_is_extended_and_stays(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
     part = make_store(rows[:900], name="part.h5").path
@@ -81,6 +84,7 @@ def test_the_index_of_another_store_is_extended_and_stays(make_store: Any, cache
     assert retrieve(part, search=kind)["search"]["added_rows"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_added_between_old_ones_extend_the_index_too(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
     rows[5], rows[1001] = rows[4], rows[4]  # equal rows, one of them new
@@ -97,6 +101,7 @@ def test_rows_added_between_old_ones_extend_the_index_too(make_store: Any, cache
     assert hits(labels) == hits(retrieve(whole, path_pattern="*[02468].png"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_that_are_gone_build_the_index_anew(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
     retrieve(make_store(rows, name="all.h5").path, search=kind)
@@ -108,6 +113,7 @@ def test_rows_that_are_gone_build_the_index_anew(make_store: Any, cache: Path, r
     assert hits(answer) == hits(retrieve(part))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("row", [0, 899])
 def test_an_old_row_that_changed_builds_the_index_anew(
@@ -123,6 +129,7 @@ def test_an_old_row_that_changed_builds_the_index_anew(
     assert hits(answer) == hits(retrieve(changed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_shard_that_was_added_extends_the_index_of_one_file(
     make_store: Any, cache: Path, rows: Any, tmp_path: Path, kind: Any
@@ -160,7 +167,8 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", quick_every(2, KINDS))
 def test_what_a_killed_command_leaves_is_the_index_of_before(
     make_store: Any, cache: Path, rows: Any, kind: Any
 ) -> None:
@@ -212,6 +220,7 @@ def many(labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "many.h5"
 
 
+@pytest.mark.slow
 def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
     labelkit: Any, many: Path, cache: Path
 ) -> None:
@@ -245,6 +254,7 @@ def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
     assert later.json["search"]["kind"] == "hnsw"  # it is there
 
 
+@pytest.mark.slow
 def test_a_poor_graph_is_searched_more_widely(
     labelkit: Any, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

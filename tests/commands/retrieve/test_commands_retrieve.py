@@ -171,6 +171,7 @@ def test_more_hits_than_rows_are_refused(embedded: Path, photos: Path) -> None:
 # --- the model -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_was_moved_is_asked_for_and_taken(moved: tuple[Path, Path], photos: Path) -> None:
     index, run = moved
 
@@ -182,6 +183,7 @@ def test_a_run_that_was_moved_is_asked_for_and_taken(moved: tuple[Path, Path], p
     assert answer["queries"][0]["hits"][0]["sample_id"] == "ant/00.png"
 
 
+@pytest.mark.slow
 def test_a_run_in_the_usual_place_is_found_without_a_note(
     moved: tuple[Path, Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +308,7 @@ def test_small_pictures_are_enlarged_without_blurring_and_missing_ones_are_frame
 # --- queries without a model ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_rows_of_the_store_need_no_model(labelkit: Any, moved: tuple[Path, Path]) -> None:
     index, _ = moved
     store = open_store(index)
@@ -340,7 +343,10 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
     assert "weights_fingerprint, layer, pooling" in answer.err
 
 
-@pytest.mark.parametrize("words", [("--query-rows", "3"), ("--query", "INDEX")], ids=["rows", "store"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", quick_every(2, [(("--query-rows", "3"),), (("--query", "INDEX"),)]), ids=["rows", "store"]
+)
 def test_torch_is_not_loaded_without_an_image(embedded: Path, words: tuple[str, ...]) -> None:
     code = (
         "import sys; from labelkit.cli.main import main; code = main(sys.argv[1:]); "

@@ -15,6 +15,7 @@ from labelkit.commands.common.images.plots import panels_size
 from labelkit.commands.common.networks import load_run
 from labelkit.models.attention_maps import attention_maps
 from PIL import Image
+from tests.tiers import quick_every
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +46,7 @@ def convolutional(
     return out
 
 
+@pytest.mark.slow
 def test_the_picture_has_a_row_per_image_and_the_same_command_gives_the_same_bytes(
     labelkit: Any, trained: Path, tmp_path: Path
 ) -> None:
@@ -92,6 +94,7 @@ def test_numbers_are_those_of_the_maps(labelkit: Any, trained: Path, tmp_path: P
         assert picture.size == panels_size(2 * 5, 2 + 2 * 3)
 
 
+@pytest.mark.slow
 def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     answer = labelkit(
         "show", "attention", "--checkpoint", trained, "--rows", "3", "--block", "0,3", "--json", "--out",
@@ -115,7 +118,7 @@ def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, t
     assert not torch.equal(weak, strong)
 
 
-@pytest.mark.parametrize("mode", ["simgcd", "none"])
+@pytest.mark.parametrize("mode", quick_every(2, ["simgcd", "none"]))
 def test_runs_without_an_update_have_two_maps_per_block(
     labelkit: Any, simgcd: Path, photos: Path, small: tuple[str | Path, ...], tmp_path: Path, mode: str
 ) -> None:
@@ -138,6 +141,7 @@ def test_runs_without_an_update_have_two_maps_per_block(
         assert picture.size == panels_size(2, 2 + 2)
 
 
+@pytest.mark.slow
 def test_gcd_and_growing_augmentation_are_shown(
     labelkit: Any, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
 ) -> None:
@@ -154,6 +158,7 @@ def test_gcd_and_growing_augmentation_are_shown(
         assert answer.code == 0, answer.err
 
 
+@pytest.mark.slow
 def test_image_files_are_shown_with_names_that_would_be_formulas(
     labelkit: Any, trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +176,7 @@ def test_image_files_are_shown_with_names_that_would_be_formulas(
     ]
 
 
+@pytest.mark.slow
 def test_an_unreadable_image_is_passed_over_when_drawn_and_told_when_chosen(
     labelkit: Any, trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -246,6 +252,7 @@ def test_a_convolutional_backbone_has_no_attention(labelkit: Any, convolutional:
     assert "Give a run whose backbone is a plain ViT" in answer.err
 
 
+@pytest.mark.slow
 def test_images_that_moved_are_asked_for(labelkit: Any, trained: Path, photos: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
@@ -260,6 +267,7 @@ def test_images_that_moved_are_asked_for(labelkit: Any, trained: Path, photos: P
     assert shown.code == 0
 
 
+@pytest.mark.slow
 def test_the_run_is_not_changed(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
     assert (
@@ -268,6 +276,7 @@ def test_the_run_is_not_changed(labelkit: Any, trained: Path, tmp_path: Path) ->
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_json_holds_no_undefined_number(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     answer = labelkit("show", "attention", "--checkpoint", trained, "--json", "--out", tmp_path / "a.png")
     assert json.loads(answer.out, parse_constant=lambda name: pytest.fail(name))["seed"] == 0

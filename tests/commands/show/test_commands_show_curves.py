@@ -35,6 +35,7 @@ def curves(labelkit: Any, runs: str | Path, tmp_path: Path, *options: str) -> An
     return answer.json["curves"]
 
 
+@pytest.mark.slow
 def test_series_are_what_was_logged(labelkit: Any, run: Path, tmp_path: Path) -> None:
     found = curves(labelkit, run, tmp_path, "--metrics", "loss,diag/*/update_rel")
 
@@ -47,6 +48,7 @@ def test_series_are_what_was_logged(labelkit: Any, run: Path, tmp_path: Path) ->
     np.testing.assert_allclose(found[1]["epochs"], [2 / 3, 5 / 3, 3])
 
 
+@pytest.mark.slow
 def test_loss_and_accuracies_are_drawn_unless_told_otherwise(labelkit: Any, run: Path, tmp_path: Path) -> None:
     assert {curve["metric"] for curve in curves(labelkit, run, tmp_path)} == {"loss", "all_accuracy"}
 
@@ -72,11 +74,13 @@ def test_a_log_that_was_cut_in_a_line_is_drawn_up_to_it(labelkit: Any, run: Path
     assert curves(labelkit, run, tmp_path, "--metrics", "lr")[0]["steps"] == [2, 5]
 
 
+@pytest.mark.slow
 def test_a_real_run_has_energies_and_accuracies(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     found = curves(labelkit, trained, tmp_path, "--metrics", "*_accuracy,loss")
     assert {curve["metric"] for curve in found} == {"all_accuracy", "old_accuracy", "new_accuracy", "loss"}
 
 
+@pytest.mark.slow
 def test_names_with_formula_signs_and_foreign_letters_are_drawn(tmp_path: Path) -> None:
     x = np.arange(3.0)
     lines = [Line(name, x, x, is_main=True) for name in ("$_a$", "\u4e2d")]

@@ -84,6 +84,7 @@ def test_a_class_takes_as_many_lines_as_it_needs(labelkit: Any, store: Path, fou
         assert sheet.size == (8 + 3 * 120, 8 + 6 * 150)
 
 
+@pytest.mark.slow
 def test_map_has_a_panel_for_each_round_and_the_start(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
     answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", "--json")
 
@@ -106,6 +107,7 @@ def test_map_of_few_points_and_t_sne(
     assert (tmp_path / "map.png").exists()
 
 
+@pytest.mark.slow
 def test_the_same_map_twice_is_the_same_file(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         assert labelkit("show", "discovered", "--index", store, "--map", tmp_path / name).code == 0
@@ -178,6 +180,7 @@ def test_of_many_rounds_the_first_the_last_and_some_between_are_drawn() -> None:
     assert (chosen[0], chosen[-1], len(chosen)) == (0, 30, 8)
 
 
+@pytest.mark.slow
 def test_a_map_of_many_classes_is_drawn(tmp_path: Path, rng: np.random.Generator) -> None:
     labels = np.arange(80)
     panel = MapPanel("$a title$", labels, labels % 7 == 0)

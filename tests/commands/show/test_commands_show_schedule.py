@@ -14,6 +14,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.options.presets import available_presets, resolve
 from labelkit.training.timing import RunSize
 from PIL import Image
+from tests.tiers import quick_every
 
 
 def schedule(labelkit: Any, *options: str | Path) -> Any:
@@ -44,6 +45,7 @@ def at_step(method: str, preset: str, size: RunSize, step: int, **options: Any) 
 # ------------------------------------------------------------------ against the texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["simgcd", "flipclass"])
 def test_the_teacher_cools_and_the_rate_falls_as_in_simgcds_code(labelkit: Any, method: str) -> None:
     found = schedule(labelkit, method, "--preset", "cub")
@@ -85,6 +87,7 @@ def test_mixmatch_takes_unlabeled_images_seriously_over_16_million_images() -> N
     assert weights == pytest.approx([0, 18.75, 75])
 
 
+@pytest.mark.slow
 def test_sela_drops_three_times_and_labels_most_in_the_beginning(labelkit: Any) -> None:
     found = schedule(labelkit, "sela", "--preset", "imagenet_1k")
     per_epoch = 1_281_167 // 256
@@ -175,7 +178,8 @@ def test_weights_and_views_that_grow_linearly() -> None:
     assert at_step("siamese", "cifar10_moco", RunSize(50_000), 0)["ema_decay"] == 0.99
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", quick_every(8, METHODS))
 def test_every_preset_has_a_schedule(method: str) -> None:
     for preset in available_presets(METHODS[method].config):
         values = at_step(method, preset, RunSize(60_000, 4_000), 0)
@@ -262,6 +266,7 @@ def test_the_size_is_that_told_or_published_or_found(labelkit: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_preset_brings_the_data_of_its_first_line_unless_a_set_is_named(labelkit: Any) -> None:
     assert schedule(labelkit, "sela", "--preset", "cifar100")["dataset"] == "cifar100"
     assert schedule(labelkit, "sela", "--preset", "cifar100", "--dataset", "cub")["dataset"] == "cub"
@@ -276,6 +281,7 @@ def test_turns_are_found_to_the_step_between_the_points_of_a_long_run(labelkit: 
     assert 777 * 1000 + 1 in [row["step"] for row in found["milestones"]]
 
 
+@pytest.mark.slow
 def test_help_has_the_options_of_the_training_and_its_own(labelkit: Any) -> None:
     text = labelkit("show", "schedule", "simgcd", "--help").out
     assert all(option in text for option in ("--teacher-warmup-epochs", "--images", "--out", "--preset"))

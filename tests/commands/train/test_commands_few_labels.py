@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.cli.main import main
+from tests.tiers import quick_every
 
 QUICK = [
     *("--steps", "6", "--later-steps", "3", "--batch-size", "16", "--labeled-batch-size", "6", "--balance", "global"),
@@ -71,7 +72,8 @@ def test_options_that_cannot_act_are_refused(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.parametrize("by_file", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("by_file", quick_every(2, [False, True]))
 def test_a_run_of_when_there_was_an_option_that_never_acted_goes_on(tmp_path: Path, by_file: bool) -> None:
     run = tmp_path / "run"
     size = ["--steps", "4", "--batch-size", "16", "--labeled-batch-size", "6", "--max-per-class", "20"]
@@ -83,6 +85,7 @@ def test_a_run_of_when_there_was_an_option_that_never_acted_goes_on(tmp_path: Pa
     assert "ema_ramp" not in (run / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_of_when_a_constant_was_an_option_goes_on_with_that_value_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +140,7 @@ def test_labels_that_are_not_balanced_are_grown_as_they_are(tmp_path: Path, phot
     assert counts == {"ant": 1, "bee": 4}  # the share of each class is that of its labels
 
 
+@pytest.mark.slow
 def test_the_network_of_a_run_embeds(tmp_path: Path) -> None:
     out, store = tmp_path / "run", tmp_path / "digits.h5"
     few = ["--max-per-class", "30", "--cap", "2"]

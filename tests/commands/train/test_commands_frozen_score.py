@@ -53,6 +53,7 @@ def test_a_score_needs_two_classes_with_two_labels(labelkit: Labelkit, make_stor
     assert "before_training" not in plan(labelkit, index, "--row-mix", 0)
 
 
+@pytest.mark.slow
 def test_the_score_is_of_the_images_and_not_of_what_times_the_steps(labelkit: Labelkit, photos: Path) -> None:
     words = ("train", "simgcd", "--dataset", photos, "--label-split", "gcd", "--no-pretrained", "--preset", "none")
     net = ("--backbone", "vit_nano_p8_32", "--grad-from-block", 3, "--image-size", 32)

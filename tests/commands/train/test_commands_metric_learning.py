@@ -42,6 +42,7 @@ def run(labelkit: Any, letters: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
+@pytest.mark.slow
 def test_held_out_classes_are_the_test_split_of_the_store(
     labelkit: Any, run: Path, letters: Path, tmp_path: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_every_second_image_is_held_out(labelkit: Any, letters: Path, tmp_path: 
     assert list(open_store(store).rows("test")) == list(range(1, 48, 2))
 
 
+@pytest.mark.slow
 def test_help_has_an_example(labelkit: Any) -> None:
     for words in (("train", "san"), ("show", "assembly")):
         done = labelkit(*words, "--help")

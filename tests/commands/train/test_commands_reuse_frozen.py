@@ -132,7 +132,8 @@ def on_images(setup: Any, config: Any, runtime: Any, run: Any, trainer: Trainer)
     trainer._kept, trainer._running = DrawnImages(setup.bank, reuse, config.seed, Normalize(spec.mean, spec.std)), None
 
 
-@pytest.mark.parametrize("method", quick_every(7, METHODS | STAGES))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", quick_every(50, METHODS | STAGES))
 def test_a_run_with_reuse_has_the_losses_of_one_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, photos: Path, method: str
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_run_with_reuse_has_the_losses_of_one_without(
     assert len(set(one)) > 10
 
 
+@pytest.mark.slow
 def test_half_precision_changes_little(tmp_path: Path, photos: Path) -> None:
     options = ("--reuse-frozen", 3, "--epochs", 2, "--eval-every-epochs", 2, "--lr", 0.02)
     assert train(photos, "flipclass", tmp_path / "half", *options).code == 0
@@ -158,6 +160,7 @@ def test_half_precision_changes_little(tmp_path: Path, photos: Path) -> None:
     assert max(sizes) > 1.8 * min(sizes)
 
 
+@pytest.mark.slow
 def test_scores_after_an_epoch_are_those_of_the_network(tmp_path: Path, photos: Path) -> None:
     options = ("--reuse-frozen", 2, "--reuse-dtype", "float32", "--epochs", 2, "--lr", 0.02)
     answer = train(photos, "simgcd", tmp_path / "run", *options)
@@ -175,6 +178,7 @@ def test_scores_after_an_epoch_are_those_of_the_network(tmp_path: Path, photos: 
     assert answer.json["metrics"]["feature_concentration"] == pytest.approx(float(concentration), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_runs_of_other_methods_and_rates_share_what_is_kept(tmp_path: Path, photos: Path) -> None:
     assert train(photos, "simgcd", tmp_path / "a", "--epochs", 1, "--reuse-frozen", 2).code == 0
     (folder,) = kept_folders(tmp_path)
@@ -205,6 +209,7 @@ def test_a_part_that_is_damaged_is_put_aside_and_made_again(tmp_path: Path, phot
     assert part.read_bytes() == data
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_with_the_same_bits(tmp_path: Path, photos: Path) -> None:
     options = ("--epochs", 4, "--reuse-frozen", 2, "--eval-every-epochs", 2)
     whole = train(photos, "flipclass", tmp_path / "whole", *options)
@@ -340,7 +345,7 @@ def test_a_dry_run_says_how_much_would_be_kept_and_writes_nothing(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("method", ["tac-ccl", "san clusters"])
+@pytest.mark.parametrize("method", quick_every(2, ["tac-ccl", "san clusters"]))
 def test_a_dry_run_has_more_images_than_clusters_though_it_looks_at_fewer(
     tmp_path: Path, photos: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

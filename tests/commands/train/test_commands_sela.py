@@ -37,6 +37,7 @@ def store(labelkit: Any, run: Path) -> Path:
     return run.parent / "digits.h5"
 
 
+@pytest.mark.slow
 def test_held_out_images_are_named_and_not_trained_on(run: Path) -> None:
     split = json.loads((run / "split.json").read_text())
     assert len(split["held_out"]) == 360
@@ -44,6 +45,7 @@ def test_held_out_images_are_named_and_not_trained_on(run: Path) -> None:
     assert split["split"]["labeled"] == []
 
 
+@pytest.mark.slow
 def test_the_store_has_the_splits_of_the_run(run: Path, store: Path) -> None:
     opened = open_store(store)
     held_out = set(json.loads((run / "split.json").read_text())["held_out"])
@@ -94,6 +96,7 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
     assert kept["linear_accuracy"] == done.json["linear_accuracy"]
 
 
+@pytest.mark.slow
 def test_pixels_are_judged_by_the_same_held_out_images(labelkit: Any, tmp_path: Path, store: Path) -> None:
     options = ("--dataset", "digits", "--max-per-class", "12", "--split", "all", "--holdout", "0.2")
     pixels = ("--backbone", "pixels", "--image-size", "8", "--label-split", "none")
@@ -104,6 +107,7 @@ def test_pixels_are_judged_by_the_same_held_out_images(labelkit: Any, tmp_path: 
     assert np.array_equal(first.splits, second.splits)
 
 
+@pytest.mark.slow
 def test_a_second_stage_trains_on_the_labels_of_the_first(labelkit: Any, run: Path, tmp_path: Path) -> None:
     options = ("--labels-from", run, "--rotation", "--seed", "5")
     done = labelkit("train", "sela", *SHORT, *options, "--out", tmp_path / "second", "--json")

@@ -62,6 +62,7 @@ def test_saved_options_validate_as_the_config_that_ran(trained: Path) -> None:
     assert FlipClassConfig(**options).to_yaml_dict(operational=False) == options
 
 
+@pytest.mark.slow
 def test_training_as_a_function_returns_what_the_command_prints(photos: Path, trained: Path, tmp_path: Path) -> None:
     options = yaml.safe_load((trained / "config.yaml").read_text())
 
@@ -74,6 +75,7 @@ def test_training_as_a_function_returns_what_the_command_prints(photos: Path, tr
     )
 
 
+@pytest.mark.slow
 def test_a_runs_own_options_repeat_it(labelkit: Any, trained: Path, tmp_path: Path) -> None:
     answer = labelkit("train", "flipclass", "--config", trained / "config.yaml", "--out", tmp_path / "run", "-q")
 
@@ -106,6 +108,7 @@ def test_overwrite_leaves_a_folder_alone_that_is_no_run(train: Any, tmp_path: Pa
     assert len(list((tmp_path / "precious").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_overwrite_keeps_the_old_run_when_the_new_one_cannot_start(
     labelkit: Any, train: Any, tmp_path: Path, small: tuple[str | Path, ...]
 ) -> None:
@@ -121,6 +124,7 @@ def test_overwrite_keeps_the_old_run_when_the_new_one_cannot_start(
         np.testing.assert_array_equal(tensor, before[name])
 
 
+@pytest.mark.slow
 def test_overwrite_replaces_a_run(train: Any, tmp_path: Path) -> None:
     assert train("--out", tmp_path / "run", "--seed", "1", "-q").code == 0
 
@@ -130,6 +134,7 @@ def test_overwrite_replaces_a_run(train: Any, tmp_path: Path) -> None:
     assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_weights_and_metrics(train: Any, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert train("--epochs", "2", "--out", whole, "-q").code == 0
@@ -159,6 +164,7 @@ def test_resuming_with_other_options_names_them(train: Any, trained: Path) -> No
     assert f"--config {trained / 'config.yaml'}" in answer.err
 
 
+@pytest.mark.slow
 def test_a_dry_run_tells_the_plan_and_writes_nothing(
     train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +198,7 @@ def test_a_dry_run_of_long_steps_reckons_and_takes_none(train: Any, monkeypatch:
     assert plan["seconds_per_step"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", EACH_METHOD)
 def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.chdir(tmp_path)
@@ -205,6 +212,7 @@ def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_every_option_to_people(train: Any, tmp_path: Path) -> None:
     answer = train("--dry-run", "--out", tmp_path / "run")
     assert "images, " in next(line for line in answer.out.splitlines() if line.startswith("samples "))
@@ -216,6 +224,7 @@ def test_a_dry_run_shows_every_option_to_people(train: Any, tmp_path: Path) -> N
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_weights_of_another_run_are_where_training_starts(train: Any, trained: Path, tmp_path: Path) -> None:
     # a learning rate of almost nothing: what is left are the weights it started from
     answer = train("--init-from", trained, "--lr", "1e-12", "--weight-decay", "0", "--out", tmp_path / "run", "-q")
@@ -226,6 +235,7 @@ def test_weights_of_another_run_are_where_training_starts(train: Any, trained: P
         np.testing.assert_allclose(tensor, first[name], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_backbone_of_a_weights_file_is_where_training_starts(train: Any, trained: Path, tmp_path: Path) -> None:
     file = next(trained.glob("checkpoints/*/model.safetensors"))
 
@@ -253,6 +263,7 @@ def test_what_holds_no_weights_cannot_start_a_run(
     assert problem in answer.err
 
 
+@pytest.mark.slow
 def test_a_run_with_other_heads_gives_its_backbone_and_says_so(train: Any, trained: Path, tmp_path: Path) -> None:
     options = ("--projection-dim", "4", "--lr", "1e-12", "--weight-decay", "0")
 
@@ -265,6 +276,7 @@ def test_a_run_with_other_heads_gives_its_backbone_and_says_so(train: Any, train
         np.testing.assert_allclose(started[name], first[name], atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_backbone_is_refused(train: Any, trained: Path, tmp_path: Path) -> None:
     answer = train("--init-from", trained, "--backbone", "vit_mini_p4_32", "--out", tmp_path / "run")
 
@@ -289,6 +301,7 @@ def test_scores_of_the_summary_are_those_of_the_unlabeled_images(trained: Path, 
     )
 
 
+@pytest.mark.slow
 def test_a_san_run_of_before_its_terms_had_an_option_is_refused_with_what_to_pass_and_then_goes_on(
     labelkit: Any, photos: Path, tmp_path: Path
 ) -> None:

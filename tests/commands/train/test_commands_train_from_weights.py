@@ -67,6 +67,7 @@ def test_before_training_the_features_of_the_backbone_are_searched() -> None:
     assert monitor.before(cast(Any, plain), cast(Any, state)) == {"recall_at_1": 0.0, "map_at_r": 0.0}
 
 
+@pytest.mark.slow
 def test_the_command_that_comes_next_embeds_with_the_run(
     labelkit: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.training.checkpoint import load_checkpoint
 from tests.row_heads import BATCHES, HEADS, rows_after
 from tests.running import Labelkit, MakeStore
+from tests.tiers import quick_every
 
 CLUSTERS = (*HEADS["san"], "--mode", "unsupervised", "--num-clusters", 6, "--refresh-epochs", 1)
 
@@ -33,6 +34,7 @@ def self_labels(run: Path) -> np.ndarray:
     return checkpoint.tensors("model.safetensors")["labels.pseudo_labels"].numpy()
 
 
+@pytest.mark.slow
 def test_self_labels_find_blobs_of_rows_without_a_label(
     labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
 ) -> None:
@@ -65,6 +67,7 @@ def test_heads_without_labels_look_at_none(
     assert prints[0] == prints[1]
 
 
+@pytest.mark.slow
 def test_self_labels_are_judged_by_labels_that_are_held_out(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
     words = ("train", "sela", "--index", pixels, *HEADS["sela"], "--holdout", 0.25)
     answer = labelkit(*words, "--out", tmp_path / "run", "--json")
@@ -73,6 +76,7 @@ def test_self_labels_are_judged_by_labels_that_are_held_out(labelkit: Labelkit, 
     assert {"knn_accuracy", "nmi"} <= answer.json["metrics"].keys()
 
 
+@pytest.mark.slow
 def test_labels_of_a_file_judge_self_labels(
     labelkit: Labelkit, tmp_path: Path, make_store: MakeStore, rng: np.random.Generator
 ) -> None:
@@ -86,7 +90,8 @@ def test_labels_of_a_file_judge_self_labels(
     assert "nmi" in answer.json["metrics"]
 
 
-@pytest.mark.parametrize("method", ["sela", "san"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", quick_every(2, ["sela", "san"]))
 @pytest.mark.parametrize("change", [("--row-mix", 0), ("--row-noise", 0), ("--row-dropout", 0)])
 def test_heads_train_on_changed_rows(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, change: tuple[object, ...], method: str
@@ -118,6 +123,7 @@ def test_self_labels_of_rows_refuse_options_of_images(
 # ---------------------------------------------------------------------- heads for search
 
 
+@pytest.mark.slow
 def test_before_training_rows_for_search_are_the_centered_rows_of_length_1(
     labelkit: Labelkit, tmp_path: Path, pixels: Path
 ) -> None:
@@ -128,6 +134,7 @@ def test_before_training_rows_for_search_are_the_centered_rows_of_length_1(
     assert np.allclose(made, centered / np.linalg.norm(centered, axis=1, keepdims=True), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_labels_bring_rows_of_a_class_together(
     labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
 ) -> None:
@@ -159,6 +166,7 @@ def test_losses_and_memory_are_as_wide_as_the_rows(
     assert not np.allclose(changed, plain, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "momentum"])
 def test_a_head_on_clusters_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, memory: str
@@ -172,6 +180,7 @@ def test_a_head_on_clusters_stopped_and_resumed_has_the_same_bits(
     assert resumed.json["weights_fingerprint"] == whole.json["weights_fingerprint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +17,7 @@ from labelkit.training.checkpoint import load_checkpoint
 from PIL import Image
 from tests.row_heads import BATCHES, EACH_HEAD, HEADS, SHORT, rows_after
 from tests.running import Labelkit, MakeStore, copy_store, run_labelkit
+from tests.tiers import quick_every
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +57,7 @@ def test_a_head_trains_on_the_rows_of_a_store_and_makes_rows_of_a_new_one(
     assert new.model.name == "pixels+head-2x256"
 
 
+@pytest.mark.slow
 def test_a_head_learns_the_labels_of_the_rows(pixels: Path, run: Path, labelkit: Labelkit, tmp_path: Path) -> None:
     made = tmp_path / "made.h5"
     assert labelkit("embed", "--index", pixels, "--checkpoint", run, "--out", made).code == 0
@@ -94,6 +91,7 @@ def test_questions_about_photos_find_the_model_of_a_store_that_a_head_made(
     assert "bee/03.png" in answer.out
 
 
+@pytest.mark.slow
 def test_before_training_rows_are_the_centered_rows(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
     out, made = tmp_path / "run", tmp_path / "made.h5"
     words = ("--lr", 1e-12, "--weight-decay", 0, "--row-mix", 0)
@@ -119,16 +117,8 @@ def test_labels_of_a_file_count_beside_those_of_the_store(labelkit: Labelkit, tm
     assert answer.json["samples"]["old_classes"] == 2
 
 
-def test_seeds_change_the_head_and_one_seed_repeats_it(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
-    prints = []
-    for number, seed in enumerate((0, 0, 1)):
-        out = tmp_path / f"run-{number}"
-        answer = labelkit("train", "softmax", "--index", pixels, *SHORT, "--seed", seed, "--out", out, "--json")
-        prints.append(answer.json["weights_fingerprint"])
-    assert prints[0] == prints[1] != prints[2]
-
-
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", quick_every(6, HEADS))
 def test_a_head_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, method: str
 ) -> None:
@@ -136,22 +126,6 @@ def test_a_head_stopped_and_resumed_has_the_same_bits(
     whole = labelkit(*words, "--out", tmp_path / "whole").json
     assert labelkit(*words, "--out", tmp_path / "cut", "--stop-after-steps", 5).code == 0
     resumed = labelkit(*words, "--out", tmp_path / "cut", "--resume")
-    assert resumed.code == 0, resumed.err
-    assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
-
-
-@pytest.mark.slow
-def test_a_head_killed_and_resumed_has_the_same_bits(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
-    words = ["train", "softmax", "--index", pixels, *BATCHES, "--epochs", 300, "--checkpoint-every-minutes", 0.001]
-    whole = labelkit(*words, "--out", tmp_path / "whole", "--json").json
-    out = tmp_path / "cut"
-    command = [sys.executable, "-m", "labelkit", *map(str, words), "--out", str(out)]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
-    while child.poll() is None and not (out / "checkpoints" / "last.json").exists():
-        time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
-    resumed = labelkit(*words, "--out", out, "--resume", "--json")
     assert resumed.code == 0, resumed.err
     assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
 
@@ -183,7 +157,8 @@ def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "colors.h5"
 
 
-@pytest.mark.parametrize("method", ["softmax", pytest.param("mixmatch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["softmax", "mixmatch"])
 def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
     labelkit: Labelkit, tmp_path: Path, plain_views: Path, method: str
 ) -> None:
@@ -198,6 +173,7 @@ def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
     assert not np.allclose(by_views, by_changes, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_views_are_trained_on_where_the_store_keeps_some(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, pixels: Path
 ) -> None:
@@ -210,6 +186,7 @@ def test_views_are_trained_on_where_the_store_keeps_some(
     )
 
 
+@pytest.mark.slow
 def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +198,8 @@ def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
         assert asked == ([] if views == "on" else [10])
 
 
-@pytest.mark.parametrize("method", HEADS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", quick_every(50, HEADS))
 def test_a_head_on_views_stopped_and_resumed_has_the_same_bits(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, method: str
 ) -> None:
@@ -319,6 +297,7 @@ def test_options_that_do_not_go_with_rows_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_no_neighbor_is_looked_for_where_rows_are_weak(
     labelkit: Labelkit, tmp_path: Path, pixels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +321,7 @@ def test_row_options_without_a_store_are_refused(labelkit: Labelkit) -> None:
     assert "--row-noise goes with --index" in answer.err
 
 
-@pytest.mark.parametrize("method", ["softmax", "simgcd", "gcd"])
+@pytest.mark.parametrize("method", quick_every(3, ["softmax", "simgcd", "gcd"]))
 def test_a_store_without_labels_is_refused(
     labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path, method: str
 ) -> None:
@@ -382,6 +361,7 @@ def test_patches_are_refused(labelkit: Labelkit, tmp_path: Path, photos: Path) -
     assert "holds patches, not embeddings" in answer.err
 
 
+@pytest.mark.slow
 def test_a_store_that_changed_is_refused_when_a_run_is_resumed(
     labelkit: Labelkit, tmp_path: Path, photos: Path, pixels: Path
 ) -> None:

@@ -262,6 +262,7 @@ def test_imagenet_folders_are_classes_in_the_order_of_their_names(tmp_path: Path
     assert dataset.source.read(0).decode(3).shape == (10, 12, 3)
 
 
+@pytest.mark.slow
 def test_imagenet_100_is_cut_from_all_of_imagenet(tmp_path: Path) -> None:
     names = imagenet_names("imagenet_1k")
     write_imagenet(tmp_path / "imagenet", names, train=1)

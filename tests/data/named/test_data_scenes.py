@@ -171,6 +171,7 @@ def test_a_cache_that_cannot_be_written_changes_nothing(cache: Path) -> None:
     assert np.array_equal(pixels, scene(0, 1, SOURCE, 0).image)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "images", "classes"),
     [("scene_objects", 2600, 7), ("scenes", 2600, 7), ("digit_scenes", 2600, 11), ("scene_videos", 720, 0)],

@@ -241,6 +241,7 @@ def test_the_crop_of_metric_learning_is_a_part_of_the_image_of_256_pixels() -> N
     assert view_recipes.metric_view(227, "crop", chiral=True).hflip == 0
 
 
+@pytest.mark.slow
 def test_area_crops_have_the_areas_and_aspects_of_random_resized_crop() -> None:
     h, w = 150, 200
     spec = ViewSpec(32, area_range=(0.3, 0.8))

@@ -77,6 +77,7 @@ def with_gradient(method: CoTAP) -> set[str]:
 NETWORK = {"backbone", "filter.queries", "filter.values", "projector"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", TERMS)
 def test_each_term_alone_moves_only_what_it_is_about(term: str) -> None:
     method = CoTAP(only(term), INFO)
@@ -96,6 +97,7 @@ def test_image_terms_see_no_scene(term: str) -> None:
     assert torch.equal(method.training_step(shown).loss, method.training_step(other).loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", ["patch_alignment", "patch_ranking"])
 def test_patch_terms_see_scenes(term: str) -> None:
     method, shown = CoTAP(only(term), INFO), batch()
@@ -103,6 +105,7 @@ def test_patch_terms_see_scenes(term: str) -> None:
     assert method.training_step(shown).loss != method.training_step(replace(shown, views=changed)).loss
 
 
+@pytest.mark.slow
 def test_weights_multiply_terms() -> None:
     shown = batch()
     method = CoTAP(config(), INFO)
@@ -125,6 +128,7 @@ def test_ranking_of_whole_maps_is_the_loss_of_all_pairs_of_patches() -> None:
     )
 
 
+@pytest.mark.slow
 def test_whole_maps_of_14_by_14_patches_have_38416_similarities_in_one_ranking() -> None:
     """The paper's size: 224 pixels in patches of 16; here 112 in patches of 8. Aligned cells are 49 by 49."""
     shown = batch(size=2)
@@ -142,6 +146,7 @@ def test_whole_maps_of_14_by_14_patches_have_38416_similarities_in_one_ranking()
     assert sizes == {"same": [(14 * 14) ** 2], "aligned": [(7 * 7) ** 2]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -193,6 +198,7 @@ def test_features_that_are_not_finite_stop_the_run() -> None:
         method.training_step(batch())
 
 
+@pytest.mark.slow
 def test_bfloat16_differs_from_single_precision_by_its_rounding_alone() -> None:
     method = CoTAP(config(), INFO)
     exact = method.training_step(batch()).loss

@@ -216,6 +216,7 @@ def test_no_patch_is_hidden_before_its_time() -> None:
     assert of.network.mask_token.grad is not None  # processes wait for it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_last_layer_and_its_moments_stay_in_the_first_steps(make: Make, name: str) -> None:
     setup = make(name, freeze_last_layer_steps=3, epochs=2)
@@ -433,6 +434,7 @@ def test_networks_of_another_of_these_methods_are_taken(make: Make, tmp_path: Pa
     assert torch.equal(of.network.last_layer.directions, fresh)
 
 
+@pytest.mark.slow
 def test_gradients_are_limited_one_by_one(make: Make) -> None:
     lengths: dict[bool, list[float]] = {}
     for each in (True, False):

@@ -37,6 +37,7 @@ def _loss_and_gradients(method: Any, batch: Any) -> tuple[torch.Tensor, dict[str
 # ---------------------------------------------------------------------- one code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [{"gamma_update": 0.0}, {"align_mode": "none"}])
 def test_flipclass_without_its_update_is_simgcd_on_its_views(make: Make, off: dict[str, Any]) -> None:
     flip = make("flipclass", **off)
@@ -54,6 +55,7 @@ def test_flipclass_without_its_update_is_simgcd_on_its_views(make: Make, off: di
             torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_no_alignment_is_a_step_of_size_zero(make: Make) -> None:
     none, zero = make("flipclass", align_mode="none"), make("flipclass", gamma_update=0.0)
     batch = next(none.batches())
@@ -61,6 +63,7 @@ def test_no_alignment_is_a_step_of_size_zero(make: Make) -> None:
     torch.testing.assert_close(none.method(batch).loss, zero.method(batch).loss, rtol=1e-6, atol=0)
 
 
+@pytest.mark.slow
 def test_the_update_changes_the_loss_in_its_own_way_in_every_space(make: Make) -> None:
     # A large step: the keys of a network from scratch are tiny, and so is what moves them.
     spaces = [make("flipclass", update_space=space, gamma_update=1000.0) for space in ("key", "token", "literal")]
@@ -70,6 +73,7 @@ def test_the_update_changes_the_loss_in_its_own_way_in_every_space(make: Make) -
     assert min(gaps) > 1e-4
 
 
+@pytest.mark.slow
 def test_the_update_leaves_evaluation_alone(make: Make) -> None:
     moved, still = make("flipclass", gamma_update=3.0), make("flipclass", align_mode="none")
     moved.method.load_state_dict(still.method.state_dict())
@@ -86,6 +90,7 @@ def test_the_views_of_simgcd_come_from_one_transform_and_differ(make: Make) -> N
     assert not torch.equal(batch.views[0], batch.views[1])
 
 
+@pytest.mark.slow
 def test_the_student_can_be_given_weak_views(make: Make) -> None:
     first, second = make("flipclass", student_view="weak").trainer.phases[0].views
     assert first == second
@@ -94,6 +99,7 @@ def test_the_student_can_be_given_weak_views(make: Make) -> None:
     assert strong != weak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
 def test_digits_are_never_mirrored(make: Make, name: str) -> None:
     setup = make(name)
@@ -137,6 +143,7 @@ def _cross_entropy(target: list[float], prediction: list[float]) -> float:
     return -sum(q * math.log(p) for q, p in zip(target, prediction, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "directions"), [("simgcd", [(0, 1), (1, 0)]), ("flipclass", [(0, 1)])], ids=["simgcd", "flipclass"]
 )
@@ -198,6 +205,7 @@ def test_the_total_loss_is_that_of_plain_loops(make: Make, name: str, directions
     assert output.loss.item() == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
 def test_the_teacher_sharpens_on_schedule(make: Make, name: str) -> None:
     setup = make(name, epochs=10, teacher_warmup_epochs=4)
@@ -244,6 +252,7 @@ def test_looking_at_energies_does_not_change_the_loss(make: Make) -> None:
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
 
 
+@pytest.mark.slow
 def test_energies_reach_the_metrics_of_a_run(tmp_path: Path, make: Make) -> None:
     make("flipclass", tmp_path / "run", epochs=2, log_every_steps=2).trainer.fit()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -296,6 +305,7 @@ def test_the_student_is_judged_on_the_view_of_its_epoch(make: Make) -> None:
 # ---------------------------------------------------------------------- what is trained
 
 
+@pytest.mark.slow
 def test_frozen_blocks_stay_as_they_were(make: Make) -> None:
     setup = make("flipclass", train_stem=False, grad_from_block=3, align_blocks=(1, 2))
     before = {name: value.clone() for name, value in setup.method.state_dict().items()}
@@ -307,6 +317,7 @@ def test_frozen_blocks_stay_as_they_were(make: Make) -> None:
     assert changed == trained
 
 
+@pytest.mark.slow
 def test_a_linear_probe_trains_the_heads_alone(make: Make) -> None:
     setup = make("simgcd", linear_probe=True, train_stem=False)
     names = {name for name, p in setup.method.named_parameters() if p.requires_grad}
@@ -315,6 +326,7 @@ def test_a_linear_probe_trains_the_heads_alone(make: Make) -> None:
     setup.trainer.fit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("block", [4, 11])
 def test_a_first_trained_block_beyond_the_last_is_refused(make: Make, name: str, block: int) -> None:
@@ -403,6 +415,7 @@ def test_all_images_labeled_is_refused(make: Make, prepared: PreparedData, name:
         make(name, data=everything)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOTH)
 def test_no_image_labeled_is_refused_unless_labels_have_no_weight(
     make: Make, prepared: PreparedData, name: str

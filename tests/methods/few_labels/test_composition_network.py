@@ -34,6 +34,7 @@ def count(*modules: nn.Module) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backbone", "at", "converters", "decision"),
     [
@@ -51,6 +52,7 @@ def test_converters_and_decision_have_the_published_sizes(
     assert count(composition.decision, composition.head) == decision
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["last-stage", "pool"])
 @pytest.mark.parametrize("backbone", ["wrn10_1", "convnet13_w16", "resnet26_shake_w32"])
 def test_three_equal_networks_say_what_one_says(backbone: str, at: str) -> None:

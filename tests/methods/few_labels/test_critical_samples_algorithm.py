@@ -292,6 +292,7 @@ def test_rounds_are_single_searches_one_after_the_other() -> None:
     assert sorted(rounds.rank.tolist()) == list(range(1, len(rounds.indices) + 1))
 
 
+@pytest.mark.slow
 def test_zero_rows_are_empty_arrays_of_the_right_types() -> None:
     found = discover_critical(LINE, LINE_LABELS, 0)
     assert (found.indices.dtype, found.soft.dtype, found.entropy.dtype) == (np.int64, np.float32, np.float64)

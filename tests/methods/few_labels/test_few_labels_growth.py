@@ -171,6 +171,7 @@ def test_shares_of_the_images_sum_up_to_all() -> None:
     assert torch.equal(whole.layers[1].running_var, shared.layers[1].running_var)
 
 
+@pytest.mark.slow
 def test_recalibration_changes_running_statistics_and_nothing_else(make: Any) -> None:
     trainer = make("simgcd").trainer  # its network has no batch normalization
     network = trainer.method.network

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tiers import quick_every
 from torch import Tensor, nn
 
 Make = Callable[..., Any]
@@ -34,7 +35,8 @@ def statistics(network: nn.Module) -> dict[str, Tensor]:
     return {name: value for name, value in network.named_buffers() if name.endswith(("running_mean", "running_var"))}
 
 
-@pytest.mark.parametrize(("name", "options"), IDLE)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options"), quick_every(3, IDLE))
 def test_an_average_that_never_runs_is_judged_with_the_students_statistics(
     make: Make, name: str, options: dict[str, Any]
 ) -> None:

@@ -58,6 +58,7 @@ def test_labels_double_up_to_ten_times_the_given_ones(given: int, sizes: list[in
 # ---------------------------------------------------------------------- the pretext
 
 
+@pytest.mark.slow
 def test_turns_are_learned_before_the_first_step_and_without_labels(make: Make) -> None:
     options = {"steps": 2, "eval_every_steps": 2, "growth_limit": 1.0, "guidance_weight": 0.0}
     plain, turned = make("lmcs", **options), make("lmcs", pretext_steps=60, **options)
@@ -96,6 +97,7 @@ def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
 # ---------------------------------------------------------------------- the streams
 
 
+@pytest.mark.slow
 def test_the_student_learns_what_was_discovered_one_generation_after_the_master(make: Make) -> None:
     setup = make("lmcs", epochs=4, **GROWS)
     method, seen = setup.method, []
@@ -133,6 +135,7 @@ def test_the_student_learns_what_was_discovered_one_generation_after_the_master(
     assert not any(labeled & found[1] for labeled in students)
 
 
+@pytest.mark.slow
 def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make) -> None:
     options = {"epochs": 6, "growth_limit": 1.5, "label_rule": "vote", **GROWS}
     for last_phase in (True, False):
@@ -149,6 +152,7 @@ def test_a_last_phase_teaches_the_student_everything_or_there_is_none(make: Make
         )
 
 
+@pytest.mark.slow
 def test_the_learning_rate_falls_over_all_phases_together(make: Make) -> None:
     setup = make("lmcs", epochs=3, lr_schedule="cosine", lr=0.01, **GROWS)
     setup.trainer.fit()
@@ -207,6 +211,7 @@ def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypat
     assert not sent[1].any()
 
 
+@pytest.mark.slow
 def test_a_master_is_the_same_when_it_is_trained_again_and_its_draws_are_its_own(make: Make) -> None:
     results = []
     for _ in range(2):
@@ -217,6 +222,7 @@ def test_a_master_is_the_same_when_it_is_trained_again_and_its_draws_are_its_own
     assert equal(*results)
 
 
+@pytest.mark.slow
 def test_labels_reach_the_master_through_the_cross_entropy_alone(make: Make) -> None:
     def trained(labels_of_half: int, supervised: bool) -> dict[str, Tensor]:
         setup = make("lmcs", epochs=1)
@@ -251,6 +257,7 @@ def test_the_kept_weights_are_the_average_of_the_trained_ones(make: Make) -> Non
 # ---------------------------------------------------------------------- guidance
 
 
+@pytest.mark.slow
 def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make) -> None:
     plain = make("mixmatch", epochs=3)
     plain.trainer.fit()
@@ -261,6 +268,7 @@ def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make) -> N
     assert equal(weights(composed.method.chain.teacher), teacher)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", ["composed", "average"])
 def test_a_guide_changes_the_student_after_the_first_block(make: Make, guide: str) -> None:
     def trained(epochs: int, **extra: Any) -> dict[str, Tensor]:
@@ -285,12 +293,14 @@ def test_disputed_samples_end_the_growth(make: Make) -> None:
     assert setup.trainer.clock.step == 12  # the last phase has the rest
 
 
+@pytest.mark.slow
 def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
     setup = make("lmcs", epochs=4, lr=1e-9, disagree_stop=1.0)
     setup.trainer.fit()
     assert int(setup.method.growth.iteration) == 1
 
 
+@pytest.mark.slow
 def test_the_table_says_what_was_discovered_by_entropy_and_can_be_shown(make: Make, tmp_path: Path) -> None:
     setup = make("lmcs", epochs=2, **GROWS)
     dataset = setup.prepared.dataset
@@ -324,6 +334,7 @@ def test_features_that_are_not_finite_stop_the_run(make: Make) -> None:
         method._discover(state)
 
 
+@pytest.mark.slow
 def test_a_kill_after_the_second_discovery_changes_nothing(make: Make, tmp_path: Path) -> None:
     options = {"epochs": 5, "log_every_steps": 3, **GROWS}
     whole = make("lmcs", tmp_path / "whole", **options)

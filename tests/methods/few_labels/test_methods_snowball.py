@@ -42,6 +42,7 @@ def grow(make: Make, path: Path | None = None, **options: Any) -> Any:
     return setup
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer", ["mean-teacher"])
 def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: str) -> None:
     grown = grow(make, cap=1.0, trainer=trainer, steps=8)
@@ -52,6 +53,7 @@ def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: 
         assert torch.equal(value, grown.method.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_steps_take_the_moments_of_their_place_in_the_ramps(make: Make) -> None:
     ramps = {"lr_schedule": "ramps", "lr_ramp_up": 0.5, "lr_ramp_down": 0.5, "optimizer": "adamw"}
     moments = {"adam_beta1_end": 0.5, "adam_beta2_start": 0.99}
@@ -100,6 +102,7 @@ def networks(setup: Any) -> dict[str, Any]:
     return {name: network.backbone.whitening for name, network in setup.method.judged().items()}
 
 
+@pytest.mark.slow
 def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few: PreparedData) -> None:
     setup = grow(make, cap=2.6)
     fit = setup.trainer.fit()
@@ -123,6 +126,7 @@ def attached(setup: Any, truth: np.ndarray[Any, Any]) -> Any:
     return setup
 
 
+@pytest.mark.slow
 def test_images_that_are_found_may_get_their_true_labels(make: Make, few: PreparedData) -> None:
     """Column "with ground-truth label" of Table 2.9: the same images, other labels."""
     truth = few.dataset.labels
@@ -157,6 +161,7 @@ def test_true_labels_must_be_known(make: Make, few: PreparedData) -> None:
     assert attached(grow(make), truth).method.truth is None
 
 
+@pytest.mark.slow
 def test_each_class_gets_its_share(make: Make) -> None:
     setup = grow(make, balance="balanced")
     setup.trainer.fit()
@@ -164,6 +169,7 @@ def test_each_class_gets_its_share(make: Make) -> None:
     assert counts.max() <= 2  # two labels of each class were given
 
 
+@pytest.mark.slow
 def test_discovery_does_not_see_the_truth(make: Make, few: PreparedData, rng: np.random.Generator) -> None:
     scrambled = few.dataset.labels.copy()
     hidden = few.labels < 0
@@ -178,6 +184,7 @@ def test_discovery_does_not_see_the_truth(make: Make, few: PreparedData, rng: np
     assert tables[0]
 
 
+@pytest.mark.slow
 def test_a_generation_forgets_what_the_one_before_found(make: Make) -> None:
     setup = grow(make, generations=2)
     fit = setup.trainer.fit()
@@ -190,6 +197,7 @@ def test_a_generation_forgets_what_the_one_before_found(make: Make) -> None:
     )
 
 
+@pytest.mark.slow
 def test_there_is_no_master_before_the_first_discovery_and_none_if_it_is_not_wanted(make: Make) -> None:
     setup = grow(make)
     seen: list[tuple[int, bool]] = []
@@ -211,6 +219,7 @@ def test_there_is_no_master_before_the_first_discovery_and_none_if_it_is_not_wan
     assert {sample.network for sample in plain.method.growth.samples()} == {"teacher"}
 
 
+@pytest.mark.slow
 def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
     setup = grow(make, cap=3.0, churn=1.0, lr=1e-9, generations=3)
     fit = setup.trainer.fit()
@@ -226,6 +235,7 @@ def test_growth_ends_before_it_would_take_too_many_steps(make: Make) -> None:
     assert setup.trainer.fit().step == 6
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make) -> None:
     options = {"cap": 3.0, "generations": 2, "fusion": "cascade"}
     whole = grow(make, tmp_path / "whole", **options)
@@ -242,6 +252,7 @@ def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make) ->
         assert torch.equal(value, resumed.method.state_dict()[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -277,6 +288,7 @@ def test_a_class_without_a_label_is_named(make: Make, few: PreparedData) -> None
         grow(make, data=replace(few, labels=labels))
 
 
+@pytest.mark.slow
 def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Make, few: PreparedData) -> None:
     written: dict[str, str] = {}
     setup = grow(make, cap=2.6)
@@ -296,6 +308,7 @@ def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Ma
     assert fit.metrics["newest_error"] == pytest.approx(np.mean(wrong[20:]))
 
 
+@pytest.mark.slow
 def test_growth_ends_with_a_generation_that_could_not_find_enough(make: Make) -> None:
     setup = grow(make, cap=3.0, balance="balanced", lr=1e-9)
     fit = setup.trainer.fit()
@@ -304,6 +317,7 @@ def test_growth_ends_with_a_generation_that_could_not_find_enough(make: Make) ->
     assert fit.step == 4 + 2
 
 
+@pytest.mark.slow
 def test_a_table_without_known_truth_has_no_such_column(make: Make, few: PreparedData) -> None:
     unknown = np.full(len(few.labels), -1)
     setup = grow(make)

@@ -195,6 +195,7 @@ def test_random_selection_is_the_specified_draw() -> None:
     assert discover_confident(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
 
 
+@pytest.mark.slow
 @given(count=st.integers(0, 300), sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(sum))
 def test_quotas_sum_up_and_miss_the_exact_share_by_less_than_one(count: int, sizes: list[int]) -> None:
     found = quotas(count, np.array(sizes))

@@ -25,6 +25,7 @@ from labelkit.options.presets import available_presets, resolve
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.monitors.retrieval import similarity_spread
 from labelkit.training.timing import RunSize
+from tests.tiers import quick_every
 
 Make = Callable[..., Any]
 UNSUPERVISED = {"mode": "unsupervised", "refresh_epochs": 1, "memory": "momentum"}
@@ -51,12 +52,14 @@ def test_a_resumed_run_has_its_clusters_and_its_memory(tmp_path: Path, make: Mak
     assert (whole.method.clusters.cluster_ids >= 0).all()
 
 
+@pytest.mark.slow
 def test_no_label_is_used_without_supervision(make: Make, prepared: PreparedData) -> None:
     blind = replace(prepared, labels=np.full(len(prepared.labels), -1))
     assert losses(make("san", epochs=1, **UNSUPERVISED)) == losses(make("san", epochs=1, data=blind, **UNSUPERVISED))
 
 
-@pytest.mark.parametrize("loss", ["proxy-anchor", "cross-entropy"])
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", quick_every(2, ["proxy-anchor", "cross-entropy"]))
 def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str) -> None:
     setup = make("san", loss=loss, proxy_lr_scale=7, san_lr_scale=3, new_lr_scale=2, warm_epochs=1)
     groups = list(setup.method.parameter_groups())
@@ -140,6 +143,7 @@ def contrastive_by_loops(anchors: Any, references: Any, mine: Any, theirs: Any, 
     return sum(sum(values) / len(values) for values in means if values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augmentation", ["box", "crop", "none"])
 def test_images_are_scored_by_their_center_where_parts_are_trained_on(make: Make, augmentation: str) -> None:
     method = make("san", augmentation=augmentation).method
@@ -205,6 +209,7 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
     assert {"recall_at_1", "map_at_r", "similarity_sd"} <= metrics.keys()
 
 
+@pytest.mark.slow
 def test_an_assembly_that_does_nothing_is_said_once(make: Make) -> None:
     setup = make("san", san_diagonal=0.999, lr=1e-6)
     said: list[str] = []
@@ -301,6 +306,7 @@ RECIPES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
     """SAN §4.2."""

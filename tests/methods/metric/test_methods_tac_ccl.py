@@ -40,6 +40,7 @@ def _some_matches(pairs: list[tuple[int, int]]) -> Matches:
     return join_matches([one_match(first, second, SAME, SPOTS) for first, second in pairs])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -62,6 +63,7 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(make: Make) -> None:
     assert logs["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_clusters_are_renewed_on_time_and_are_the_labels_of_the_sampler(make: Make, tmp_path: Path) -> None:
     setup = make("tac-ccl", tmp_path / "run", epochs=4, refresh_epochs=2)
     setup.trainer.fit()
@@ -72,6 +74,7 @@ def test_clusters_are_renewed_on_time_and_are_the_labels_of_the_sampler(make: Ma
     assert (drawn == drawn[:, :1]).all()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_carries_clusters_and_memory(make: Make, tmp_path: Path) -> None:
     make("tac-ccl", tmp_path / "run", stop_after_steps=2).trainer.fit()
     checkpoint = load_checkpoint(tmp_path / "run")
@@ -115,6 +118,7 @@ def test_second_views_show_partners_of_the_same_cluster(make: Make, monkeypatch:
     assert 0 < float(logs["matched"]) <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
 def test_maps_between_partners_fit_together_under_cuda_autocast(precision: torch.dtype) -> None:
     matched = MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "digest")

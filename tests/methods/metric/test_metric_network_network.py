@@ -61,6 +61,7 @@ def test_googlenet_has_maps_of_seven_by_seven(googlenet: MetricNetwork, size: in
     assert googlenet.map_shape == (1024, 7, 7)
 
 
+@pytest.mark.slow
 def test_googlenet_is_torchvision_s(googlenet: MetricNetwork) -> None:
     from torchvision.models import googlenet as torchvision_googlenet
 
@@ -183,6 +184,7 @@ PLACES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("backbone", "before", "shape"), PLACES)
 def test_an_assembly_sits_at_the_places_of_the_specification_and_has_an_effect(
     backbone: str, before: str, shape: tuple[int, int, int]

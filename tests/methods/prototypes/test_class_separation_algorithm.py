@@ -39,6 +39,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
         assert gradient[place] == pytest.approx(slope, abs=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "dim", "cosine"), [(2, 3, -1.0), (4, 3, -1 / 3), (5, 4, -1 / 4), (6, 3, 0.0)])
 def test_few_vectors_end_near_the_best_sets_that_are_known(count: int, dim: int, cosine: float) -> None:
     # steps of fixed length do not settle: they stay within one of the best set, a simplex or opposite pairs
@@ -55,6 +56,7 @@ def test_a_step_goes_down_the_gradient_and_ends_on_the_sphere() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_the_largest_cosines_are_about_those_that_another_paper_measured() -> None:
     # DL2PA, Table 7: .05 among 100 prototypes of 100 dimensions; the text does not say after how many steps
     rows = separated_prototypes(100, 100, np.random.default_rng(0), iterations=1000)
@@ -98,6 +100,7 @@ def test_the_loss_of_order_is_log_2_if_all_prototypes_are_alike() -> None:
     assert ranking_gradient(np.tile([0.6, 0.8], (6, 1)), SIMILAR, np.arange(6))[0] == pytest.approx(np.log(2))
 
 
+@pytest.mark.slow
 def test_prototypes_with_words_keep_their_order_better_and_are_nearly_as_far_apart() -> None:
     words = np.random.default_rng(1).standard_normal((20, 8))
     unit = words / np.linalg.norm(words, axis=1, keepdims=True)

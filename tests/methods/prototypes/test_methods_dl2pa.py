@@ -84,6 +84,7 @@ def test_classes_keep_their_first_prototypes_when_these_are_to_be_fixed(make: Ma
     assert fixed.method.network.head.assignment.tolist() == list(range(10))
 
 
+@pytest.mark.slow
 def test_half_an_assignment_per_epoch_is_one_in_two_epochs(make: Make, tmp_path: Path) -> None:
     options = {"embed_dim": 3, "epochs": 4, "reduction": "half-mean", "lr": 0.1}
     make("dl2pa", tmp_path / "rare", updates_per_epoch=0.5, **options).trainer.fit()
@@ -98,6 +99,7 @@ def made(count: int, dim: int, said: list[str], **options: Any) -> np.ndarray:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "dim"), [(20, 5), (30, 17)], ids=["no closed form", "one with opposites"])
 def test_prototypes_that_are_not_sharpened_minimize_the_paper_s_loss(count: int, dim: int) -> None:
     said: list[str] = []
@@ -137,6 +139,7 @@ def test_a_sum_grows_with_processes_where_gradients_are_averaged(make: Make) -> 
     assert float(setup.method.training_step(batch).loss.detach()) == pytest.approx(3 * float(plain), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_halves_of_a_batch_give_the_gradient_and_the_means_of_the_whole(make: Make) -> None:
     """P15; the network has no batch normalization, whose statistics belong to each process."""
     options = {"backbone": "vit_nano_p8_32", "embed_dim": 6, "class_weights": "batch", "reduction": "half-mean"}

@@ -129,6 +129,7 @@ def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
         make("dl2pa", prototypes="words", class_vectors=path, num_classes=11).trainer.fit()
 
 
+@pytest.mark.slow
 def test_a_run_with_prototypes_of_hpn_pushes_each_from_its_nearest(make: Make, own_cache: Path) -> None:
     heads = []
     for _ in range(2):

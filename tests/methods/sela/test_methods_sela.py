@@ -66,6 +66,7 @@ def at_times(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
     monkeypatch.setattr("labelkit.methods.sela.sela.optimization_times", lambda *_: times)
 
 
+@pytest.mark.slow
 def test_all_heads_are_renewed_at_times_inside_epochs(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ def test_rotations_add_their_own_cross_entropy(make: Make) -> None:
     assert float(setup.method(batch).logs["rotation"]) == pytest.approx(math.log(4))
 
 
+@pytest.mark.slow
 def test_the_label_pass_with_running_statistics_knows_no_neighbors(make: Make) -> None:
     """T12: batch size and order do not matter without batch statistics."""
     setup = make("sela")
@@ -171,6 +173,7 @@ def test_labels_are_those_of_the_stored_network_and_balanced(make: Make) -> None
         torch.testing.assert_close(shares, torch.full((8,), 1 / 8, dtype=torch.float64), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_prior_is_kept_in_the_order_of_its_first_solve(make: Make, tmp_path: Path) -> None:
     setup = make("sela", prior="zipf:1", num_heads=2, num_clusters=(4, 6))
     setup.trainer.fit()
@@ -192,6 +195,7 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "stop_at"),
     [
@@ -222,6 +226,7 @@ def test_resuming_repeats_labels_potentials_and_times(
     assert _events(tmp_path / "whole") == _events(tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_a_second_stage_keeps_its_labels(make: Make) -> None:
     setup = make("sela", labels_from=Path("first"), rotation=True)
     before = setup.method.labels.pseudo_labels.clone()
@@ -278,6 +283,7 @@ def test_options_that_cannot_be_are_refused(make: Make, options: dict[str, Any],
         make("sela", **options)
 
 
+@pytest.mark.slow
 def test_a_run_of_when_the_solver_was_an_option_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     size = ["--epochs", "2", "--batch-size", "16", "--max-per-class", "4", "--num-heads", "1"]

@@ -20,6 +20,7 @@ Make = Callable[..., Any]
 LOSSES = ("simclr", "barlow-twins", "moco", "simsiam")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_each_loss_falls_and_moves_every_parameter(make: Make, loss: str) -> None:
     setup = make("siamese", loss=loss, epochs=6, queue_size=64, lr=0.05)
@@ -33,6 +34,7 @@ def test_each_loss_falls_and_moves_every_parameter(make: Make, loss: str) -> Non
     assert still == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_stopped_run_ends_like_a_whole_one(make: Make, tmp_path: Path, loss: str) -> None:
     options = {"loss": loss, "queue_size": 40}
@@ -118,6 +120,7 @@ def test_a_queue_smaller_than_a_batch_keeps_the_newest(make: Make) -> None:
     torch.testing.assert_close(method.queue, newest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "widths", "normalized", "plain"), [
         ("simclr", [512, 128], 0, 0), ("moco", [512, 128], 0, 0),

@@ -67,7 +67,7 @@ def first_rows(table: PublishedTable) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if row % 8 else ()) for row, name in enumerate(available_tables())],
+    [pytest.param(name, marks=pytest.mark.slow if row % 24 else ()) for row, name in enumerate(available_tables())],
 )
 def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, here = read_table(name), tmp_path / "here"
@@ -101,6 +101,7 @@ def test_tables_that_are_left_out_are_no_tables() -> None:
     assert all(entry["reason"] and (entry["source"], entry["place"]) not in places for entry in left_out())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MINIATURES, "imagenet_1k"])
 def test_miniatures_are_read_as_the_data_sets(name: str, tmp_path: Path) -> None:
     dataset = load_dataset(make_miniature(name, tmp_path), data_root=tmp_path)

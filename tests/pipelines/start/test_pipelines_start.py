@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -26,9 +27,12 @@ from labelkit.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import locked
 from labelkit.store.results import read_result
+from labelkit.studio.report.options import ReportConfig
 from PIL import Image
 from tests.tiers import quick_every
 
+pytestmark = pytest.mark.usefixtures("templates_once")
+Begin = Callable[..., Path]
 COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 
 
@@ -49,12 +53,62 @@ def write_labels(path: Path, numbers: list[int]) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def finished() -> dict[tuple[int, ...], Path]:
+    """What first calls left, by their labels."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("start") / "here"
+
+
+@pytest.fixture
+def tmp_path(place: Path) -> Iterator[Path]:
+    """The same path for each test, so that what a first call left is as good as new there."""
+    place.mkdir()
+    yield place
+    shutil.rmtree(place)
+
+
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     folder.mkdir()
     add_photos(folder, range(30), seed=0)
     return folder
+
+
+@pytest.fixture
+def begin(photos: Path, finished: dict[tuple[int, ...], Path], monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """A first call with labels of some photos and three classes; each such call is made once for all tests.
+
+    No call of these tests writes the page, which takes a third of its time.
+    """
+    step = run_module._run
+
+    def run_step(config: StageConfig) -> StageResult:
+        if not isinstance(config, ReportConfig):
+            return step(config)
+        config.out.write_bytes(b"a page")
+        return SimpleResult({}, (config.out,), ())
+
+    monkeypatch.setattr(run_module, "_run", run_step)
+
+    def begin(*labeled: int) -> Path:
+        here = photos.parent
+        known = here / "known.csv"
+        if labeled not in finished:
+            labels = {"labels": write_labels(known, list(labeled))} if labeled else {}
+            run(photos, num_classes=3, **labels)
+            finished[labeled] = here.with_name(f"finished-{len(finished)}")
+            shutil.copytree(here, finished[labeled])
+        else:
+            shutil.copytree(finished[labeled], here, dirs_exist_ok=True)
+        return known
+
+    return begin
 
 
 def run(photos: Path, **options: object) -> dict[str, object]:
@@ -183,8 +237,8 @@ def test_new_classes_and_the_number_of_all_are_not_told_both(photos: Path) -> No
         StartConfig(photos=photos, num_classes=3, new_classes="none")
 
 
-def test_second_call_finds_everything_done(photos: Path, tmp_path: Path) -> None:
-    run(photos, num_classes=3)
+def test_second_call_finds_everything_done(photos: Path, tmp_path: Path, begin: Begin) -> None:
+    begin()
     folder = tmp_path / "photos-labeled"
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
 
@@ -196,8 +250,8 @@ def test_second_call_finds_everything_done(photos: Path, tmp_path: Path) -> None
     assert store.stat().st_mtime_ns == before[store][0]
 
 
-def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: Path) -> None:
-    run(photos, num_classes=3)
+def test_labels_filled_in_in_the_suggestions_are_taken(photos: Path, tmp_path: Path, begin: Begin) -> None:
+    begin()
     folder = tmp_path / "photos-labeled"
     with (folder / "next.csv").open() as file:
         suggested = [row["path"] for row in csv.DictReader(file)]
@@ -283,9 +337,9 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
 
 
 def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(photos, num_classes=3)
+    begin()
     labels = tmp_path / "photos-labeled" / "labels.csv"
     labels.write_text(labels.read_text().replace("000.png,", "000.png,mine "))
     edited = labels.read_bytes()
@@ -299,8 +353,8 @@ def test_a_table_that_is_not_read_is_kept_if_somebody_changed_it(
     assert len(table(labels.parent)) == 33
 
 
-def test_more_photos_go_on_and_groups_keep_their_names(photos: Path, tmp_path: Path) -> None:
-    run(photos, num_classes=3)
+def test_more_photos_go_on_and_groups_keep_their_names(photos: Path, tmp_path: Path, begin: Begin) -> None:
+    begin()
     before = table(tmp_path / "photos-labeled")
     add_photos(photos, range(30, 42), seed=1)
 
@@ -355,10 +409,9 @@ def test_photos_that_cannot_be_read_are_left_out_with_their_labels(photos: Path,
 
 
 def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
-    run(photos, labels=known, num_classes=3)
+    begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     (photos / "shelf").mkdir()
     for i in (0, 9, 4, 6):
@@ -386,10 +439,9 @@ def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
 
 
 def test_labels_follow_photos_whose_names_are_exchanged(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
-    run(photos, labels=known, num_classes=3)
+    known = begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     # 0 and 1 are labeled; 2, of another class, and 5 are not
     rename(photos, {"000.png": "001.png", "001.png": "000.png", "003.png": "002.png", "002.png": "003.png"})
@@ -416,8 +468,10 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     assert "other names by now" not in capsys.readouterr().err
 
 
-def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(photos: Path, tmp_path: Path) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 29]), num_classes=3)
+def test_a_label_does_not_stay_with_the_name_of_a_photo_that_was_deleted(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 29)
     folder = tmp_path / "photos-labeled"
     (photos / "001.png").unlink()
     rename(photos, {f"{i:03d}.png": f"{i - 1:03d}.png" for i in range(2, 30)})
@@ -463,9 +517,11 @@ def test_the_same_command_goes_on_after_labeled_photos_were_renamed_or_deleted_a
     assert "1 of 5 images are not among those" in capsys.readouterr().err
 
 
-def test_a_label_waits_although_another_photo_with_its_name_gets_one(photos: Path, tmp_path: Path) -> None:
-    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
-    run(photos, labels=known, num_classes=3)
+def test_a_label_waits_although_another_photo_with_its_name_gets_one(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    folder = tmp_path / "photos-labeled"
     (photos / "001.png").rename(tmp_path / "001.png")
     (photos / "029.png").rename(photos / "001.png")
     run(photos, num_classes=3)
@@ -483,8 +539,10 @@ def test_a_label_waits_although_another_photo_with_its_name_gets_one(photos: Pat
     assert (given["001.png"], given["029.png"]) == ("green", "blue")
 
 
-def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(photos: Path, tmp_path: Path) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     (photos / "029.png").rename(tmp_path / "029.png")  # without a label
     run(photos, num_classes=3)
@@ -497,9 +555,9 @@ def test_a_photo_that_came_back_does_not_take_the_label_of_its_new_name(photos: 
     assert labels_in(folder / "away.csv") == {"001.png": "green"}
 
 
-def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path) -> None:
-    known, folder = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), tmp_path / "photos-labeled"
-    run(photos, labels=known, num_classes=3)
+def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path, begin: Begin) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    folder = tmp_path / "photos-labeled"
     (photos / "001.png").rename(tmp_path / "first.png")
     (photos / "006.png").rename(photos / "001.png")
     run(photos, num_classes=3)
@@ -516,8 +574,10 @@ def test_two_labels_of_one_path_wait_both(photos: Path, tmp_path: Path) -> None:
     assert "001.png" not in given
 
 
-def test_labels_in_tables_of_start_are_of_the_photos_that_they_listed(photos: Path, tmp_path: Path) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+def test_labels_in_tables_of_start_are_of_the_photos_that_they_listed(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     with (folder / "novel.csv").open() as file:
         first = next(csv.DictReader(file))["path"]
@@ -537,10 +597,9 @@ def test_labels_in_tables_of_start_are_of_the_photos_that_they_listed(photos: Pa
 
 
 def test_photos_that_are_as_they_were_are_not_read_for_their_labels(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
-    run(photos, labels=known, num_classes=3)
+    known = begin(0, 1, 3, 4, 6, 7)
 
     def of_tables_alone(path: Path) -> str:
         return sha256_file(path) if path.suffix == ".csv" else pytest.fail(f"{path} is read")
@@ -550,8 +609,10 @@ def test_photos_that_are_as_they_were_are_not_read_for_their_labels(
     assert run(photos, labels=known, num_classes=3)["described_now"] == 0
 
 
-def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+def test_an_edited_photo_keeps_its_label(
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
     capsys.readouterr()
 
@@ -571,9 +632,9 @@ def test_an_edited_photo_keeps_its_label(photos: Path, tmp_path: Path, capsys: p
     ],
 )
 def test_labels_follow_once_however_often_a_call_is_ended(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4]), num_classes=3)
+    begin(0, 1, 3, 4)
     folder = tmp_path / "photos-labeled"
     # one more label, in the table of suggestions
     with (folder / "next.csv").open() as file:
@@ -641,9 +702,10 @@ def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones
 
 
 @pytest.mark.slow
-def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: Path, tmp_path: Path) -> None:
-    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
-    run(photos, labels=known, num_classes=3)
+def test_photos_that_came_later_are_compared_with_those_that_were_there(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     for i in range(12):
         shade = np.random.default_rng(i).integers(200, 255, (16, 16, 3), dtype=np.uint8)
         Image.fromarray(shade).save(photos / f"white{i:02}.png")
@@ -659,8 +721,9 @@ def test_photos_that_came_later_are_compared_with_those_that_were_there(photos: 
     assert any("Of the 15 photos that came later, those that are most likely" in said for said in told["sentences"])  # type: ignore[attr-defined]
 
 
-def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: Path) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+@pytest.mark.slow
+def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: Path, begin: Begin) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     for i in reversed(range(30)):
         (photos / f"{i:03}.png").rename(photos / f"{i + 12:03}.png")
 
@@ -670,8 +733,11 @@ def test_photos_that_got_other_names_are_not_later_ones(photos: Path, tmp_path: 
     assert (tmp_path / "photos-labeled" / "novel.csv").is_file()
 
 
-def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(photos: Path, tmp_path: Path) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+@pytest.mark.slow
+def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     add_photos(photos, range(30, 45), seed=1)
     run(photos, num_classes=3)
     (photos / "029.png").unlink()
@@ -685,8 +751,10 @@ def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(photos: Pa
     assert not (tmp_path / "photos-labeled" / "novel.csv").exists()
 
 
-def test_guesses_are_not_taken_for_labels(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+def test_guesses_are_not_taken_for_labels(
+    photos: Path, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     given = (tmp_path / "photos-labeled" / "given.csv").read_bytes()
 
     code = main(["start", str(photos), "--labels", str(tmp_path / "photos-labeled" / "labels.csv")])
@@ -712,10 +780,11 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     assert "looks like" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_time_is_told_for_photos_that_are_not_described_yet(
-    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    photos: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(photos, num_classes=3)
+    begin()
     add_photos(photos, range(30, 40), seed=1)
 
     def timed(_: object) -> tuple[SimpleResult, None]:
@@ -733,9 +802,10 @@ def test_a_call_that_does_nothing_describes_no_photo(photos: Path, tmp_path: Pat
     assert [told["described_now"] for told in (first, second, third)] == [30, 3, 0]
 
 
-def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(photos: Path, tmp_path: Path) -> None:
-    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
-    run(photos, labels=known, num_classes=3)
+def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     given = tmp_path / "photos-labeled" / "given.csv"
     lines = [line for line in given.read_text().splitlines() if not line.startswith("007.png")]
     given.write_text("\n".join(lines).replace("red", "rosso") + "\n")
@@ -749,9 +819,9 @@ def test_names_may_be_changed_and_labels_taken_back_in_the_table_of_given_labels
 
 @pytest.mark.parametrize("name", quick_every(3, ["given.csv", "away.csv", "next.csv"]))
 def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is_lost(
-    photos: Path, tmp_path: Path, name: str
+    photos: Path, tmp_path: Path, begin: Begin, name: str
 ) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+    begin(0, 1, 3, 4, 6, 7)
     folder = tmp_path / "photos-labeled"
     (folder / name).write_text(f"path,label,sha256\n{200_000 * 'x'},red,\n")  # longer than a field may be
     before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
@@ -764,9 +834,9 @@ def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is
 
 @pytest.mark.parametrize("left", [5, {"000.png": 5}, {"000.png": [5]}])
 def test_a_record_with_something_else_in_the_place_of_labels_is_refused(
-    photos: Path, tmp_path: Path, left: object
+    photos: Path, tmp_path: Path, begin: Begin, left: object
 ) -> None:
-    run(photos, num_classes=3)
+    begin()
     record = tmp_path / "photos-labeled" / "start.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "left": left}))
 
@@ -774,8 +844,8 @@ def test_a_record_with_something_else_in_the_place_of_labels_is_refused(
         run(photos, num_classes=3)
 
 
-def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path) -> None:
-    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]), num_classes=3)
+def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path, begin: Begin) -> None:
+    begin(0, 1, 3, 4, 6, 7)
     given = tmp_path / "photos-labeled" / "given.csv"
     given.write_text(given.read_text().splitlines()[0] + "\n")
 
@@ -879,6 +949,7 @@ def test_a_copy_of_a_labeled_photo_has_its_label(photos: Path, tmp_path: Path) -
     assert float(rows["033.png"]["confidence"]) < 1  # two labels for one file say nothing
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_place_of_a_store_is_told_the_newest(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,6 +28,8 @@ from labelkit.studio.label.browser import open_browsed, open_session
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
 
+pytestmark = pytest.mark.usefixtures("templates_once")
+
 uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 server_module = pytest.importorskip("labelkit.studio.label.server", reason="the extra serve is not installed")
 
@@ -292,6 +294,7 @@ def test_a_changed_image_is_not_shown_for_the_one_that_was_embedded(index: Path,
         assert browsed.picture(5, 64) == "not the image that was embedded"
 
 
+@pytest.mark.slow
 def test_starlette_and_uvicorn_load_for_serving_only() -> None:
     code = "import sys, labelkit.studio.label.label, labelkit.studio.report.build, labelkit.studio.label.label; "
     code += "print([name for name in ('starlette', 'uvicorn', 'anyio') if name in sys.modules])"

@@ -32,6 +32,8 @@ from labelkit.studio.report.thumbnails import Pictures
 from PIL import Image
 from tests.copies import copy_store
 
+pytestmark = pytest.mark.usefixtures("templates_once")
+
 PCA = ("--projection", "pca")
 
 
@@ -80,6 +82,7 @@ def shown(features: Any, labels: list[int] | None = None, directed: list[bool] |
     )
 
 
+@pytest.mark.slow
 def test_json_says_what_was_made(labelkit: Any, pixels: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     answer = labelkit("report", "--index", pixels, "--out", out, *PCA, "--json")
@@ -93,12 +96,14 @@ def test_json_says_what_was_made(labelkit: Any, pixels: Path, tmp_path: Path) ->
     assert answer.json["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_quiet_prints_the_path_only(labelkit: Any, pixels: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
 
     assert labelkit("report", "--index", pixels, "--out", out, *PCA, "-q").out == f"{out}\n"
 
 
+@pytest.mark.slow
 def test_same_input_gives_the_same_bytes(labelkit: Any, pixels: Path, tmp_path: Path) -> None:
     for name in ("a.html", "b.html"):
         assert labelkit("report", "--index", pixels, "--out", tmp_path / name, "-q").code == 0
@@ -106,6 +111,7 @@ def test_same_input_gives_the_same_bytes(labelkit: Any, pixels: Path, tmp_path: 
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_policy_allows_this_style_and_this_script_alone(page: str) -> None:
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
@@ -169,6 +175,7 @@ def test_neighbors_in_the_page_are_the_nearest_by_plain_loops(page: str, pixels:
         np.testing.assert_allclose(scores[image], cosines[best], atol=(high - low) / 65535 + 1e-6)
 
 
+@pytest.mark.slow
 def test_hostile_names_are_shown_as_they_are(labelkit: Any, pictures: list[Image.Image], tmp_path: Path) -> None:
     root = tmp_path / "photos"
     # the path below the root begins with the end of a script
@@ -203,6 +210,7 @@ def test_hostile_names_are_shown_as_they_are(labelkit: Any, pictures: list[Image
     }
 
 
+@pytest.mark.slow
 def test_hostile_class_names_are_shown_as_they_are(labelkit: Any, pictures: list[Image.Image], tmp_path: Path) -> None:
     label = "</script><img src=x onerror=alert(2)>{{ 7 * 7 }}"
     lines = ["path,label"]
@@ -395,6 +403,7 @@ def test_a_black_image_is_nobody_s_neighbor(make_store: Any) -> None:
     assert sorted(found.images[3][:2].tolist()) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_store_without_results_says_how_to_get_some(labelkit: Any, bare: Path, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     answer = labelkit("report", "--index", bare, "--out", out, *PCA, "--json")
@@ -475,6 +484,7 @@ def test_a_tile_is_made_from_what_the_jpeg_decoder_shrinks_to_twice_its_side(
     assert np.array_equal(np.array(made), np.array(expected))
 
 
+@pytest.mark.slow
 def test_thumbnails_shrink_until_the_page_fits(labelkit: Any, tmp_path: Path, rng: np.random.Generator) -> None:
     folder, index = tmp_path / "noise", tmp_path / "noise.h5"
     folder.mkdir()
@@ -502,6 +512,7 @@ def test_a_page_that_cannot_be_so_small_is_an_error(labelkit: Any, pixels: Path,
     assert not (tmp_path / "r.html").exists()
 
 
+@pytest.mark.slow
 def test_of_many_images_some_are_drawn_and_sizes_count_all(labelkit: Any, pixels: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     answer = labelkit("report", "--index", pixels, "--out", out, *PCA, "--max-images", 10, "--json")
@@ -514,6 +525,7 @@ def test_of_many_images_some_are_drawn_and_sizes_count_all(labelkit: Any, pixels
     assert sum(group["shown"] for group in data["groups"]) == 10
 
 
+@pytest.mark.slow
 def test_curves_are_those_of_the_run_that_made_the_network(
     labelkit: Any, index: Path, trained: Path, tmp_path: Path
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_long_caption_keeps_its_rank_and_its_score() -> None:
     assert shortened("abcdef", len, 4) == "a…ef"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("caption", CAPTIONS.values(), ids=CAPTIONS.keys())
 def test_captions_of_a_grid_of_panels_stay_below_their_panel(tmp_path: Path, caption: str) -> None:
     white = np.ones((4, 4, 3), dtype=np.float32)

@@ -18,6 +18,7 @@ from PIL import Image
 CONFIDENCE, CORRECT = [0.95, 0.85, 0.75, 0.15], [True, True, False, False]
 
 
+@pytest.mark.slow
 def test_risk_stands_beside_reliability_and_the_same_curves_give_the_same_file(tmp_path: Path) -> None:
     curve, risk = reliability(CONFIDENCE, CORRECT), risk_coverage(CONFIDENCE, CORRECT)
     one = write_reliability_plot(tmp_path / "one.png", {"it": curve})
@@ -28,6 +29,7 @@ def test_risk_stands_beside_reliability_and_the_same_curves_give_the_same_file(t
     assert two.read_bytes() == again.read_bytes()
 
 
+@pytest.mark.slow
 def test_plots_are_drawn_under_the_backend_of_a_notebook_that_is_not_installed() -> None:
     drawn = "import os; from labelkit.commands.common.images.plots import Figure; "
     drawn += "Figure().savefig(os.devnull, format='png')"
