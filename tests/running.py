@@ -6,9 +6,8 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +65,6 @@ class Answer:
 
 
 Labelkit = Callable[..., Answer]
-
-
-@pytest.fixture(scope="session")
-def templates_once() -> Iterator[None]:
-    """Compile the templates of the page once, not for each page."""
-    from labelkit.studio.report import page
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "_environment", cache(page._environment))
-        yield
 
 
 def run_labelkit(*words: object) -> Answer:

@@ -22,8 +22,6 @@ from PIL import Image
 from tests.pages import PAGES, README, ROOT, code_blocks, command_lines
 from tests.textures import photo
 
-pytestmark = pytest.mark.usefixtures("templates_once")
-
 # What ``labelkit config`` resolves without running it; for the others only the options are looked at.
 STAGES = {config.command[0] for config in CONFIG_CLASSES}
 

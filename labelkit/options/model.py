@@ -22,8 +22,8 @@ class ModelConfig(CheckpointOptions):
     )
     backbone: str | None = Field(
         None,
-        description="Without --checkpoint: a backbone by name; pixels (the resized image itself); or auto (default): "
-        "the best one whose weights are on this machine, in the hub's cache or in an installed package.",
+        description="Without --checkpoint: a backbone by name; several side by side, A+B; pixels (the resized image "
+        "itself); or auto (default): the best whose weights are on this machine, in the hub's cache or in a package.",
         json_schema_extra=_MODEL,
     )
     pretrained: bool = Field(
@@ -56,6 +56,12 @@ class ModelConfig(CheckpointOptions):
             raise ValueError("give either --checkpoint (a run folder) or --backbone (a name)")
         if self.checkpoint is not None and any(sources):
             raise ValueError("--pretrained, --weights and --random-weights go with --backbone")
+        parts = (self.backbone or "").split("+")
+        if len(parts) > 1:
+            if not all(parts) or {"auto", "pixels"} & set(parts):
+                raise ValueError("--backbone A+B takes names of networks, neither auto nor pixels")
+            if self.weights is not None or self.image_size is not None:
+                raise ValueError("--weights and --image-size are of one network; leave them out with --backbone A+B")
         if self.backbone == "pixels" and any(sources):
             raise ValueError("pixels has no weights")
         if self.guesses and (self.random_weights or self.pretrained):

@@ -22,6 +22,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.joined_tokens import JoinedTokens, joined_layer
+from labelkit.models.side_by_side import SEPARATOR, SideBySide
 from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.infer_architecture import guess_backbone
 from labelkit.models.weights.published import (
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from labelkit.training.method import Method
 
 _RANDOM: Final = "random:"
+# Between the sources of networks side by side.
+_AND: Final = " + "
 
 
 @dataclass(frozen=True)
@@ -155,8 +158,13 @@ def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[s
     }
 
 
-def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork:
+def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
     """Build what a command was asked for.
+
+    Args:
+        config: the options.
+        in_channels: 1 or 3.
+        whole: one embedding for an image is all that is wanted, so that ``auto`` may take several networks.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.
@@ -166,7 +174,22 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
         return run_network(config.checkpoint, config.which)
     if config.backbone == "pixels":
         return pixel_network(config.image_size or 32, in_channels)
-    name = _best_backbone(fetch=config.pretrained) if config.takes_best else str(config.backbone)
+    name = _best_backbone(fetch=config.pretrained, several=whole) if config.takes_best else str(config.backbone)
+    seed, pretrained = config.seed, config.pretrained or config.takes_best
+    if SEPARATOR in name:
+        return _side_by_side(
+            [
+                BackboneNetwork(
+                    part,
+                    pretrained=pretrained,
+                    image_size=embedding_size(part),
+                    in_channels=in_channels,
+                    seed=seed + number,
+                )
+                for number, part in enumerate(name.split(SEPARATOR))
+            ],
+            f"{_RANDOM}{seed}" if config.random_weights else None,
+        )
     if config.guesses:
         assert config.weights is not None
         name = guess_backbone(config.weights)
@@ -176,13 +199,13 @@ def embedding_network(config: ModelConfig, in_channels: int) -> EmbeddingNetwork
         current_progress().message(f"backbone {name}: {said} (--backbone NAME: another)")
     network = BackboneNetwork(
         name,
-        pretrained=config.pretrained or config.takes_best,
+        pretrained=pretrained,
         weights=config.weights,
         image_size=config.image_size or embedding_size(name),
         in_channels=in_channels,
-        seed=config.seed,
+        seed=seed,
     )
-    return _named_backbone(network, f"{_RANDOM}{config.seed}" if config.random_weights else None, config.weights)
+    return _named_backbone(network, f"{_RANDOM}{seed}" if config.random_weights else None, config.weights)
 
 
 def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
@@ -197,16 +220,24 @@ def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch:
     return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
 
 
-def _best_backbone(*, fetch: bool) -> str:
+def _best_backbone(*, fetch: bool, several: bool) -> str:
     """Choose the best backbone whose weights are at hand, and say so.
 
     Args:
         fetch: name one to fetch if there are none.
+        several: networks side by side are no less welcome.
 
     Raises:
         ConfigError: there are none, and none may be fetched.
     """
-    name = best_at_hand()
+    name = best_at_hand(several=several)
+    if name is not None and SEPARATOR in name:
+        first = name.partition(SEPARATOR)[0]
+        current_progress().message(
+            f"backbone {name}: both have weights on this machine; side by side they take about four times as long as "
+            f"the first alone (--backbone {first}: that one)"
+        )
+        return name
     if name is not None:
         current_progress().message(
             f"backbone {name}: the best one with weights on this machine (--backbone NAME: another)"
@@ -371,6 +402,8 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
     name = name_to_build(model.name)
+    if SEPARATOR in name:
+        return _recorded_side_by_side(model, name.split(SEPARATOR), channels, checkpoint)
     ratio = model.preprocess.get("resize_ratio")  # as the rows were made, whatever it is by default now
     if checkpoint is not None and checkpoint.is_dir():
         return run_network(checkpoint)
@@ -407,6 +440,41 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),
         "Pass --checkpoint with the run folder or weights file that it was embedded with.",
     )
+
+
+def _side_by_side(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:
+    network = SideBySide(networks)
+    spec = network.input_spec
+    return EmbeddingNetwork(
+        network.eval().to(memory_format=torch.channels_last),
+        ViewSpec(size=spec.size, resize_ratio=spec.resize_ratio, crop="center", interpolation="bicubic"),
+        source=source or _AND.join(member.backbone.source for member in networks),
+    )
+
+
+def _recorded_side_by_side(
+    model: ModelIdentity, names: list[str], channels: int, checkpoint: Path | None
+) -> EmbeddingNetwork:
+    if checkpoint is not None:
+        problem = f"is one file or run, and the store was embedded with {len(names)} networks side by side"
+        raise CheckpointError(str(checkpoint), problem, "Leave it out: published weights are found by their names.")
+    is_random = model.source.startswith(_RANDOM)
+    seed = int(model.source.removeprefix(_RANDOM)) if is_random else 0
+    sources = [""] * len(names) if is_random else model.source.split(_AND)
+    networks = []
+    for number, (name, source) in enumerate(zip(names, sources, strict=True)):
+        weights = None if is_random else recorded_weights(source)
+        if weights is None and not is_random:
+            raise CheckpointError(
+                source, f"the weights of {name} in this store were not found", "Install or fetch them on this machine."
+            )
+        network = BackboneNetwork(
+            name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number
+        )
+        if weights is not None:
+            network.backbone.source = source
+        networks.append(network)
+    return _side_by_side(networks, model.source)
 
 
 def _usual_places(source: str) -> list[Path]:

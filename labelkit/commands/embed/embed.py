@@ -58,7 +58,8 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
         dataset, labeled, old_classes = as_asked(config)
-        model = embedding_network(config, dataset.in_channels)
+        one_row = not config.dense and config.last_blocks == 1 and not config.mean_patch and config.image_size is None
+        model = embedding_network(config, dataset.in_channels, whole=one_row)
     else:
         model = embedding_network(config, 3)
         assert model.run_split is not None

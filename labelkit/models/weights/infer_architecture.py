@@ -16,7 +16,7 @@ from labelkit.models.weights.files import load_weights_file
 from labelkit.models.weights.published import BEST_FIRST
 
 CANDIDATES = (
-    *BEST_FIRST,
+    *(name for name in BEST_FIRST if "+" not in name),
     "vit_large_patch14_reg4_dinov2.lvd142m",
     "vit_large_patch14_dinov2.lvd142m",
     "vit_tiny_patch16_224",

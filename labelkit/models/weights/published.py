@@ -32,13 +32,14 @@ BEST_FIRST = (
     "vit_base_patch8_224.dino",
     "vit_small_patch8_224.dino",
     "resnet50.a1_in1k",
+    "tf_efficientnet_lite0.in1k+tf_efficientnet_lite2.in1k",
     "tf_efficientnet_lite2.in1k",
     "tf_efficientnet_lite1.in1k",
     "tf_efficientnet_lite0.in1k",
     "resnet18.a1_in1k",
 )
 """Backbones that ``auto`` considers, best first: by the k-NN accuracy on ImageNet that their authors publish; of the
-supervised ones, by their accuracy there."""
+supervised ones, by their accuracy there. With ``+`` between them, two that embed side by side."""
 
 TO_FETCH = "vit_small_patch14_reg4_dinov2.lvd142m"
 """What ``auto`` fetches when it may and nothing is at hand: 88 MB, and good features for photos."""
@@ -220,19 +221,23 @@ def has_published(name: str) -> bool:
     return package_of(name) is not None or bool(cfg is not None and (cfg.hf_hub_id or cfg.url))
 
 
-def best_at_hand() -> str | None:
+def best_at_hand(*, several: bool = False) -> str | None:
     """Return the first of `BEST_FIRST` whose weights are on this machine; ``None`` if there are none.
+
+    Args:
+        several: also consider networks side by side.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.
     """
     import timm
 
-    for name in BEST_FIRST:
+    def is_here(name: str) -> bool:
         cfg = timm.get_pretrained_cfg(name)
-        if cfg is not None and weights_at_hand(name, dataclasses.asdict(cfg)) is not None:
-            return name
-    return None
+        return cfg is not None and weights_at_hand(name, dataclasses.asdict(cfg)) is not None
+
+    names = (name for name in BEST_FIRST if several or "+" not in name)
+    return next((name for name in names if all(map(is_here, name.split("+")))), None)
 
 
 def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:

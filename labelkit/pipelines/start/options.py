@@ -37,8 +37,8 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     backbone: str = Field(
         "auto",
-        description="Network that describes the photos, by name: its published weights are fetched if they are not "
-        "here. auto: the best one at hand, nothing is fetched; pixels: no network.",
+        description="Network that describes the photos, by name, or several side by side, A+B: published weights are "
+        "fetched if they are not here. auto: the best at hand, nothing is fetched; pixels: no network.",
     )
     num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it; default: estimated.")
     min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence a photo is unsure.")

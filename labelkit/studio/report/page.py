@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ def render_label_page(title: str) -> tuple[bytes, str]:
     return html.encode("utf-8"), policy
 
 
+@cache  # a page is rendered twice, and templates are compiled once
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),

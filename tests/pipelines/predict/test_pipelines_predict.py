@@ -26,8 +26,6 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result, write_result
 from PIL import Image
 
-pytestmark = pytest.mark.usefixtures("templates_once")
-
 COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 
 

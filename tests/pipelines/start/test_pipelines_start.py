@@ -31,7 +31,6 @@ from labelkit.studio.report.options import ReportConfig
 from PIL import Image
 from tests.tiers import quick_every
 
-pytestmark = pytest.mark.usefixtures("templates_once")
 Begin = Callable[..., Path]
 COLORS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 

@@ -28,8 +28,6 @@ from labelkit.studio.label.browser import open_browsed, open_session
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
 
-pytestmark = pytest.mark.usefixtures("templates_once")
-
 uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
 server_module = pytest.importorskip("labelkit.studio.label.server", reason="the extra serve is not installed")
 

@@ -32,8 +32,6 @@ from labelkit.studio.report.thumbnails import Pictures
 from PIL import Image
 from tests.copies import copy_store
 
-pytestmark = pytest.mark.usefixtures("templates_once")
-
 PCA = ("--projection", "pca")
 
 
