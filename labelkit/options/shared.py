@@ -1,13 +1,14 @@
 """Options that several commands take: each is declared here once, with its panel.
 
 A config class takes an option by naming its mixin among its bases. A larger group of options lies in a file of its
-own: ``backbone``, ``data``, ``earlier``, ``gate``, ``index``, ``memory``, ``model``.
+own: ``backbone``, ``data``, ``retired``, ``gate``, ``index``, ``memory``, ``model``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -180,16 +181,19 @@ class EvalSplitOption(StageConfig):
     )
 
 
+PICTURES: Final = 6
+"""Images on a sheet of judged masks or boxes."""
+
+
 class ScoresOutOptions(StageConfig):
     """A command that writes its scores, and draws a few images."""
+
+    constants: ClassVar[Mapping[str, object]] = {"num_pictures": PICTURES}
 
     out: Path | None = Field(
         None,
         description="Also write everything as JSON: scores, protocol, network, data.",
         json_schema_extra=option("Output", preset=False, makes="json"),
-    )
-    num_pictures: int = Field(
-        6, ge=1, le=100, description="Images on the sheet.", json_schema_extra=option("Output", preset=False)
     )
 
 

@@ -67,6 +67,7 @@ class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitO
     """``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
+    constants: ClassVar[Mapping[str, object]] = {"final_lr": None}
 
     split: str = Field(
         "auto",
@@ -89,11 +90,6 @@ class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitO
         None,
         description="Learning rate of Adam; of several, comma-separated, the best on held-out images is taken "
         "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, with --tune 1e-4.",
-    )
-    final_lr: float | None = Field(
-        None,
-        ge=0,
-        description="Learning rate at the end, on a cosine; default: linear: no decay, fcn: 1e-4; with --tune 0.",
     )
     select_split: str | None = Field(
         None,

@@ -33,6 +33,7 @@ from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.models.weights.files import fingerprint
+from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 from labelkit.protocols.detection.average_precision import Boxes, voc_scores
 from labelkit.protocols.detection.detector import DetectorSize
@@ -174,7 +175,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     result = _result(config, dataset, rows, plan, model, parts)
     if config.sheet is None:
         return result
-    pictures = _pictures(dataset, rows.eval_rows[: config.num_pictures], first)
+    pictures = _pictures(dataset, rows.eval_rows[:PICTURES], first)
     sheet = write_box_sheet(config.sheet, pictures, dataset.object_classes)
     return replace(result, paths=(*result.paths, sheet))
 

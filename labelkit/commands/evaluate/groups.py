@@ -16,7 +16,7 @@ from labelkit.commands.common.outputs import check_kept_result
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import Mismatch, StoreError
+from labelkit.errors import StoreError
 from labelkit.formatting import percent, percent_range
 from labelkit.metrics.bootstrap import accuracy_intervals
 from labelkit.metrics.clustering import (
@@ -124,7 +124,7 @@ class _Scored:
 
     @property
     def shown(self) -> list[Cell]:
-        return [self.result.name + (" (stale)" if self.result.stale else ""), self.split]
+        return [self.result.name, self.split]
 
     def accuracy_row(self) -> list[Cell]:
         score = self.accuracy
@@ -146,7 +146,6 @@ class _Scored:
         names = self.result.arrays.get("names")
         return {
             "result": self.result.name,
-            "stale": self.result.stale,
             "stage": self.result.stage,
             "split": self.split,
             "rows": self.rows,
@@ -299,10 +298,8 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
     unusable: list[str] = []
     for name in names:
         try:
-            result = read_result(store, name, allow_stale=config.allow_stale)
+            result = read_result(store, name)
         except StoreError as error:
-            if config.results and isinstance(error, Mismatch):
-                raise Mismatch(error.where, error.problem, "Make it again, or pass --allow-stale.") from error
             if config.results:
                 raise
             current_progress().warning(str(error))
@@ -318,7 +315,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
             raise StoreError(result.where, "does not group the rows", "Name a result of cluster or discover.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
-        remedy = "Make them again with --overwrite, or pass --allow-stale to score results of other content."
+        remedy = "Make them again with --overwrite."
         raise StoreError(str(store.path), problem, remedy)
     if not found:
         raise StoreError(

@@ -65,6 +65,7 @@ class EvaluateClusteringConfig(
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
+    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
 
     results: tuple[str, ...] = Field(
         (), description="Names of the results to score, comma-separated; default: all that group rows."
@@ -83,7 +84,6 @@ class EvaluateClusteringConfig(
         "matching (train: stricter than each split by its own). Default: the rows that are scored. --rows holds there "
         "too.",
     )
-    allow_stale: bool = Field(False, description="Also score results of another version of the store, marked.")
 
     @model_validator(mode="after")
     def _one_matching(self) -> EvaluateClusteringConfig:

@@ -29,6 +29,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.mask_files import IGNORE
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
+from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 
 # Patches that k-means sees, drawn by the seed.
@@ -78,7 +79,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
-            ][: config.num_pictures]
+            ][:PICTURES]
         scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
     summary = MaskScores.of(scores, names)
     values: dict[str, object] = {

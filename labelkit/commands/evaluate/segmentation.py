@@ -36,6 +36,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
+from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 from labelkit.protocols.segmentation.segmenter import Segmenter
 
@@ -70,7 +71,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = _train(config, given, rows.train_rows, lr, seed)
-        counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else config.num_pictures)
+        counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
         scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
         pictures += drawn
     summary = MaskScores.of(scores, names)
@@ -112,11 +113,8 @@ def _choose(config: EvaluateSegmentationConfig, given: DenseInput) -> _Rows:
 
 
 def _plan(config: EvaluateSegmentationConfig, given: DenseInput, lr: float) -> HeadPlan:
-    final_lr = config.final_lr
-    if final_lr is None and config.tune:
-        final_lr = 0.0
-    elif final_lr is None and config.head == "fcn":
-        final_lr = min(_FCN_FINAL_LR, lr)
+    # at the end of a cosine; a linear head is trained without decay
+    final_lr = 0.0 if config.tune else min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
     return HeadPlan(
         kind=config.head,
         num_classes=len(given.dataset.mask_classes),

@@ -251,7 +251,7 @@ def test_training_leaves_the_global_generator_alone(root: Path) -> None:
 
 def test_a_sheet_shows_true_boxes_and_the_surest_found_ones(labelkit: Any, root: Path, tmp_path: Path) -> None:
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
-    done = labelkit(*words, "--sheet", tmp_path / "boxes.png", "--num-pictures", 1)
+    done = labelkit(*words, "--sheet", tmp_path / "boxes.png")
     assert done.code == 0, done.err
     assert str(tmp_path / "boxes.png") in done.out
     assert "on random weights of seed 0," in " ".join(done.out.split())

@@ -313,7 +313,7 @@ def test_scores_can_be_kept_beside_the_store(store: EmbeddingStore) -> None:
     assert [score["result"] for score in evaluate(store)] == ["guess"]
 
 
-def test_results_of_another_store_are_refused_or_marked(store: EmbeddingStore, make_store: Any) -> None:
+def test_results_of_another_store_are_refused(store: EmbeddingStore, make_store: Any) -> None:
     other = make_store(2 * np.eye(8), name="other.h5", labels=LABELS, labeled=LABELED, old_classes=[1, 1, 0])
     put(store, LABELS)
     shutil.copytree(store.path.with_name("made.h5.results"), other.path.with_name("other.h5.results"))
@@ -321,9 +321,7 @@ def test_results_of_another_store_are_refused_or_marked(store: EmbeddingStore, m
     with pytest.raises(Mismatch, match="made from other content") as caught:
         evaluate(other, results=("guess",))
 
-    assert "--allow-stale" in caught.value.remedy
-    (score,) = evaluate(other, results=("guess",), allow_stale=True)
-    assert (score["stale"], score["all_accuracy"]) == (True, 1.0)
+    assert "Make it again" in caught.value.remedy
 
 
 def test_a_stale_result_among_others_is_passed_over_with_a_warning(store: EmbeddingStore, make_store: Any) -> None:
