@@ -11,6 +11,8 @@ from labelkit.models.inference import BackboneNetwork, InferenceNetwork, InputSp
 
 SEPARATOR = "+"
 """Between the names of networks that embed side by side."""
+SIDE_BY_SIDE = "backbones side by side"
+"""The layer of their embeddings."""
 
 
 class SideBySide(InferenceNetwork):
@@ -51,7 +53,7 @@ class SideBySide(InferenceNetwork):
         parts = [network.identity for network in self.members]
         return {
             "name": SEPARATOR.join(part["name"] for part in parts),
-            "layer": "backbones side by side",
+            "layer": SIDE_BY_SIDE,
             "pooling": SEPARATOR.join(part["pooling"] for part in parts),
         }
 

@@ -22,7 +22,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
 from labelkit.models.joined_tokens import JoinedTokens, joined_layer
-from labelkit.models.side_by_side import SEPARATOR, SideBySide
+from labelkit.models.side_by_side import SEPARATOR, SIDE_BY_SIDE, SideBySide
 from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.infer_architecture import guess_backbone
 from labelkit.models.weights.published import (
@@ -402,7 +402,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
     name = name_to_build(model.name)
-    if SEPARATOR in name:
+    if model.layer == SIDE_BY_SIDE:
         return _recorded_side_by_side(model, name.split(SEPARATOR), channels, checkpoint)
     ratio = model.preprocess.get("resize_ratio")  # as the rows were made, whatever it is by default now
     if checkpoint is not None and checkpoint.is_dir():

@@ -89,7 +89,7 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     """
     run = load_run(config.checkpoint, config.which)
     network = run.method.network
-    if not isinstance(network, MetricNetwork) or network.assembly is None or network.assembly.kind == "identity":
+    if not isinstance(network, MetricNetwork) or network.assembly is None:
         raise CheckpointError(
             str(run.folder), "its network has no assembly to show", "Give a run of `labelkit train san` (not --no-san)."
         )

@@ -1057,7 +1057,7 @@ def test_a_second_call_on_the_same_output_ends_with_6_and_changes_nothing(
 def test_without_weights_it_names_its_own_options_alone(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone: str
 ) -> None:
-    monkeypatch.setattr("labelkit.commands.common.networks.best_at_hand", lambda: None)
+    monkeypatch.setattr("labelkit.commands.common.networks.best_at_hand", lambda **_: None)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
     assert main(["start", str(photos), "--backbone", backbone]) == (2 if backbone == "auto" else 3)
