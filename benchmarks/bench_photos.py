@@ -86,7 +86,7 @@ def shown_rows() -> Iterator[Row]:
 
 
 def _embed_rows(folder: Path) -> Iterator[Row]:
-    lite0 = {"backbone": "auto", "max_images": LITE0_PHOTOS}
+    lite0 = {"backbone": "tf_efficientnet_lite0.in1k", "pretrained": True, "max_images": LITE0_PHOTOS}
     vit = {"backbone": VIT, "random_weights": True, "max_images": VIT_PHOTOS}
     yield from _embed_row(folder, "Lite0", lite0, Wanted(">=", 2.3), Wanted(">=", 4))
     yield from _embed_row(folder, "ViT-S/16", vit, Wanted(""), Wanted(">=", 1.8))

@@ -40,7 +40,8 @@ def embed_photos(folder: Path) -> Work:
     options = {
         "dataset": str(bench_photos.PHOTOS),
         "max_images": PHOTOS,
-        "backbone": "auto",
+        "backbone": "tf_efficientnet_lite0.in1k",
+        "pretrained": True,
         "seed": 0,
         "device": "cpu",
     }

@@ -35,7 +35,7 @@ def embed(images: Path, out: Path, **options: object) -> None:
     if out.exists():
         print(f"{out}: is there")
         return
-    labelkit.embed(dataset=str(images), backbone="auto", out=out, **options)  # type: ignore[arg-type]
+    labelkit.embed(dataset=str(images), backbone="tf_efficientnet_lite0.in1k", pretrained=True, out=out, **options)  # type: ignore[arg-type]
 
 
 def class_of_ids(store: Path) -> list[tuple[str, str]]:

