@@ -35,9 +35,9 @@ _NUM_INITS = 10
 #: Level of the test whether every class has a label.
 RISK = 0.05
 #: Up to here it is open. There are others then if all seem to be so many times as many as those with labels: of fewer,
-#: to invent some costs more than to miss some.
+#: to invent some costs more than to miss some; more are a sign of features that tell no classes apart.
 UNCLEAR_RISK = 0.35
-UNCLEAR_MANY = 1.4
+UNCLEAR_MANY = (1.45, 2.5)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,8 @@ def _estimated(
         choice = by_separation(tree, numbers) if num_old > 1 else by_density(rows, numbers)
     if num_old < 2:
         notes.append("labels in two classes or more would narrow the interval")
-    if chance is not None and chance > RISK and choice.best < UNCLEAR_MANY * num_old:
+    least, most = (share * num_old for share in UNCLEAR_MANY)
+    if chance is not None and chance > RISK and not least <= choice.best <= most:
         return _no_others(config, tree, chance, notes[1:])
     judgement = Judgement(
         choice,

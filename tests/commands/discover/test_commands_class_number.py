@@ -106,11 +106,15 @@ def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
     return result["num_classes"], result["is_lower_bound"], result["is_upper_bound"]
 
 
-@pytest.mark.parametrize(("risk", "labeled", "found"), [(0.2, 3, 5), (0.2, 4, 4), (0.02, 4, 5), (0.5, 3, 3)])
-def test_where_the_test_is_unclear_many_new_classes_are_believed_and_few_are_not(
-    make_store: Any, monkeypatch: pytest.MonkeyPatch, risk: float, labeled: int, found: int
+@pytest.mark.parametrize(
+    ("risk", "most", "labeled", "found"),
+    [(0.35, 2.5, 3, 5), (0.35, 2.5, 4, 4), (0.06, 2.5, 2, 5), (0.06, 2.4, 2, 2), (0.02, 2.4, 2, 5), (0.36, 2.5, 3, 3)],
+)
+def test_where_the_test_is_unclear_a_likely_number_of_new_classes_is_believed(
+    make_store: Any, monkeypatch: pytest.MonkeyPatch, risk: float, most: float, labeled: int, found: int
 ) -> None:
     monkeypatch.setattr("labelkit.commands.discover.num_classes.chance_all_labeled", lambda *args, **options: risk)
+    monkeypatch.setattr("labelkit.commands.discover.num_classes.UNCLEAR_MANY", (1.45, most))
     rows = range(NUM_BLOBS * PER_BLOB)
     store = make_store(
         blob_rows(),
