@@ -83,7 +83,7 @@ def test_dinov2_with_registers_saved_on_a_gpu_is_embedded_as_by_timm(
 
     name, rows = embedded(photos, tmp_path / "s.h5", weights=path, image_size=224)
 
-    assert name == "vit_small_patch14_reg4_dinov2.lvd142m"
+    assert name == "vit_small_patch14_reg4_dinov2 (prepared like .lvd142m)"
     with torch.inference_mode():
         expected = net.eval()(images).numpy()
     assert not np.allclose(rows[0], rows[1], rtol=1e-2)
