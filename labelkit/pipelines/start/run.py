@@ -27,6 +27,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import written_name
 from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
+from labelkit.models.weights.published import recorded_weights
 from labelkit.options.base import StageConfig, flag, value_text
 from labelkit.options.embed import EmbedConfig
 from labelkit.pipelines.start.given import (
@@ -421,21 +422,36 @@ def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
     return this.folder / str(entry["store"]), str(entry["answer"])
 
 
+def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
+    """Return what describes photos, and whose embeddings are copied.
+
+    ``auto`` goes on with the network of the photos that are there, although a better one was installed since. Where its
+    weights are gone, all photos are described anew.
+    """
+    if config.backbone != "auto" or described is None:
+        return config.backbone, described
+    model = open_store(described).model
+    if all(recorded_weights(source) is not None for source in model.source.split(" + ")):
+        return model.name, described
+    return "auto", None
+
+
 def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     """The options of each step, by its name, in order."""
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.given
     shared: dict[str, Any] = {"seed": config.seed}
+    backbone, described = _network(config, this.described)
     steps: dict[str, StageConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
             **config.listing(),
             split="all",
             label_split="none",
-            backbone=config.backbone,
-            pretrained=config.backbone not in ("auto", "pixels"),
+            backbone=backbone,
+            pretrained=backbone not in ("auto", "pixels"),
             max_bad=_MOST_UNREADABLE,
-            reuse=None if this.described is None else (this.described,),
+            reuse=None if described is None else (described,),
             out=this.store,
             **shared,
         )

@@ -1053,6 +1053,22 @@ def test_a_second_call_on_the_same_output_ends_with_6_and_changes_nothing(
     assert [path.name for path in out.iterdir()] == ["lock"]
 
 
+def test_photos_that_are_added_are_described_by_the_network_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever better network was installed since; where the old one is gone, all are described anew."""
+    store = Path("photos.h5")
+    model = SimpleNamespace(name="a+b", source="pip:a + pip:b")
+    monkeypatch.setattr("labelkit.pipelines.start.run.open_store", lambda path: SimpleNamespace(model=model))
+    config = StartConfig(photos=tmp_path)
+    for here, expected in ((True, ("a+b", store)), (False, ("auto", None))):
+        found = tmp_path if here else None
+        monkeypatch.setattr("labelkit.pipelines.start.run.recorded_weights", lambda source, found=found: found)
+        assert run_module._network(config, store) == expected
+    assert run_module._network(config, None) == ("auto", None)
+    assert run_module._network(config.model_copy(update={"backbone": "c"}), store) == ("c", store)
+
+
 @pytest.mark.parametrize("backbone", ["auto", "resnet18"])
 def test_without_weights_it_names_its_own_options_alone(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone: str
