@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         NumClassesSearch,
         bounded_integer_search,
         by_density,
-        by_separation,
         candidate_numbers,
         estimate_num_classes,
     )
@@ -92,7 +91,6 @@ __all__ = [
     "bounded_integer_search",
     "build_index",
     "by_density",
-    "by_separation",
     "cluster_sizes",
     "carry_map",
     "candidate_numbers",
@@ -159,7 +157,6 @@ __getattr__ = names_of(
         "num_classes": (
             "NumClassesEstimate",
             "by_density",
-            "by_separation",
             "candidate_numbers",
             "NumClassesSearch",
             "bounded_integer_search",

@@ -1,17 +1,11 @@
-"""How many classes there are: by how separate groups are, and the published search by agreement with labels.
+"""How many classes there are: the published search by agreement with labels, and a count of dense groups.
 
-A tree of groups is cut into every number. Where it is too small, groups without a label hold several classes, and to
-join one with its nearest costs more (in Ward's sense) than to join two classes with labels; where it is too large, they
-are parts of classes, and it costs less. The choice is the largest number at which the mean of the first cost is at
-least seven tenths of that of the second: of means, medians and quartiles, and ratios from .7 to 1.5, the one that named
-most images of Omniglot, digits and kinds of groceries rightly.
-
-Without labels of two classes, HDBSCAN counts groups for several least sizes, and the geometric mean is taken. Features
-tell groups at many levels (brands, products, kinds), so that this is the order of magnitude only.
+Where labels do not say it (``unlabeled_classes``), HDBSCAN counts groups for several least sizes, and the geometric
+mean is taken. Features tell groups at many levels (brands, products, kinds), so that this is the order of magnitude.
 
 Source:
     dense groups: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density
-    Estimates" (scikit-learn's HDBSCAN). The rule for labels is ours.
+    Estimates" (scikit-learn's HDBSCAN).
 
 The published estimate of the number of classes: the clusters that agree best with the labels that are there.
 
@@ -29,7 +23,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans
-from labelkit.algorithms.hierarchy import Hierarchy
 from labelkit.algorithms.matching import as_ids, match_clusters
 from labelkit.algorithms.projection import principal_directions
 
@@ -37,8 +30,6 @@ from labelkit.algorithms.projection import principal_directions
 _EVERY_NUMBER, _STEP_PERCENT = 100, 2
 _DIRECTIONS: Final = 48
 _LEAST_SIZES: Final = (3, 5, 8, 12, 20)
-#: Ratio of the two costs at the lower end of the interval, at the choice, and at the upper end.
-_RATIOS: Final = (1.5, 0.7, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +41,8 @@ class NumClassesEstimate:
         low: smallest number that is likely too.
         high: largest such number.
         numbers: numbers looked at, increasing.
-        scores: of each, >= 0: how separate groups without a label are, as a share of classes with labels; without
-            labels how near to the count of dense groups, at most 1; with GCD's estimate the share of the labels right.
+        scores: of each, in [0, 1]: share of the unlabeled rows that is expected to be named rightly; without labels
+            how near to the count of dense groups; with GCD's estimate the share of the labels right.
     """
 
     best: int
@@ -74,47 +65,6 @@ def candidate_numbers(low: int, high: int) -> list[int]:
         step = 1 if high - low <= _EVERY_NUMBER else max(1, numbers[-1] * _STEP_PERCENT // 100)
         numbers.append(min(high, numbers[-1] + step))
     return numbers
-
-
-def by_separation(tree: Hierarchy, numbers: Sequence[int]) -> NumClassesEstimate:
-    """Choose the number at which groups without a label are as separate as classes with one.
-
-    Args:
-        tree: of rows with labels of two classes or more.
-        numbers: to choose from, increasing, >= the number of these classes.
-
-    Raises:
-        ValueError: labels of fewer than two classes, or no number.
-    """
-    count = len(tree.labels)
-    if count < 2 or not len(numbers):
-        raise ValueError(f"needs labels of two classes and a number, got {count} classes and {len(numbers)} numbers")
-    ratios = np.array([_separation(tree, number, count) for number in numbers])
-    low, best, high = (
-        max((number for number, ratio in zip(numbers, ratios, strict=True) if ratio >= least), default=numbers[0])
-        for least in _RATIOS
-    )
-    return NumClassesEstimate(best, low, high, tuple(numbers), tuple(ratios.tolist()))
-
-
-def _separation(tree: Hierarchy, number: int, num_old: int) -> float:
-    """Mean cost of joining a group without a label with its nearest, beside that of two classes; 0: no such group."""
-    ids, count = tree.cut(min(max(number, tree.fewest), tree.most), min_size=2)
-    if count <= num_old:
-        return 0.0
-    of_leaf = np.empty(tree.most, dtype=np.int64)
-    of_leaf[tree.leaves] = ids
-    weights = tree.sizes[: tree.most].astype(np.float64)
-    mass = np.bincount(of_leaf, weights, count)
-    means = np.zeros((count, tree.places.shape[1]))
-    np.add.at(means, of_leaf, tree.places * weights[:, None])
-    means /= mass[:, None]
-    squares = np.square(means).sum(axis=1)
-    costs = np.maximum(squares[:, None] + squares - 2 * means @ means.T, 0)
-    costs *= mass[:, None] * mass / (mass[:, None] + mass)
-    np.fill_diagonal(costs, np.inf)
-    old = float(costs[:num_old, :num_old].min(axis=1).mean())
-    return float(costs[num_old:].min(axis=1).mean() / max(old, 1e-12))
 
 
 def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:

@@ -1,120 +1,189 @@
-"""Whether there are classes without a label at all: a test with a known error rate.
+r"""Whether there are classes without a label, and how many: by labels that are hidden in turn.
 
-Were every class labeled, labels drawn by chance would seldom miss large parts of the data. A Ward tree, built without
-any label, is cut into its largest branches that hold no labeled row. The rows in the five largest of them are compared
-with the same number where as many labels of each class are drawn at random from the rows that a classifier gives to it.
-With two or three labels of each class, that can hardly tell.
+A tree of groups, made without the hidden labels, is cut into one group for each labeled class and k others. Of the
+unlabeled rows, a share M is in one of the others, and of the hidden labels, whose class is known, a share S. Were
+every class labeled, both would be equal but for chance, since labels are rows like any others. So at least
+
+.. math:: \pi = \max_k (M_k - S_k) / (1 - S_k)
+
+of the rows are of classes without a label. With k other groups, this share of the rows is expected to be named rightly:
+
+.. math:: G_k = (1 - \pi) (1 - S_k) A + .6 (M_k - (1 - \pi) S_k)
+
+where A is the share of the hidden labels that a classifier names rightly, .6 at least (with two labels in a class, one
+of them hidden, it is low), and the last factor what a group that is found gets right of its rows. One more hidden
+label, in all other groups, stands for what few labels cannot show. There are others
+
+- if some G_k is ahead of G_0 by more than two standard errors,
+- or if it is ahead at all, and hidden labels are nearer to the other labels than unlabeled rows are, by more than two
+  standard errors of the mean of their ranks.
+
+Then there are as many as have the largest G_k.
+
+Labels that were chosen, not drawn (hard ones, say), are missed more often than other rows: then others are found later.
+The share of rows that known classes cannot explain is the subject of mixture proportion estimation, S. Garg et al.,
+"Mixture Proportion Estimation and PU Learning: A Modern Approach"; the rule itself is ours.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.label_propagation import neighbor_graph
+from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.hierarchy import build_hierarchy
 
-_BRANCHES: Final = 5
-_DIMENSIONS: Final = 64
-_SMOOTHINGS: Final = 2
-#: Inverse regularization of logistic regression on rows of length 1.
-_C: Final = 30.0
-#: Share of the neighbors in diffusion, and what diffusion leaves to a class that it does not reach.
-_ALPHA: Final = 0.9
-_ITERATIONS: Final = 30
-_FLOOR: Final = 1e-3
+_FOLDS: Final = 5
+#: How often labels are divided into such folds: what is found differs from one division to the next.
+_REPEATS: Final = 2
+#: What a group gets right of the rows of new classes in it; .5 to .7 chose nearly the same numbers.
+_PURITY: Final = 0.6
+#: Standard errors that a number must be ahead of none.
+_AHEAD: Final = 2.0
+#: Standard errors that the ranks of hidden labels must be above the middle.
+_NEARER: Final = 2.0
+#: With more hidden labels than this share in other groups, M - S tells of noise only.
+_MOST_MISSED: Final = 0.6
+_MOST_NEW: Final = 0.9
+#: Labels near a row, whose mean cosine is how near it is to labels.
+_NEAREST: Final = 3
+
+Ints = NDArray[np.int64]
 
 
-def chance_all_labeled(
-    features: ArrayLike, labels: ArrayLike, *, generator: np.random.Generator, num_draws: int = 100
-) -> float:
-    """Compare the rows that the labels miss with those that random labels would miss.
+@dataclass(frozen=True, slots=True)
+class OtherGroups:
+    """What groups without a label are expected to bring.
+
+    Attributes:
+        numbers: numbers of such groups that were looked at, from 0.
+        expected: of each, share of the unlabeled rows expected to be named rightly.
+        errors: standard errors of its lead over none.
+        nearer: standard errors that hidden labels are nearer to labels than unlabeled rows are.
+        new_share: least share of the rows that is of classes without a label, in [0, .9].
+        chance: of a lead as large as the largest, or of labels so near, were there none; in [0, 1].
+    """
+
+    numbers: tuple[int, ...]
+    expected: tuple[float, ...]
+    errors: tuple[float, ...]
+    nearer: float
+    new_share: float
+    chance: float
+
+    def best(self, *, some: bool = False) -> int:
+        """Return the number of groups without a label.
+
+        Args:
+            some: there are some; 0 only if no other number was looked at.
+        """
+        if len(self.numbers) == 1:
+            return 0
+        ahead = np.array(self.expected[1:]) - self.expected[0]
+        surely = (ahead > _AHEAD * np.array(self.errors[1:])).any() or (self.nearer > _NEARER and ahead.max() > 0)
+        return self.numbers[1 + int(ahead.argmax())] if some or surely else 0
+
+    def near(self, number: int) -> tuple[int, int]:
+        """Return the first and last number that a standard error does not tell from this one, of those looked at."""
+        place = self.numbers.index(number)
+        least = self.expected[place] - self.errors[place]
+        found = [k for k, value in zip(self.numbers, self.expected, strict=True) if value >= least]
+        return found[0], found[-1]
+
+
+def other_groups(
+    features: ArrayLike,
+    labels: ArrayLike,
+    numbers: Sequence[int],
+    *,
+    generator: np.random.Generator,
+    min_size: int = 1,
+) -> OtherGroups | None:
+    """Look what groups without a label would bring.
 
     Args:
-        features: (n, d) float rows of length 1, n >= 4; some thousands at most, since the tree takes n squared.
-        labels: (n,) int64, -1 = unlabeled; drawn at random within each class. At least two classes.
-        generator: of the draws.
-        num_draws: random draws of as many labels.
+        features: (n, d) float rows of length 1; some thousands at most, since a tree takes n squared.
+        labels: (n,) int64, -1 = unlabeled, at least one; of two classes or more.
+        numbers: of groups without a label, increasing from 0.
+        generator: of what is hidden.
+        min_size: rows of a group without a label, >= 1.
 
     Returns:
-        p-value of "every class has a label": share of the draws that miss at least as many rows, in [0, 1]. At or below
-        .05 some classes have no label; where all have one, that happens in about one of twenty cases.
+        ``None`` if no class has two labels, so that none can be hidden.
 
     Raises:
-        ValueError: labels of fewer than two classes.
+        ValueError: labels of fewer than two classes, no unlabeled row, or numbers that do not start at 0.
     """
-    from scipy.cluster.hierarchy import linkage
-
-    rows, known = np.asarray(features, dtype=np.float32), np.asarray(labels, dtype=np.int64)
-    labeled = np.flatnonzero(known >= 0)
-    classes, own = np.unique(known[labeled], return_inverse=True)
-    if len(classes) < 2:
-        raise ValueError(f"labels must be of two classes or more, got {len(classes)}")
-    graph = neighbor_graph(rows)
-    guesses = _guess(rows, graph, labeled, own)
-    places = _smoothed(rows, graph)
-    parents, sizes = _parents(linkage(places, "ward"), len(rows))
-    missed = int(sizes[_missed(parents, sizes, labeled)].sum())
-    counts = np.bincount(own)
-    members = [np.flatnonzero(guesses == label) for label in range(len(classes))]
-    at_least = 0
-    for _ in range(num_draws):
-        drawn = [
-            generator.choice(rows_of, min(count, len(rows_of)), replace=False)
-            for rows_of, count in zip(members, counts, strict=True)
-        ]
-        at_least += int(sizes[_missed(parents, sizes, np.concatenate(drawn))].sum()) >= missed
-    return at_least / num_draws
-
-
-def _guess(
-    rows: NDArray[np.float32], graph: Any, labeled: NDArray[np.int64], own: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the class of each row by logistic regression times label diffusion; labeled rows keep theirs."""
-    from sklearn.linear_model import LogisticRegression
-
-    shares = LogisticRegression(C=_C, max_iter=500).fit(rows[labeled], own).predict_proba(rows)
-    start = np.zeros(shares.shape)
-    start[labeled, own] = 1
-    flow = start
-    for _ in range(_ITERATIONS):
-        flow = _ALPHA * (graph @ flow) + (1 - _ALPHA) * start
-    flow = flow / flow.sum(axis=0)  # each class spreads as much as any other
-    flow /= flow.sum(axis=1, keepdims=True) + 1e-12
-    guesses: NDArray[np.int64] = (shares * (flow + _FLOOR)).argmax(axis=1)
-    guesses[labeled] = own
-    return guesses
+    rows, given = np.asarray(features, dtype=np.float32), np.asarray(labels, dtype=np.int64)
+    known, unlabeled = np.flatnonzero(given >= 0), np.flatnonzero(given < 0)
+    classes, own = np.unique(given[known], return_inverse=True)
+    if len(classes) < 2 or not len(unlabeled) or not len(numbers) or numbers[0] != 0:
+        raise ValueError(f"needs two classes, unlabeled rows and numbers from 0, got {len(classes)} classes")
+    tested = np.bincount(own)[own] > 1
+    if not tested.any():
+        return None
+    labels_of = np.full(len(rows), -1, dtype=np.int64)
+    labels_of[known] = own
+    judge = RowJudge(rows, labels_of)
+    right, missed = np.zeros(len(known)), np.zeros((len(numbers), len(known)))
+    found, ranks = np.zeros(len(numbers)), np.zeros(len(known))
+    for fold in (_folds(own, generator) for _ in range(_REPEATS)):
+        used = np.unique(fold[tested])
+        for mine in (fold == number for number in used):
+            kept, hidden = labels_of.copy(), known[mine]
+            kept[hidden] = -1
+            right[mine] += judge.shares(kept)[hidden].argmax(axis=1) == own[mine]
+            near = np.sort(rows @ rows[kept >= 0].T, axis=1)[:, -_NEAREST:].mean(axis=1)
+            ranks[mine] += np.searchsorted(np.sort(near[unlabeled]), near[hidden]) / len(unlabeled)
+            tree = build_hierarchy(rows, kept, generator=generator)
+            for place, other in enumerate(numbers):
+                ids, _ = tree.cut(min(max(len(classes) + other, tree.fewest), tree.most), min_size=min_size)
+                missed[place, mine] += ids[hidden] >= len(classes)
+                found[place] += (ids[unlabeled] >= len(classes)).mean() / len(used)
+    # a hidden label weighs as its class is large
+    sizes = np.bincount(judge.shares(labels_of).argmax(axis=1), minlength=len(classes)).astype(np.float64)
+    weights = (sizes / np.maximum(np.bincount(own[tested], minlength=len(classes)), 1))[own[tested]]
+    weights /= weights.sum()
+    nearer = float((ranks[tested] @ weights / _REPEATS - 0.5) / np.sqrt(np.square(weights).sum() / 12))
+    accuracy = float(right[tested] @ weights / _REPEATS)
+    return _weighed(numbers, accuracy, missed[:, tested] / _REPEATS, found / _REPEATS, weights, nearer)
 
 
-def _smoothed(rows: NDArray[np.float32], graph: Any) -> NDArray[np.float64]:
-    """Return rows on their main directions, averaged with their neighbors."""
-    from sklearn.decomposition import PCA
-
-    found = PCA(min(_DIMENSIONS, *rows.shape), random_state=0).fit_transform(rows).astype(np.float64)
-    for _ in range(_SMOOTHINGS):
-        found /= np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
-        found = 0.5 * found + 0.5 * (graph @ found)
-    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12))
+def _folds(own: Ints, generator: np.random.Generator) -> Ints:
+    """Draw the part that each label is hidden in; -1: never, it is the only one of its class."""
+    fold = np.full(len(own), -1)
+    for label, count in enumerate(np.bincount(own)):
+        if count > 1:
+            fold[own == label] = (generator.permutation(count) + generator.integers(_FOLDS)) % _FOLDS
+    return fold
 
 
-def _parents(tree: NDArray[np.float64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the parent of each node of a linkage, -1 for the root, and the rows below each node."""
-    parents, sizes = np.full(2 * n - 1, -1), np.ones(2 * n - 1, dtype=np.int64)
-    nodes = np.arange(n, 2 * n - 1)
-    parents[tree[:, 0].astype(np.int64)], parents[tree[:, 1].astype(np.int64)] = nodes, nodes
-    sizes[n:] = tree[:, 3]
-    return parents, sizes
+def _weighed(
+    numbers: Sequence[int],
+    right: float,
+    missed: NDArray[np.float64],
+    found: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    nearer: float,
+) -> OtherGroups:
+    """Tell what m hidden labels say of each of k numbers; ``missed`` is (k, m)."""
+    from scipy.stats import norm
 
-
-def _missed(parents: NDArray[np.int64], sizes: NDArray[np.int64], labeled: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the nodes of the largest branches that hold none of the labeled rows, the largest first."""
-    reached = np.zeros(len(parents), dtype=np.bool_)
-    nodes = np.asarray(labeled)
-    while len(nodes):
-        reached[nodes] = True
-        nodes = np.unique(parents[nodes])
-        nodes = nodes[(nodes >= 0) & ~reached[nodes]]
-    free = np.flatnonzero(~reached)
-    free = free[reached[parents[free]]]
-    return free[np.argsort(-sizes[free], kind="stable")[:_BRANCHES]]
+    count = 1 / np.square(weights).sum()  # of labels that weigh the same
+    share = missed @ weights
+    errors = np.maximum(np.sqrt(np.square(missed - share[:, None]) @ np.square(weights)), 0.5 / count)
+    share = np.where(found > 0, (share * count + 1) / (count + 1), 0)
+    few = share < _MOST_MISSED
+    least = np.maximum(np.sqrt(share * (1 - share) / count), errors)
+    new_share = float(np.max((found - share - least)[few] / (1 - share[few]), initial=0.0))
+    new_share = min(new_share, _MOST_NEW)
+    accuracy = max(right, _PURITY)
+    expected = (1 - new_share) * accuracy * (1 - share) + _PURITY * np.maximum(found - (1 - new_share) * share, 0)
+    errors = (1 - new_share) * (accuracy + _PURITY) * errors
+    leads = (expected - expected[0])[1:] / errors[1:]
+    chance = float(norm.sf(max(nearer, *leads))) if len(leads) else 1.0
+    return OtherGroups(tuple(numbers), tuple(expected.tolist()), tuple(errors.tolist()), nearer, new_share, chance)

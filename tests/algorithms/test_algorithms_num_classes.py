@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.matching import match_clusters
 from labelkit.algorithms.num_classes import (
     bounded_integer_search,
     by_density,
-    by_separation,
     candidate_numbers,
     estimate_num_classes,
 )
@@ -153,18 +151,6 @@ def test_no_range_is_refused() -> None:
         candidate_numbers(5, 4)
 
 
-def test_groups_without_a_label_are_as_many_as_are_as_separate_as_classes(rng: np.random.Generator) -> None:
-    truth = np.repeat(np.arange(8), 15)
-    rows = 5 * np.eye(8)[truth] + rng.normal(0, 0.5, (120, 8))
-    labels = np.where((truth < 4) & (np.arange(120) % 15 < 3), truth, -1)
-
-    found = by_separation(build_hierarchy(rows, labels, generator=rng), candidate_numbers(4, 30))
-
-    assert found.best == 8
-    assert found.low <= 8 <= found.high
-    assert len(found.scores) == len(found.numbers) == 27
-
-
 def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> None:
     rows = 5 * np.eye(6)[np.repeat(np.arange(6), 25)] + rng.normal(0, 0.2, (150, 6))
 
@@ -174,9 +160,6 @@ def test_without_labels_dense_groups_are_counted(rng: np.random.Generator) -> No
     assert found.low < 6 < found.high
 
 
-def test_a_number_needs_labels_of_two_classes_and_numbers_to_choose_from(rng: np.random.Generator) -> None:
-    tree = build_hierarchy(rng.normal(size=(10, 3)), np.array([0, 0, *[-1] * 8]), generator=rng)
-    with pytest.raises(ValueError, match="labels of two classes"):
-        by_separation(tree, [2, 3])
+def test_a_number_needs_numbers_to_choose_from() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
         by_density(np.eye(3), [])

@@ -12,12 +12,11 @@ from labelkit.algorithms.hierarchy import Hierarchy
 from labelkit.algorithms.num_classes import (
     NumClassesEstimate,
     by_density,
-    by_separation,
     candidate_numbers,
     estimate_num_classes,
 )
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.unlabeled_classes import chance_all_labeled
+from labelkit.algorithms.unlabeled_classes import other_groups
 from labelkit.commands.common.contradiction import contradiction
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
@@ -26,18 +25,13 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
 
 #: Rows of which all pairs are compared, to test and to count dense groups.
-_MOST_ROWS = 3000
+_MOST_ROWS = 2000
 # Labeled rows used of each class with labels, even where few rows are drawn.
 _LABELS_KEPT = 10
 # The range is widened up to here where its end fits best.
 _MOST_TRIED = 1000
 _NUM_INITS = 10
-#: Level of the test whether every class has a label.
-RISK = 0.05
-#: Up to here it is open. There are others then if all seem to be so many times as many as those with labels: of fewer,
-#: to invent some costs more than to miss some; more are a sign of features that tell no classes apart.
-UNCLEAR_RISK = 0.35
-UNCLEAR_MANY = (1.45, 2.5)
+_STEP = 1.2  # from one number of groups without a label to the next, where these are more than five
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Ju
 def _estimated(
     config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
 ) -> Judgement:
-    """Test whether there are classes without a label; if so, take as many as are as separate as those with one."""
+    """Look whether there are classes without a label, and how many; where labels do not tell, count dense groups."""
     num_old = len(tree.labels)
     used = _rows_to_use(config, labels, tree.labels)
     rows = np.asarray(features[used])
@@ -147,23 +141,39 @@ def _estimated(
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
     wrong = contradiction(lambda places: features[places], labels, config.seed)
     notes = [wrong] if wrong is not None else []
-    chance = None
-    if config.new_classes == "auto" and config.min_classes is None and num_old > 1:
-        with current_progress().task("are all classes labeled?", total=None):
-            generator = keyed_generator(config.seed, "classes without a label")
-            chance = chance_all_labeled(rows, labels[used], generator=generator)
-        if chance > UNCLEAR_RISK:
-            return _no_others(config, tree, chance, notes)
-        notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
-    numbers = candidate_numbers(low, high)
-    with current_progress().task("number of classes", total=None):
-        choice = by_separation(tree, numbers) if num_old > 1 else by_density(rows, numbers)
-    if num_old < 2:
-        notes.append("labels in two classes or more would narrow the interval")
-    least, most = (share * num_old for share in UNCLEAR_MANY)
-    if chance is not None and chance > RISK and not least <= choice.best <= most:
-        return _no_others(config, tree, chance, notes[1:])
+    some = config.new_classes == "some" or low > num_old
+    chance, choice = None, None
+    if num_old > 1:
+        numbers = sorted({num_old, *_numbers_between(low, high)})
+        with current_progress().task("are all classes labeled?", total=None):
+            looked = other_groups(
+                rows,
+                labels[used],
+                [number - num_old for number in numbers],
+                generator=keyed_generator(config.seed, "classes without a label"),
+                min_size=config.min_size,
+            )
+        if looked is None and not some:
+            notes.append(
+                "no class has two labels, which would tell whether there are classes without one: if so, "
+                "pass --new-classes some, or how many"
+            )
+            return replace(_given(config, num_old, tree), notes=tuple(notes))
+        if looked is not None:
+            best, chance = looked.best(some=some), None if some else looked.chance
+            if best == 0:
+                return _no_others(config, tree, looked.chance, notes)
+            low_best, high_best = looked.near(best)
+            choice = NumClassesEstimate(
+                num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
+            )
+            if not some:
+                notes.insert(0, "some classes seem to have no label; if all have one, pass --new-classes none")
+    if choice is None:
+        with current_progress().task("number of classes", total=None):
+            choice = by_density(rows, candidate_numbers(low, high))
+        notes.append("two labels in each of two classes or more would narrow the interval")
     judgement = Judgement(
         choice,
         (low, high),
@@ -174,12 +184,21 @@ def _estimated(
     return replace(judgement, notes=(*notes, *_note_of_end(judgement)))
 
 
+def _numbers_between(low: int, high: int) -> list[int]:
+    """Return numbers from ``low`` to ``high``, in steps that grow."""
+    found, more = [low], 1.0
+    while low + int(more) < high:
+        found.append(low + int(more))
+        more = max(more + 1, more * _STEP)
+    return [*found, high]
+
+
 def _no_others(config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]) -> Judgement:
     """Take the classes with labels for all."""
     number = len(tree.labels)
     said = (
-        f"all classes seem to have labels: where they do, as many images are missed in {round(chance * 100)} of 100 "
-        "draws of labels. If there are others, pass --new-classes some, or how many"
+        "all classes seem to have labels: images of others would be missed by labels that are hidden in turn (chance "
+        f"{chance:.2f}). If there are others, pass --new-classes some, or how many"
     )
     return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 

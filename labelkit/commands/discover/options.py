@@ -35,8 +35,8 @@ class DiscoverCategoriesConfig(
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
-        description="How to judge a number of classes. auto: the number at which groups without a label are as "
-        "separate as classes with one; published: by the labels that k-means of all rows gets right, as in GCD.",
+        description="How to judge a number of classes. auto: by labels that are hidden in turn; published: by the "
+        "labels that k-means of all rows gets right, as in GCD.",
     )
     num_classes: int | None = Field(
         None, ge=1, description="Classes to make, if their number is known; default: it is estimated."
