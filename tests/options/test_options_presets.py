@@ -277,12 +277,6 @@ def test_a_file_that_is_no_flat_mapping_is_refused_with_its_line(
     assert words in str(caught.value)
 
 
-def test_an_alias_is_read_like_its_anchor(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text("lr: &x 0.5\ntemperature: *x\n")
-    assert read_yaml(path) == {"lr": "0.5", "temperature": "0.5"}
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -295,21 +289,6 @@ def test_bytes_that_are_no_config_file_are_refused(tmp_path: Path, content: byte
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):
         read_yaml(path)
-
-
-def test_places_that_are_no_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
-        read_yaml(tmp_path / "nowhere.yaml")
-    with pytest.raises(ConfigError, match="a folder"):
-        read_yaml(tmp_path)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_yaml(tmp_path / ("x" * 5000))
-
-
-def test_a_file_without_keys_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "empty.yaml"
-    path.write_text("# nothing\n")
-    assert read_yaml(path) == {}
 
 
 KEYS = st.sampled_from([*TidepoolConfig.model_fields, "temprature", "x y", ""]) | st.text(max_size=8)

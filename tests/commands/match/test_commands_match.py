@@ -83,58 +83,11 @@ def test_the_second_run_takes_all_from_the_cache_and_says_so(own: Path, labelkit
     assert again.json["content_digest"] == first.json["content_digest"]
 
 
-@pytest.mark.slow
-def test_a_damaged_part_is_made_again_and_said(own: Path, labelkit: Any) -> None:
-    labelkit(*words(own))
-    *_, cut, flipped = sorted((own / "cache" / "matches" / "keypoints").iterdir(), key=lambda path: path.stat().st_size)
-    cut.write_bytes(cut.read_bytes()[:-100])
-    content = bytearray(flipped.read_bytes())
-    content[len(content) // 2] ^= 1
-    flipped.write_bytes(content)
-    answer = labelkit(*words(own, "--json"))
-    assert answer.code == 0
-    assert answer.err.count("made again") == 2
-    assert answer.json["keypoints_from_cache"] == 3
-    assert answer.json["matched"] == 2
-
-
-@pytest.mark.slow
-def test_a_cache_that_cannot_be_written_costs_only_time(
-    own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (own / "file").write_text("in the way")
-    monkeypatch.setenv("LABELKIT_CACHE", str(own / "file" / "cache"))
-    answer = labelkit(*words(own, "--json"))
-    assert answer.json["matched"] == 2
-    assert "could not keep what was found" in answer.err
-
-
-def test_without_opencv_the_extra_is_named(own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    answer = labelkit(*words(own))
-    assert answer.code == 2
-    assert "pip install opencv-python-headless" in answer.err
-
-
 def test_an_image_that_changed_is_refused(own: Path, labelkit: Any) -> None:
     Image.new("RGB", (192, 128), "white").save(own / "images" / "china-1.png")
     answer = labelkit(*words(own))
     assert answer.code == 3
     assert "china-1.png: is not the image that was embedded" in answer.err
-
-
-def test_images_that_are_gone_are_named(own: Path, labelkit: Any) -> None:
-    (own / "images" / "blank.png").unlink()
-    answer = labelkit(*words(own))
-    assert answer.code == 3
-    assert "1 of 5 images" in answer.err
-    assert "blank.png" in answer.err
-
-
-def test_more_clusters_than_images_are_refused(own: Path, labelkit: Any) -> None:
-    answer = labelkit(*words(own, "--num-clusters", "6"))
-    assert answer.code == 2
-    assert "6 for 5 images" in answer.err
 
 
 def test_candidates_are_the_nearest_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
