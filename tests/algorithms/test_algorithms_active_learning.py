@@ -196,17 +196,6 @@ def test_classes_that_float32_cannot_tell_apart_are_told_in_float64(rng: np.rand
     np.testing.assert_allclose(found.uncertainty, nearest[rows, order[:, 0]] / nearest[rows, order[:, 1]], rtol=1e-9)
 
 
-def test_a_row_between_two_equal_examples_is_a_tie() -> None:
-    found = class_claims([[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], [0, 1, 2])
-
-    assert found.uncertainty.tolist() == [1.0, 1.0]
-
-
-def test_one_class_alone_is_refused() -> None:
-    with pytest.raises(ValueError, match="two classes"):
-        class_claims(np.eye(2), np.eye(2), [1, 1])
-
-
 def test_a_choice_rules_out_its_near_duplicates(rng: np.random.Generator) -> None:
     points = unit(rng.normal(size=(10, 6)))
     points = np.concatenate([points, unit(points + 0.001 * rng.normal(size=(10, 6)))])
@@ -250,12 +239,6 @@ def test_near_duplicates_are_found_in_every_tile(rng: np.random.Generator, monke
     equal = (rows[:, None] == rows[chosen]).all(axis=2).any(axis=1)
     np.testing.assert_array_equal(whole.open, ~equal)
     np.testing.assert_array_equal(tiled.open, ~equal)
-
-
-def test_of_scores_that_rounding_cannot_tell_apart_the_first_row_is_chosen(rng: np.random.Generator) -> None:
-    points, scores = unit(rng.normal(size=(6, 3))), np.array([0.0, 1, 1 + 1e-15, 0, 1 + 4e-15, 1 + 2e-15])
-
-    assert choose_best(scores, 2, Candidates(points, 0.0)).tolist() == [1, 2]
 
 
 def test_the_nearest_place_is_the_first_of_equals_with_its_squared_distance() -> None:

@@ -133,15 +133,6 @@ def test_labeled_rows_stay_with_their_class_and_clusters_carry_label_values(rng:
     np.testing.assert_array_equal(found.class_of_cluster[found.labeled_ids], labels)
 
 
-def test_returned_centroids_are_means_of_both_kinds_of_members(rng: np.random.Generator) -> None:
-    unlabeled, labeled = rng.standard_normal((50, 3)), rng.standard_normal((20, 3))
-    found = semi_supervised_kmeans(unlabeled, labeled, rng.integers(0, 2, 20), 4, generator=rng, max_iter=3)
-    rows = np.concatenate([unlabeled, labeled])
-    ids = np.concatenate([found.unlabeled_ids, found.labeled_ids])
-    means = [rows[ids == j].mean(axis=0) for j in range(4)]
-    np.testing.assert_allclose(found.centroids, means, atol=1e-12)
-
-
 def test_more_iterations_never_raise_the_inertia(digits: tuple[Array, Array]) -> None:
     rows, labels = digits[0][:600], digits[1][:600]
     known = (labels < 3) & (np.arange(600) < 300)
@@ -163,12 +154,6 @@ def test_more_iterations_never_raise_the_inertia(digits: tuple[Array, Array]) ->
     assert steps[0] < -1  # it does move at first
 
 
-def test_as_many_clusters_as_labeled_classes_needs_no_draw() -> None:
-    found = semi_supervised_kmeans([[0.9], [5.2]], [[0.0], [6]], [3, 1], 2, generator=FixedDraws())
-    np.testing.assert_array_equal(found.class_of_cluster, [1, 3])
-    np.testing.assert_array_equal(found.unlabeled_ids, [1, 0])
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_more_restarts_are_never_worse(seed: int) -> None:
     # in many dimensions some restarts keep a cluster of one row, which calls for restarts from means
@@ -182,13 +167,6 @@ def test_more_restarts_are_never_worse(seed: int) -> None:
         for count in (1, 2, 3, 5, 8, 13)
     ]
     assert inertias == sorted(inertias, reverse=True)
-
-
-def test_nothing_unlabeled_gives_the_class_means() -> None:
-    found = semi_supervised_kmeans(np.zeros((0, 1)), [[0.0], [2], [6]], [0, 0, 1], 2, generator=FixedDraws())
-    np.testing.assert_allclose(found.centroids, [[1], [6]])
-    assert found.unlabeled_ids.shape == (0,)
-    assert found.inertia == pytest.approx(2)
 
 
 def test_semi_supervised_on_digits_reaches_the_known_optimum(digits: tuple[Array, Array]) -> None:
@@ -232,23 +210,6 @@ def test_converged_kmeans_assigns_each_row_to_its_nearest_centroid(digits: tuple
     np.testing.assert_array_equal(found.cluster_ids, brute)
 
 
-def test_four_points_split_into_the_two_pairs() -> None:
-    found = kmeans([[0.0], [1], [10], [12]], 2, generator=np.random.default_rng(0))
-    assert found.cluster_ids[0] == found.cluster_ids[1] != found.cluster_ids[2] == found.cluster_ids[3]
-    assert found.inertia == pytest.approx(0.5 + 2)
-    np.testing.assert_allclose(np.sort(found.centroids, axis=0), [[0.5], [11]])
-
-
-def test_one_cluster_is_the_mean_and_n_clusters_leave_no_distance(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((12, 3))
-    one = kmeans(rows, 1, generator=rng)
-    np.testing.assert_allclose(one.centroids[0], rows.mean(axis=0))
-    assert one.inertia == pytest.approx(((rows - rows.mean(axis=0)) ** 2).sum())
-    every = kmeans(rows, 12, generator=rng)
-    np.testing.assert_array_equal(np.sort(every.cluster_ids), np.arange(12))
-    assert every.inertia == pytest.approx(0, abs=1e-9)
-
-
 @pytest.mark.parametrize("start", [[0.5, 10.5, 1000], [0, 1000, 2000]])
 @pytest.mark.parametrize("max_iter", [1, 20])
 def test_no_cluster_stays_empty_where_there_are_as_many_different_rows(start: list[float], max_iter: int) -> None:
@@ -274,21 +235,6 @@ def test_equal_rows_end_with_zero_inertia_and_finite_centroids(value: float, dty
         np.testing.assert_allclose(found.centroids, np.full_like(found.centroids, value), rtol=1e-6)
 
 
-def test_all_distances_zero_picks_a_row_evenly_and_moves_on() -> None:
-    found = semi_supervised_kmeans(
-        np.zeros((4, 1)), np.zeros((1, 1)), [0], 3, generator=FixedDraws(0.0, 0.99), num_inits=1
-    )
-    np.testing.assert_array_equal(found.unlabeled_ids, [0, 0, 0, 0])
-    assert found.num_iterations == 1
-
-
-def test_more_clusters_than_distinct_rows_end() -> None:
-    rows = np.repeat(np.array([[0.0, 0], [0.3, 0.1], [5, 5]], dtype=np.float32), 4, axis=0)
-    found = kmeans(rows, 6, generator=np.random.default_rng(0), tol=0, max_iter=50)
-    assert found.inertia == pytest.approx(0, abs=1e-9)
-    assert len(np.unique(found.cluster_ids)) == 3
-
-
 @pytest.mark.parametrize("offset", [0.0, 100.0])
 @pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-4])
 def test_float32_inertia_equals_float64_for_shifted_and_for_tight_clusters(offset: float, spread: float) -> None:
@@ -311,16 +257,6 @@ def test_equal_seeds_give_equal_results_whatever_the_number_of_threads(digits: t
     np.testing.assert_array_equal(runs[0].centroids, runs[1].centroids)
 
 
-def test_input_is_left_alone_and_its_precision_kept(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((20, 3)).astype(np.float32)
-    before = rows.copy()
-    assert kmeans(rows, 3, generator=rng).centroids.dtype == np.float32
-    assert spherical_kmeans(rows, 3, generator=rng).centroids.dtype == np.float32
-    assert kmeans(rows.astype(np.float16), 3, generator=rng).centroids.dtype == np.float32
-    assert kmeans(rows.astype(np.float64), 3, generator=rng).centroids.dtype == np.float64
-    np.testing.assert_array_equal(rows, before)
-
-
 def test_spherical_kmeans_groups_by_direction_not_by_length() -> None:
     rows = np.array([[1.0, 0.1], [100, -10], [0.1, 1], [-5, 50]])
     found = spherical_kmeans(rows, 2, generator=np.random.default_rng(0))
@@ -337,12 +273,6 @@ def test_spherical_centroids_are_unit_means_of_unit_members(digits: tuple[Array,
     sums = np.stack([unit[found.cluster_ids == j].sum(axis=0) for j in range(6)])
     np.testing.assert_allclose(found.centroids, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-5)
     np.testing.assert_array_equal((unit @ found.centroids.T).argmax(axis=1), found.cluster_ids)
-
-
-def test_opposite_rows_without_a_mean_direction_have_one_of_them_as_centroid() -> None:
-    found = spherical_kmeans([[1.0, 0], [-1, 0]], 1, generator=FixedDraws(), init_centroids=[[0, 2]])
-    np.testing.assert_allclose(found.centroids, [[1, 0]])
-    assert found.inertia == pytest.approx(4)
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(1e30, np.float32), (1e-30, np.float32), (1e-120, np.float64)])
@@ -363,11 +293,6 @@ def test_groups_do_not_depend_on_the_size_of_the_numbers(digits: tuple[Array, Ar
     )
     assert len(np.unique(found.unlabeled_ids)) == 5
     np.testing.assert_array_equal(found.unlabeled_ids, small.unlabeled_ids)
-
-
-def test_numbers_whose_squares_no_float_holds_are_refused() -> None:
-    with pytest.raises(ValueError, match="overflow float64"):
-        kmeans([[1e200], [2.0]], 1, generator=FixedDraws())
 
 
 def test_rows_read_in_blocks_are_grouped_by_a_sample_and_all_assigned(rng: np.random.Generator) -> None:
@@ -404,11 +329,6 @@ def test_bad_input_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         function(np.array(rows, dtype=np.float32), num_clusters, generator=FixedDraws(), **options)
-
-
-def test_spherical_kmeans_refuses_rows_without_direction() -> None:
-    with pytest.raises(ValueError, match="1 of 2 rows of length zero"):
-        spherical_kmeans([[0.0, 0], [1, 0]], 1, generator=FixedDraws())
 
 
 @pytest.mark.parametrize(

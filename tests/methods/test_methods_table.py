@@ -177,15 +177,11 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("name", EACH_FAMILY)
-def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, name: str) -> None:
-    runs = []
-    for seed in (0, 0, 1):
-        setup = make(name, seed=seed, stop_after_steps=2)
-        setup.trainer.fit()
-        runs.append(setup.method)
-    _assert_equal_weights(runs[0], runs[1])
+def test_another_seed_gives_another_run(make: Make, whole: Callable[[str], Whole], name: str) -> None:
+    setup = make(name, seed=1, stop_after_steps=2)
+    setup.trainer.fit()
     with pytest.raises(AssertionError):
-        _assert_equal_weights(runs[0], runs[2])
+        _assert_equal_weights(whole(name).method, setup.method)
 
 
 @pytest.mark.parametrize("name", EACH_METHOD)

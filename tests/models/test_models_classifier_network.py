@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from labelkit.methods.prototypes.networks import PrototypeHead
-from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.classifier_network import ClassifierNetwork
 
 
@@ -44,12 +43,6 @@ def test_long_tailed_networks_have_no_projection_and_the_published_number_of_par
 ) -> None:
     network = classifier(None, backbone=name)
     assert (network.embed_dim, count(network)) == (width, parameters)
-
-
-def test_the_wide_end_of_resnet50_has_4096_features() -> None:
-    with torch.device("meta"):
-        backbone = build_backbone("resnet50_wide_end")
-    assert (backbone.info.feature_dim, count(backbone)) == (4096, 63_114_304)
 
 
 def test_nothing_of_the_head_is_trained() -> None:
@@ -134,8 +127,3 @@ def test_two_halves_of_a_batch_whose_sums_are_joined_give_the_mean_of_the_whole(
         assert torch.allclose(head.class_means, whole.class_means, atol=1e-6)
         assert torch.equal(head.seen, whole.seen)
     assert torch.equal(parts[0].class_means, parts[1].class_means)
-
-
-def test_fewer_prototypes_than_classes_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 prototypes for 3 classes"):
-        PrototypeHead(3, 2, 2)

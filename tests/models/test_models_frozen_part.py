@@ -141,12 +141,6 @@ def test_what_is_not_frozen_or_changes_from_pass_to_pass_is_refused() -> None:
         find_frozen_part(nn.Conv2d(3, 3, 1), 2)
 
 
-def test_dropout_behind_the_frozen_part_is_no_fault() -> None:
-    vit = tiny_vit()
-    vit.blocks[3].mlp.drop1 = nn.Dropout(0.5)
-    assert find_frozen_part(vit, 3).blocks == ((3,), (3,))
-
-
 def test_the_fingerprint_is_of_the_frozen_weights_alone() -> None:
     vit = tiny_vit()
     part = find_frozen_part(vit, 3)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.errors import ConfigError
-from labelkit.models.backbones.convnet13 import convnet13, set_dropout
 from labelkit.models.backbones.convnets import WideBlock, wide_resnet
 from labelkit.models.backbones.registry import Backbone, build_backbone
 from labelkit.models.backbones.resnet import ShakeShake, shake, shake_resnet26
@@ -163,46 +161,8 @@ def test_shake_convolutions_are_drawn_by_their_outgoing_connections() -> None:
     assert float(block.branch1.conv1.weight.detach().std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
 
 
-def test_dropout_can_be_switched_off() -> None:
-    net, images = convnet13(4), torch.randn(4, 3, 12, 12)
-    assert net(images).shape == (4, 4)
-    assert not torch.equal(net(images), net(images))
-    assert set_dropout(net, 0.0) == 2
-    assert torch.equal(net(images), net(images))
-
-
 def test_two_heads_differ_and_the_first_one_predicts() -> None:
     head, features = LinearHeads(3, 5, 2), torch.randn(4, 3)
     first, second = head.every(features)
     assert torch.equal(head(features), first)
     assert not torch.equal(first, second)
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "problem"),
-    [("convnet13", 11, "too few for a ConvNet-13"), ("resnet26_shake", 30, "no multiple of 4")],
-)
-def test_a_size_that_does_not_fit_is_refused_with_one_that_does(name: str, size: int, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        build_backbone(name, image_size=size)
-
-
-@pytest.mark.parametrize("depth", [4, 12, 30])
-def test_a_depth_that_cannot_be_is_refused(depth: int) -> None:
-    with pytest.raises(ValueError, match="6 m"):
-        wide_resnet(depth, 2)
-
-
-def test_impossible_widths_and_shares_are_refused() -> None:
-    with pytest.raises(ValueError, match="even"):
-        shake_resnet26(5)
-    with pytest.raises(ValueError, match="dropout 1"):
-        convnet13(dropout=1)
-    with pytest.raises(ValueError, match="dropout is"):
-        set_dropout(nn.Dropout(), -1)
-    with pytest.raises(ValueError, match="num_heads"):
-        LinearHeads(3, 5, 0)
-    with pytest.raises(ValueError, match="positive"):
-        wide_resnet(10, 0)
-    with pytest.raises(ValueError, match="a cut needs two"):
-        StagedNetwork({"only": nn.Identity()}, 3)

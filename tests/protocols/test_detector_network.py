@@ -135,20 +135,6 @@ def test_a_detector_learns_and_finds_boxes_within_its_images(kind: str) -> None:
         assert found["masks"].shape == (count, 1, 48, 64)
 
 
-@pytest.mark.slow
-def test_a_cascade_has_the_parameters_of_three_heads() -> None:
-    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    classes, width = 3, 256
-    heads = build_detector(network, "cascade-mask-rcnn", classes - 1, size=SIZE, seed=0).roi_heads
-    convolutions = 4 * (9 * width * width + 2 * width)  # and group norm in place of a bias
-    layer = 7 * 7 * width * 1024 + 1024
-    boxes = 1024 * classes + classes + 1024 * 4 + 4
-    masks = 4 * (9 * width * width + width) + (4 * width * width + width) + (width * classes + classes)
-    assert sum(weights.numel() for weights in heads.parameters()) == 3 * (convolutions + layer + boxes + masks)
-    assert [stage.proposal_matcher.high_threshold for stage in heads.stages] == [0.5, 0.6, 0.7]
-    assert [stage.box_coder.weights[0] for stage in heads.stages] == [10, 20, 30]
-
-
 def test_the_loss_of_a_stage_is_what_plain_loops_give() -> None:
     generator = torch.Generator().manual_seed(3)
     logits, offsets = torch.randn(6, 4, generator=generator), torch.randn(6, 4, generator=generator) / 4

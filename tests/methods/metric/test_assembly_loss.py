@@ -161,13 +161,6 @@ def test_coherence_is_the_sum_of_five_loops(height: int, width: int) -> None:
     assert pairs == neighbor_pairs(height, width)
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "pairs"), [(7, 7, 312), (8, 8, 420), (14, 14, 1404), (3, 3, 40), (2, 2, 12)]
-)
-def test_numbers_of_pairs(height: int, width: int, pairs: int) -> None:
-    assert neighbor_pairs(height, width) == pairs
-
-
 def test_moving_nothing_is_the_only_permutation_without_loss() -> None:
     losses = {
         places: float(assembly_coherence(permutation(list(places))[None], FLAT[:, :, :2, :2]))

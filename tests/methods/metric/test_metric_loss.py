@@ -168,12 +168,6 @@ def test_contrastive_bayesian_of_one_anchor_by_hand() -> None:
     assert float(loss) == pytest.approx(expected, abs=1e-12)
 
 
-def test_contrastive_bayesian_is_log_two_when_all_cosines_are_a_half() -> None:
-    table = torch.full((6, 6), 0.5, dtype=torch.float64).fill_diagonal_(1.0)
-    loss = ContrastiveBayesianLoss()(with_similarities(table.tolist()), torch.arange(6) // 2)
-    assert float(loss) == pytest.approx(math.log(2), abs=1e-12)
-
-
 def test_contrastive_bayesian_is_the_sum_over_plain_loops() -> None:
     generator = torch.Generator().manual_seed(3)
     embeddings = torch.nn.functional.normalize(torch.randn(9, 4, generator=generator, dtype=torch.float64), dim=1)
@@ -227,17 +221,6 @@ def test_proxy_anchor_is_the_sum_of_its_paper() -> None:
         expected_positive += math.log(1 + own) / 2
         expected_negative += math.log(1 + other) / 3
     assert float(value.detach()) == pytest.approx(expected_positive + expected_negative, rel=1e-9)
-
-
-def test_losses_refuse_what_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="positive"):
-        MultiSimilarityLoss(alpha=0)
-    with pytest.raises(ValueError, match="scales"):
-        ContrastiveBayesianLoss(scales=(0.5, 0.0))
-    with pytest.raises(ValueError, match="positive_share"):
-        ContrastiveBayesianLoss(positive_share=1.1)
-    with pytest.raises(ValueError, match="reference_labels"):
-        MultiSimilarityLoss()(six(), LABELS, six())
 
 
 @pytest.mark.parametrize("kind", ["mined", "all pairs", "contrastive", "no pair"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from pathlib import Path
 from typing import Any
@@ -109,13 +108,6 @@ def test_other_backbones_have_the_maps_of_the_specification(
     assert network.map_shape == shape
 
 
-def test_resnet18_has_seven_or_eight_rows_and_the_attention_of_the_specification() -> None:
-    network = MetricNetwork("resnet18", embed_dim=128, attention=True, image_size=227)
-    assert network.map_shape == (512, 8, 8)
-    assert network.attention is not None
-    assert count(network.attention) == 33_312 + 100
-
-
 def test_attention_without_weights_quarters_the_maps() -> None:
     """T§8.13: every gate is one half, so a bias-free embedding is that of no attention."""
     cbam = CBAM(1024)
@@ -150,17 +142,6 @@ def test_frozen_normalization_keeps_its_statistics_but_not_that_of_attention() -
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed == {"attention.normalization.running_mean"}
     assert network.backbone.net.block1[1].weight.requires_grad
-
-
-def test_equal_seeds_give_equal_weights_with_and_without_attention() -> None:
-    first = MetricNetwork("smallcnn", embed_dim=8, seed=3)
-    second = MetricNetwork("smallcnn", embed_dim=8, seed=3, attention=True)
-    assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
-
-
-def test_a_network_without_maps_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no feature maps"):
-        MetricNetwork("vit_tiny_patch16_224", embed_dim=8)
 
 
 # --- assembly ------------------------------------------------------------------------------------
@@ -231,30 +212,3 @@ def test_an_assembly_changes_no_initial_value() -> None:
     plain = MetricNetwork("smallcnn_pool", embed_dim=8, seed=1).eval()
     moved = with_assembly("smallcnn_pool", "block4")
     assert all(torch.equal(value, moved.state_dict()[name]) for name, value in plain.state_dict().items())
-
-
-def test_a_copy_has_an_assembly_of_its_own() -> None:
-    network = with_assembly("smallcnn_pool", "block4")
-    copied = copy.deepcopy(network)
-    images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(network.embed(images), copied.embed(images))
-    assert network.assembly is not None
-    assert network.assembly.votes is not None
-    nn.init.normal_(network.assembly.votes.layer.weight, std=3)
-    assert not torch.equal(network.embed(images), copied.embed(images))
-
-
-def test_images_of_another_size_are_refused_with_both_grids() -> None:
-    with pytest.raises(ValueError, match="64 x 8 x 8, got 64 x 16 x 16"):
-        with_assembly("smallcnn_pool", "block4").embed(torch.zeros(1, 3, 64, 64))
-
-
-def test_frozen_normalization_is_not_that_of_the_assembly() -> None:
-    network = MetricNetwork("smallcnn_pool", embed_dim=8, freeze_bn=True)
-    network.insert_assembly("block4", lambda channels, grid: SpatialAssembly(channels, grid, width=4))
-    network.train()
-    before = {name: value.clone() for name, value in network.named_buffers() if "running_mean" in name}
-    network(torch.randn(4, 3, 32, 32))
-    after = dict(network.named_buffers())
-    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
-    assert changed == {"assembly.stem.1.running_mean", "assembly.spatial.1.running_mean"}

@@ -66,15 +66,6 @@ def test_worked_example_of_the_normalization() -> None:
     assert torch.allclose(many, torch.tensor(expected, dtype=torch.float64), atol=6e-7)
 
 
-def test_a_constant_in_a_row_or_column_changes_nothing_in_the_limit() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(5, 5, dtype=torch.float64)
-    other = logits.clone()
-    other[2] += 3
-    other[:, 1] -= 2
-    assert torch.allclose(normalize_doubly(logits, 200), normalize_doubly(other, 200), atol=1e-12)
-
-
 def test_gradients_of_the_normalization() -> None:
     torch.manual_seed(0)
     logits = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
@@ -91,14 +82,6 @@ def test_gradients_of_the_assembly_are_weights_and_features() -> None:
     assert maps.grad[0, [0, 2]].abs().sum() == 0
     assert torch.allclose(weights.grad[0, :, 2], maps[0, 1].flatten().detach())
     assert weights.grad[0][:, [0, 1, 3]].abs().sum() == 0
-
-
-def test_an_average_right_after_the_assembly_cancels_it() -> None:
-    """SAN §8.11."""
-    torch.manual_seed(0)
-    weights = normalize_doubly(torch.randn(4, 49, 49, dtype=torch.float64), 50).exp()
-    maps = torch.randn(4, 16, 7, 7, dtype=torch.float64)
-    assert torch.allclose(assemble(maps, weights).mean((2, 3)), maps.mean((2, 3)), atol=1e-12)
 
 
 @pytest.mark.parametrize(("channels", "side", "parameters"), [(832, 7, 98_865), (832, 14, 108_420), (256, 14, 71_556)])
@@ -147,22 +130,3 @@ def test_votes_go_from_the_position_that_has_the_features() -> None:
     assert votes[0, :, [0, 2, 3]].abs().sum() == 0
     assert votes[0, :, 1].abs().sum() > 0
     assert torch.allclose(seen.weights.sum(1), torch.ones(1, 4))
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"diagonal": 1.0}, "diagonal"),
-        ({"diagonal": 0.0}, "diagonal"),
-        ({"width": 0}, "width"),
-        ({"grid": (21, 21)}, "2 to 400 positions, got 441"),
-    ],
-)
-def test_what_cannot_be_built_is_refused(options: dict[str, object], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        SpatialAssembly(4, **{"grid": (2, 2), **options})  # type: ignore[arg-type] # wrong on purpose
-
-
-def test_maps_of_another_size_are_refused_with_both_sizes() -> None:
-    with pytest.raises(ValueError, match=r"4 x 7 x 7, got 4 x 8 x 8"):
-        SpatialAssembly(4, (7, 7))(torch.zeros(1, 4, 8, 8))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.sela.self_labels import SelfLabels, optimization_times
@@ -21,7 +20,6 @@ from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import FullPass
 
 Make = Callable[..., Any]
-STEPS_PER_EPOCH = 4  # 64 images in batches of 16
 
 
 def _events(path: Path, kind: str = "labels") -> list[dict[str, Any]]:
@@ -238,11 +236,6 @@ def test_a_second_stage_keeps_its_labels(make: Make) -> None:
 # ---------------------------------------------------------------------- bad input
 
 
-def test_more_clusters_than_images_are_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match="--num-clusters: 65 clusters for 64 images"):
-        make("sela", num_clusters=(65,))
-
-
 @pytest.mark.parametrize(
     ("content", "error", "words"),
     [
@@ -258,44 +251,6 @@ def test_a_bad_prior_is_refused(make: Make, tmp_path: Path, content: str, error:
     setup = make("sela", prior=str(tmp_path / "prior.txt"), num_clusters=(4,))
     with pytest.raises(error, match=words):
         setup.trainer.fit()
-
-
-def test_a_missing_prior_file_is_refused(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="cannot be read"):
-        make("sela", prior=str(tmp_path / "none.txt")).trainer.fit()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_clusters": (1,)}, "at least 2"),
-        ({"num_clusters": (3, 4)}, "2 values for num_heads 4"),
-        ({"prior": "zipf:x"}, "zipf: needs a number"),
-        ({"prior": "zipf:-1"}, "not negative"),
-        ({"label_pass": "official", "label_pass_bn": "running"}, "no meaning"),
-        ({"lam": 0}, "must be > 0"),
-        ({"pixel_std": (0,)}, "must be positive"),
-        ({"pixel_mean": (0.1, 0.2)}, "1 or 3 values"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(make: Make, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make("sela", **options)
-
-
-@pytest.mark.slow
-def test_a_run_of_when_the_solver_was_an_option_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    size = ["--epochs", "2", "--batch-size", "16", "--max-per-class", "4", "--num-heads", "1"]
-    words = ["train", "sela", "--dataset", "digits", *size, "--device", "cpu", "--out", str(run), "-q"]
-    assert main([*words, "--stop-after-steps", "1"]) == 0
-    written = (run / "config.yaml").read_text()
-    resume = [*words, "--resume", "--config", str(run / "config.yaml")]
-    (run / "config.yaml").write_text(written + "solver: newton\n")
-    assert main(resume) == 2
-    assert "solver: no option any more, it is always auto (value newton)" in " ".join(capsys.readouterr().err.split())
-    (run / "config.yaml").write_text(written + "solver: auto\nsolver_stop: marginal\nsolver_memory_gib: null\n")
-    assert main(resume) == 0
 
 
 def test_a_dead_head_and_labels_far_from_balance_are_said_once(make: Make) -> None:
@@ -323,12 +278,6 @@ def test_optimization_times_match_the_worked_numbers() -> None:
     gaps = np.diff(optimization_times("official-uniform", 400, 400))
     assert gaps == pytest.approx(401.0001 / 399)
     assert all(optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
-
-
-@pytest.mark.parametrize("wrong", [("uniform", 0, 1), ("uniform", 1, 0), ("exponential", 2, 2)])
-def test_optimization_times_that_cannot_be_are_refused(wrong: tuple[str, int, int]) -> None:
-    with pytest.raises(ValueError, match=r"unknown kind|at least 1"):
-        optimization_times(*wrong)
 
 
 # ---------------------------------------------------------------------- monitor and processes

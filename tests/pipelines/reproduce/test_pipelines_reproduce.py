@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.registry import METHODS
-from labelkit.options.presets import available_presets
-from labelkit.options.yaml_file import read_yaml
 from labelkit.pipelines.reproduce import running
 from labelkit.pipelines.reproduce.filling import complete_command
 from labelkit.pipelines.reproduce.options import ReproduceConfig
@@ -79,21 +75,6 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
             whole = complete_command(ReproduceConfig(table=name), words, named, tmp_path, here, 0)
             for command in (whole, short_command(table, words, named, tmp_path, here)):
                 assert main(["config", *command]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_short_rows_make_no_more_clusters_than_there_are_images(tmp_path: Path) -> None:
-    images: dict[str, int] = {}
-    for table in map(read_table, [*of_source("san"), *of_source("tac-ccl")]):
-        for row in table.rows:
-            named = {name: name for name in row.datasets}
-            words = short_command(table, row.commands[0], named, tmp_path, tmp_path / "here")
-            given = dict(pairwise(words))
-            preset = read_yaml(available_presets(METHODS[words[1]].config)[given["--preset"]])
-            for name in set(row.datasets) - images.keys():
-                images[name] = len(load_dataset(make_miniature(name, tmp_path), data_root=tmp_path))
-            clusters = int(given.get("--num-clusters", preset.get("num_clusters", 0)))
-            assert clusters <= images[given["--dataset"]], row.name
 
 
 def test_tables_that_are_left_out_are_no_tables() -> None:
