@@ -41,10 +41,6 @@ def test_numbers_do_not_depend_on_the_rest_of_the_batch() -> None:
     assert np.array_equal(together[0], together[2])
 
 
-def test_more_numbers_begin_with_the_same_ones() -> None:
-    assert np.array_equal(keyed_uniform(0, 0, [7], 0, "a", 2), keyed_uniform(0, 0, [7], 0, "a", 9)[:, :2])
-
-
 @pytest.mark.parametrize("other", [(1, 0, 0, "a"), (0, 1, 0, "a"), (0, 0, 1, "a"), (0, 0, 0, "b")])
 def test_every_part_of_the_key_changes_the_numbers(other: tuple[int, int, int, str]) -> None:
     rows = np.arange(2000)
@@ -74,11 +70,6 @@ def test_generators_repeat_for_a_key_and_differ_between_keys() -> None:
     keys = [(0, "a"), (1, "a"), (0, "b"), (0, "a", 1), (0, "a", 0, 1)]
     assert draw(0, "a") == draw(0, "a", 0, 0)
     assert len({tuple(draw(*key)) for key in keys}) == len(keys)
-
-
-def test_a_table_of_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(1, 2\)"):
-        keyed_uniform(0, 0, [[1, 2]], 0, "a", 1)
 
 
 def test_normal_numbers_are_normal() -> None:

@@ -117,14 +117,6 @@ def test_a_file_that_is_no_table_of_labels_is_refused(page: Any, tmp_path: Path,
     assert "0 of 48 images labeled" in progress(page)
 
 
-def test_an_image_with_two_labels_in_a_file_is_refused(page: Any, tmp_path: Path) -> None:
-    page.locator("#work-groups .entry", has_text="all images").click()
-    first = names(page)[0]
-    take(page, tmp_path, f"path,label\n{first},cat\n{first},dog\n")
-
-    page.locator("#work-warning", has_text="is “cat” and “dog” there").wait_for()
-
-
 def test_what_was_done_before_a_reload_is_taken_back(page: Any) -> None:
     name_group(page, "umbrella")
     page.reload()
@@ -136,16 +128,6 @@ def test_what_was_done_before_a_reload_is_taken_back(page: Any) -> None:
     said(page, "Taken back: name")
 
     assert "0 of 48 images labeled" in progress(page)
-
-
-def test_another_tab_does_not_take_back_what_this_one_did(served: Serving, open_page: Callable[..., Any]) -> None:
-    one, other = open_page(served.link), open_page(served.link)
-    name_group(one, "umbrella")
-    other.locator("#work-classes .entry", has_text="umbrella").wait_for(timeout=6000)
-    other.locator("#work-grid").focus()
-    other.keyboard.press("u")
-
-    said(other, "Nothing to take back")
 
 
 def test_a_group_is_split_by_the_tree(served: Serving, index: Path, open_page: Callable[..., Any]) -> None:
