@@ -119,6 +119,7 @@ def test_the_table_of_methods_in_a_guide_names_methods_that_are_there_in_order()
     assert named == [name for name in METHODS if name in named]
 
 
+@pytest.mark.slow
 def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
@@ -145,6 +146,7 @@ def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest
     assert any(parameter.grad is not None for parameter in names["network"].parameters())
 
 
+@pytest.mark.slow
 def test_the_python_of_a_guide_reads_patches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

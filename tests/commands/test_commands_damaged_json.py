@@ -46,7 +46,7 @@ def damage(path: Path, content: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("file", RUN_FILES)
-@pytest.mark.parametrize("kind", quick_every(3, ["brackets", "infinite", "other kinds", "pipe"]))
+@pytest.mark.parametrize("kind", quick_every(4, ["brackets", "infinite", "other kinds", "pipe"]))
 def test_a_damaged_file_of_a_run_is_told(
     labelkit: Any, trained: Path, photos: Path, tmp_path: Path, file: str, kind: str
 ) -> None:

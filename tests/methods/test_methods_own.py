@@ -55,9 +55,6 @@ def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> No
     mine = tmp_path / "mine.py"
     mine.write_text(EXAMPLE.read_text())
 
-    shown = labelkit("train", "smooth", "--help", cwd=tmp_path, methods="mine.py")
-    assert "--smoothing" in shown.stdout, shown.stderr
-
     trained = labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py")
     assert trained.returncode == 0, trained.stderr
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())

@@ -104,7 +104,9 @@ def test_the_temperature_of_the_teacher_is_the_planned_one(make: Callable[..., A
     assert len(set(used)) == 3
 
 
-@pytest.mark.parametrize("name", ["mean-teacher", "mixmatch", "freematch", "supervised", "snowball", "lmcs"])
+@pytest.mark.parametrize(
+    "name", quick_every(4, ["mean-teacher", "mixmatch", "freematch", "supervised", "snowball", "lmcs"])
+)
 def test_averages_move_by_the_planned_decays(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

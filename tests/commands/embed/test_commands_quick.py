@@ -90,6 +90,7 @@ def use_kept(kept: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[
     return kept
 
 
+@pytest.mark.slow
 def test_kept_network_gives_the_rows_of_the_store_and_names_what_it_cannot_read(
     use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos:
     assert json.loads(done.stdout)["queries"][0]["hits"][0]["duplicate"] == "same file"
 
 
+@pytest.mark.slow
 def test_a_file_of_the_cache_that_changed_is_not_used(
     use_kept: tuple[Path, Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from labelkit.protocols.detection.detector import DetectorSize
 from labelkit.training.devices import Runtime
 from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
+from tests.tiers import quick_every
 
 SMALL = (
     "--backbone", "vit_micro_p8_64", "--random-weights", "--image-size", 64, "--threads", 1,
@@ -82,7 +83,7 @@ def _plan(**options: Any) -> DetectionPlan:
     return DetectionPlan(**{**plan, **options})
 
 
-@pytest.mark.parametrize("tune", [True, False])
+@pytest.mark.parametrize("tune", quick_every(2, [True, False]))
 def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     before = {name: value.clone() for name, value in network.backbone.state_dict().items()}

@@ -55,7 +55,7 @@ def test_a_format_alone_names_the_file_after_the_store(options: dict[str, Any], 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
 @settings(
-    max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(rows=TABLES, ids=IDS)
 def test_an_import_of_an_export_gives_the_same_rows_bit_for_bit(

@@ -223,7 +223,7 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         ("dl2pa", ("--mixup-alpha", 0.5), 2, "mixes images"),
         ("sela rotation", (), 2, "--rotation turns images"),
         ("san frozen", (), 2, "this stage is frozen"),
-        ("softmax", ("--compile",), 2, "what is compiled takes images"),
+        pytest.param("softmax", ("--compile",), 2, "what is compiled takes images", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_reused_is_refused_before_any_work(
