@@ -86,18 +86,6 @@ def test_semi_supervised_follows_the_worked_example(max_iter: int) -> None:
     assert found.inertia == pytest.approx(11.5)
 
 
-# Cumulative shares of the squared distances of 1, 3, 9 and 27 to 0: .0012195, .0121951, .1109756, 1.
-# With one iteration the rows beyond half of the row that was picked are its cluster.
-@pytest.mark.parametrize(
-    ("draw", "picked"),
-    [(0.0, 0), (0.001219, 0), (0.00122, 1), (0.012195, 1), (0.012196, 2), (0.110975, 2), (0.110977, 3), (0.999999, 3)],
-)
-def test_first_row_whose_cumulative_share_reaches_the_draw_is_picked(draw: float, picked: int) -> None:
-    rows = [[1.0], [3], [9], [27]]
-    found = semi_supervised_kmeans(rows, [[0.0]], [0], 2, generator=FixedDraws(draw), num_inits=1, max_iter=1)
-    np.testing.assert_array_equal(found.unlabeled_ids, np.arange(4) >= picked)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("num_labeled", [0, 12])
 @pytest.mark.parametrize("seed", range(4))
@@ -169,29 +157,6 @@ def test_more_restarts_are_never_worse(seed: int) -> None:
     assert inertias == sorted(inertias, reverse=True)
 
 
-def test_semi_supervised_on_digits_reaches_the_known_optimum(digits: tuple[Array, Array]) -> None:
-    rows, labels = digits
-    old = np.flatnonzero(labels < 5)
-    known = np.zeros(len(labels), dtype=bool)
-    known[old[np.random.RandomState(0).choice(range(len(old)), int(0.5 * len(old)), replace=False)]] = True
-    found = semi_supervised_kmeans(
-        rows[~known], rows[known], labels[known], 10, generator=np.random.default_rng(0), num_inits=20
-    )
-    assert found.inertia < 309
-    counts = np.zeros((10, 10))
-    np.add.at(counts, (found.unlabeled_ids, labels[~known]), 1)
-    # Each cluster named by its majority is an upper bound of the matching, tested with the metric.
-    assert counts.max(axis=1).sum() / (~known).sum() > 0.70
-
-
-def test_kmeans_on_digits_is_as_good_as_scikit_learn(digits: tuple[Array, Array]) -> None:
-    rows, _ = digits
-    ours = kmeans(rows, 10, generator=np.random.default_rng(0))
-    theirs = KMeans(10, n_init=10, random_state=0).fit(rows)
-    assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-3)
-    assert ours.inertia == pytest.approx(direct_inertia(rows, ours.cluster_ids, ours.centroids), rel=1e-4)
-
-
 def test_one_run_from_given_centroids_equals_scikit_learn(digits: tuple[Array, Array]) -> None:
     rows = digits[0][:500].astype(np.float64)
     start = rows[:7]
@@ -223,31 +188,6 @@ def test_no_cluster_stays_empty_where_there_are_as_many_different_rows(start: li
     assert found.inertia == pytest.approx(direct_inertia(rows, found.cluster_ids, found.centroids))
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 1234.567])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_equal_rows_end_with_zero_inertia_and_finite_centroids(value: float, dtype: Any) -> None:
-    rows = np.full((9, 4), value, dtype=dtype)
-    for found in (
-        kmeans(rows, 3, generator=np.random.default_rng(0)),
-        semi_supervised_kmeans(rows, rows[:2], [0, 1], 4, generator=np.random.default_rng(0)),
-    ):
-        assert found.inertia == pytest.approx(0, abs=1e-9)
-        np.testing.assert_allclose(found.centroids, np.full_like(found.centroids, value), rtol=1e-6)
-
-
-@pytest.mark.parametrize("offset", [0.0, 100.0])
-@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-4])
-def test_float32_inertia_equals_float64_for_shifted_and_for_tight_clusters(offset: float, spread: float) -> None:
-    rng = np.random.default_rng(0)
-    centers = rng.standard_normal((8, 16))
-    rows = (centers[rng.integers(0, 8, 400)] + spread * rng.standard_normal((400, 16)) + offset).astype(np.float32)
-    start = rows[:8]
-    single = kmeans(rows, 8, generator=FixedDraws(), init_centroids=start, tol=0)
-    double = kmeans(rows.astype(np.float64), 8, generator=FixedDraws(), init_centroids=start, tol=0)
-    assert single.inertia == pytest.approx(double.inertia, rel=1e-4)
-    assert double.inertia == pytest.approx(direct_inertia(rows, double.cluster_ids, double.centroids), rel=1e-6)
-
-
 def test_equal_seeds_give_equal_results_whatever_the_number_of_threads(digits: tuple[Array, Array]) -> None:
     runs = []
     for threads in (1, 2):
@@ -264,15 +204,6 @@ def test_spherical_kmeans_groups_by_direction_not_by_length() -> None:
     np.testing.assert_allclose(np.sort(found.centroids, axis=0), [[0, 0], [1, 1]], atol=1e-12)
     cosine = 1 / np.sqrt(1.01)
     assert found.inertia == pytest.approx(4 * (2 - 2 * cosine))
-
-
-def test_spherical_centroids_are_unit_means_of_unit_members(digits: tuple[Array, Array]) -> None:
-    rows = digits[0][:400] * np.linspace(0.5, 20, 400, dtype=np.float32)[:, None]
-    found = spherical_kmeans(rows, 6, generator=np.random.default_rng(0), tol=0)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    sums = np.stack([unit[found.cluster_ids == j].sum(axis=0) for j in range(6)])
-    np.testing.assert_allclose(found.centroids, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-5)
-    np.testing.assert_array_equal((unit @ found.centroids.T).argmax(axis=1), found.cluster_ids)
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(1e30, np.float32), (1e-30, np.float32), (1e-120, np.float64)])
@@ -353,26 +284,6 @@ def test_semi_supervised_refuses_what_cannot_be_clustered(
 
 def test_nearest_centroids_takes_the_smaller_id_of_equals() -> None:
     np.testing.assert_array_equal(nearest_centroids([[0.0], [3], [1]], [[2.0], [0], [2]]), [1, 0, 0])
-
-
-def test_new_classes_in_many_dimensions_are_more_than_the_rows_they_start_from(rng: np.random.Generator) -> None:
-    # four classes whose means are nearer to each other than two rows of one class
-    truth = np.repeat(np.arange(4), 30)
-    rows = rng.normal(size=(120, 400)) + 10 * np.eye(4, 400)[truth]
-    fixed = (truth < 2) & (np.arange(120) % 2 == 0)
-
-    found = semi_supervised_kmeans(rows[~fixed], rows[fixed], truth[fixed], 4, generator=np.random.default_rng(0))
-
-    groups = [set(truth[~fixed][found.unlabeled_ids == cluster].tolist()) for cluster in range(4)]
-    assert groups[:2] == [{0}, {1}]
-    assert sorted(groups[2] | groups[3]) == [2, 3]
-    assert np.bincount(found.unlabeled_ids).tolist() == [15, 15, 30, 30]
-
-
-def test_a_row_far_from_all_others_stays_a_group_of_its_own(rng: np.random.Generator) -> None:
-    rows = np.concatenate([rng.normal(size=(40, 3)), [[1000.0, 0, 0]]])
-    found = semi_supervised_kmeans(rows[10:], rows[:10], np.zeros(10, int), 2, generator=np.random.default_rng(0))
-    assert np.bincount(found.unlabeled_ids).tolist() == [30, 1]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -163,22 +163,6 @@ def test_an_index_of_rows_in_blocks_is_that_of_rows_in_memory(kind: Kind, rng: n
         np.testing.assert_allclose(scores[:, 0], 1, atol=1e-6)
 
 
-def test_few_lists_find_less_but_score_it_exactly(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((600, 8)).astype(np.float32)
-    search = ApproximateSearch(build_index(rows, "ivfpq"), rows, width=1)
-
-    scores, indices = search.search(rows, 90)
-
-    found = indices >= 0
-    assert 0 < found.mean() < 1
-    assert np.isnan(scores[~found]).all()
-    assert (np.diff(found.astype(int), axis=1) <= 0).all()  # what is missing stands at the end
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    cosines = np.take_along_axis(unit @ unit.T, np.maximum(indices, 0), axis=1)
-    np.testing.assert_allclose(scores[found], cosines[found], atol=1e-6)
-    assert (scores[:, 0] > 1 - 1e-6).mean() > 0.9  # a row is in its own list
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_is_searched_where_faiss_was_taught_to_take_tensors(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: Kind
@@ -204,11 +188,6 @@ def _unit(rows: Array) -> Array:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def test_rows_near_many_others_are_those_of_exact_search_where_they_are_few(rng: np.random.Generator) -> None:
-    rows = _unit(rng.standard_normal((300, 6)))
-    np.testing.assert_array_equal(near_rows(rows, 5), knn(rows, rows, 5, exclude_self=True)[1])
-
-
 def test_rows_near_each_of_many_are_mostly_the_nearest(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,16 +199,3 @@ def test_rows_near_each_of_many_are_mostly_the_nearest(
     assert (found != np.arange(4000)[:, None]).all()
     shared = [len(set(one) & set(other)) / 5 for one, other in zip(found.tolist(), exact.tolist(), strict=True)]
     assert np.mean(shared) > 0.9
-
-
-def test_rows_near_each_of_many_are_others_where_rows_are_equal_or_lists_short(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelkit.algorithms.indexes._COMPARED_ROWS", 100)
-    monkeypatch.setattr("labelkit.algorithms.indexes._NEAR_LISTS", 1)
-    rows = _unit(np.concatenate([np.ones((50, 4)), rng.standard_normal((950, 4))]))
-    found = near_rows(rows, 45)
-    assert found.shape == (1000, 45)
-    assert found.min() >= 0
-    assert (found != np.arange(1000)[:, None]).all()
-    assert all(len(set(near)) == 45 for near in found.tolist())

@@ -102,25 +102,11 @@ def test_transparent_palette_entry_becomes_white() -> None:
     assert decode_image(encode(image, "GIF", transparency=0), 3).tolist() == [[[255, 255, 255], [40, 50, 60]]]
 
 
-def test_palette_with_an_alpha_per_entry_is_mixed_with_white() -> None:
-    image = Image.new("P", (2, 1))
-    image.putpalette([0, 0, 0, 40, 50, 60])
-    image.putpixel((1, 0), 1)
-    pixels = decode_image(encode(image, "PNG", transparency=bytes([51, 255])), 3)
-    assert pixels.tolist() == [[[204, 204, 204], [40, 50, 60]]]
-
-
 @pytest.mark.parametrize(("alpha", "expected"), [(0, 255), (255, 100), (51, 224)])
 def test_alpha_is_laid_over_white(alpha: int, expected: int) -> None:
     content = encode(Image.new("LA", (1, 1), (100, alpha)), "PNG")
     assert decode_image(content, 1).item() == expected
     assert decode_image(content, 3).tolist() == [[[expected] * 3]]
-
-
-def test_a_color_marked_as_transparent_becomes_white() -> None:
-    image = Image.new("RGB", (2, 1), (1, 2, 3))
-    image.putpixel((1, 0), (4, 5, 6))
-    assert decode_image(encode(image, "PNG", transparency=(1, 2, 3)), 3).tolist() == [[[255] * 3, [4, 5, 6]]]
 
 
 def test_cmyk_jpeg_becomes_rgb() -> None:
@@ -241,21 +227,6 @@ TWELVE_BITS = Image.fromarray(np.linspace(0, 4095, 1024).astype(np.uint16).resha
 def test_an_image_that_loses_its_content_says_how(image: Image.Image, kind: str, reason: str) -> None:
     content = encode(image, kind, **({"lossless": True} if kind == "WEBP" else {}))
     assert reason in (lost_content(content, decode_image(content, 3)) or "")
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        Image.new("RGB", (32, 32), (255, 255, 255)),  # there is nothing in it
-        Image.new("I;16", (32, 32), 4000),
-        Image.new("RGBA", (32, 32), (255, 255, 255, 0)),
-        Image.fromarray(np.linspace(0, 65535, 1024).astype(np.uint16).reshape(32, 32)),
-        drawn_on_transparent(0),
-    ],
-)
-def test_an_image_that_keeps_its_content_or_has_none_loses_nothing(image: Image.Image) -> None:
-    content = encode(image, "PNG")
-    assert lost_content(content, decode_image(content, 3)) is None
 
 
 def test_a_fifo_is_refused_without_waiting(tmp_path: Path) -> None:

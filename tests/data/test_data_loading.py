@@ -125,15 +125,6 @@ def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
         assert np.array_equal(bank.images[row, 0].numpy(), np.asarray(picture))
 
 
-def test_images_are_enlarged_only_within_the_memory_limit_and_always_shrunk() -> None:
-    bank = ImageBank(in_memory(4, 16), channels=1, base_size=32, memory_limit_bytes=4 * 32 * 32 - 1)
-    assert bank.images is not None
-    assert bank.images.shape == (4, 1, 16, 16)
-    bank = ImageBank(in_memory(4, 48), channels=1, base_size=32)
-    assert bank.images is not None
-    assert bank.images.shape == (4, 1, 32, 32)
-
-
 @pytest.mark.parametrize("rows", [[1, 1], [2, 1], [-1, 0], [0, 24]])
 def test_rows_that_are_not_in_the_data_set_are_refused(rows: list[int]) -> None:
     with pytest.raises(ValueError, match="rows"):
@@ -307,28 +298,6 @@ def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable
         list(received(loader))
 
 
-@pytest.mark.slow
-def test_a_batch_that_does_not_fit_into_shared_memory_ends_with_the_remedy(folder: Path, tmp_path: Path) -> None:
-    small = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "sh", "-c", small], check=False).returncode:
-        pytest.skip("needs Linux, and a right to mount")
-    options = "--backbone pixels --image-size 128 --num-workers 2"
-    command = f"{sys.executable} -m labelkit embed --dataset {folder} {options} --out {tmp_path / 's.h5'}"
-
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f"{small} && exec {command}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert done.returncode == 5, done.stderr
-    assert "No space left on device" in done.stderr
-    assert "--num-workers 0" in done.stderr
-    assert "--shm-size" in done.stderr
-
-
 def test_one_process_per_core_decodes_at_most_eight_and_none_for_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(5), raising=False)
@@ -417,17 +386,6 @@ def test_evaluation_sees_each_row_once_in_order_without_padding() -> None:
     assert torch.equal(torch.cat([batch.images for batch in batches]), bank.images.float() / 255)
 
 
-def test_processes_take_whole_batches_in_turn() -> None:
-    bank = ImageBank(in_memory(10), channels=1)
-    shares = [EvalLoader(bank, ViewSpec(32), batch_size=3, normalize=PLAIN1, rank=r, world_size=3) for r in range(3)]
-    assert [[batch.rows.tolist() for batch in share] for share in shares] == [
-        [[0, 1, 2], [9]],
-        [[3, 4, 5]],
-        [[6, 7, 8]],
-    ]
-    assert [len(share) for share in shares] == [2, 1, 1]
-
-
 def test_bad_images_keep_their_place_as_black_and_are_named(broken: Path) -> None:
     dataset = load_dataset(str(broken), data_root=Path())
     bank = ImageBank(dataset)
@@ -439,19 +397,6 @@ def test_bad_images_keep_their_place_as_black_and_are_named(broken: Path) -> Non
     images = torch.cat([batch.images for batch in batches])
     assert (images[[row for row, _ in bad]] == -1).all()
     assert not (images[bank.rows] == -1).all(dim=(1, 2, 3)).any()
-
-
-def test_workers_change_nothing_in_evaluation(broken: Path) -> None:
-    dataset = load_dataset(str(broken), data_root=Path())
-
-    def run(num_workers: int) -> list[Any]:
-        options: dict[str, Any] = {"batch_size": 4, "normalize": PLAIN3, "identify": True, "num_workers": num_workers}
-        return list(EvalLoader(dataset, plain_view(16), **options))
-
-    for a, b in zip(run(0), run(1), strict=True):
-        assert torch.equal(a.images, b.images)
-        assert a.bad == b.bad
-        assert np.array_equal(a.sha256, b.sha256)
 
 
 def test_images_are_identified_by_digest_and_sizes(broken: Path) -> None:

@@ -95,32 +95,6 @@ def test_a_class_makes_as_many_groups_as_it_has_fives_begun(size: int, groups: i
     assert set(drawn.reshape(-1)) == set(range(size))
 
 
-def test_within_a_cut_no_image_is_drawn_twice_and_few_classes_are_left_over() -> None:
-    """T18: 12 classes of 5 to 15 images in whole groups, 4 classes in a batch."""
-    labels = np.repeat(np.arange(12), [5, 10, 15] * 4)
-    sampler = ClassBalancedSampler(labels, 5, batch_size=20, seed=3)
-    batches = sampler.indices(0).reshape(-1, 20)
-    seen: set[int] = set()
-    for number, batch in enumerate(batches):
-        if seen & set(batch.tolist()):
-            left = set(range(len(labels))) - seen
-            assert len(set(labels[sorted(left)].tolist())) <= 3  # too few classes for a batch: cut anew
-            break
-        assert len(set(labels[batch].tolist())) == 4
-        seen |= set(batch.tolist())
-        assert number < 6
-
-
-@pytest.mark.slow
-def test_images_of_small_and_large_classes_are_equally_likely() -> None:
-    labels = np.repeat(np.arange(6), [5, 5, 5, 10, 10, 25])
-    sampler = ClassBalancedSampler(labels, 5, batch_size=10, seed=0)
-    drawn = np.concatenate([sampler.indices(epoch) for epoch in range(300)])
-    counts = np.bincount(labels[drawn], minlength=6) / np.bincount(labels)
-    # a class drawn uniformly would give the images of the smallest five times the chance of the largest
-    assert counts.max() / counts.min() < 1.7
-
-
 def test_other_labels_are_drawn_by_without_changing_the_length_of_an_epoch() -> None:
     sampler = ClassBalancedSampler(None, 2, batch_size=4, seed=0, rows=np.arange(10))
     with pytest.raises(ValueError, match="no labels"):

@@ -64,26 +64,6 @@ def test_other_sizes_give_what_timm_gives_with_dynamic_img_size(shape: tuple[int
     assert torch.equal(patches.flatten(1, 2), expected)
 
 
-def test_looking_at_another_size_leaves_the_network_as_it_was() -> None:
-    network, images = _network("vit_nano_p8_32"), _images(32)
-    with torch.no_grad():
-        before = network.embed(images)
-        network.patch_features(_images(48))
-        with pytest.raises(AssertionError):
-            network.embed(_images(48))
-        assert torch.equal(network.embed(images), before)
-
-
-def test_maps_with_channels_last_stay_as_they_are() -> None:
-    network = _network("swin_tiny_patch4_window7_224", 64)
-    images = _images(64)
-
-    with torch.no_grad():
-        patches = network.patch_features(images)
-        assert torch.equal(patches, network.backbone.net.forward_features(images))
-    assert patches.shape == (2, 2, 2, 768)
-
-
 def test_rows_come_from_the_top_and_columns_from_the_left() -> None:
     network, images = _network("smallcnn"), _images(32)
     changed = images.clone()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from labelkit.commands.exchange.importing import import_store
 from labelkit.commands.exchange.options import ExportConfig, ImportConfig
 from labelkit.store.csv_table import escape_name, unescape_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import read_result
 from labelkit.store.schema import name_bytes, name_fault
 from numpy.typing import NDArray
 
@@ -137,34 +135,6 @@ def test_an_archive_needs_no_pickle_and_is_the_same_each_time(tmp_path: Path, ma
         np.testing.assert_array_equal(archive["embeddings"], np.eye(3))
         np.testing.assert_array_equal(archive["sha256"], store.sha256)
         np.testing.assert_array_equal(archive["logits"], np.ones((3, 2)))
-
-
-def test_results_become_tables_and_arrays(labelkit: Any, tmp_path: Path, make_store: Any) -> None:
-    store = make_store(np.repeat(np.eye(3), 3, axis=0) + 0.01 * np.arange(27).reshape(9, 3))
-    assert labelkit("cluster", "k-means", "--index", store.path, "--num-clusters", 3).code == 0
-    words = ("--query-rows", "0,4", "-k", 2, "--result", "hits")
-    assert labelkit("retrieve", "--index", store.path, *words).code == 0
-    groups = read_result(store, "k-means").arrays["cluster_ids"]
-
-    for name in ("k-means.csv", "k-means.npy", "k-means.npz", "hits.csv"):
-        result = name.partition(".")[0]
-        export_store(ExportConfig(index=store.path, out=tmp_path / name, what="result", result=result))
-
-    with (tmp_path / "k-means.csv").open(newline="") as file:
-        table = list(csv.DictReader(file))
-    assert [row["path"] for row in table] == store.sample_ids
-    assert [int(row["cluster_ids"]) for row in table] == groups.tolist()
-    np.testing.assert_array_equal(np.load(tmp_path / "k-means.npy"), groups)
-    with np.load(tmp_path / "k-means.npz") as archive:
-        np.testing.assert_array_equal(archive["cluster_ids"], groups)
-        assert b'"num_clusters":3' in archive["params"].item()
-    with (tmp_path / "hits.csv").open(newline="") as file:
-        hits = list(csv.DictReader(file))
-    assert [(row["query"], row["rank"], row["path"]) for row in hits[::2]] == [
-        ("0000.png", "1", "0000.png"),
-        ("0004.png", "1", "0004.png"),
-    ]
-    assert len(hits) == 4
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.data.named import scenes
 from labelkit.data.named.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
-from labelkit.data.named.scenes import DIGITS, OBJECTS, hsv_color, scene, scene_label, video
+from labelkit.data.named.scenes import DIGITS, OBJECTS, scene, scene_label, video
 from labelkit.data.named.scenes import SCENES as SOURCE
 
 
@@ -69,16 +69,6 @@ def test_masks_and_instances_cover_the_same_pixels_and_an_object_has_one_class(s
             assert len(np.unique(drawn.mask[drawn.instance == number])) == 1
 
 
-@pytest.mark.parametrize(
-    ("hue", "saturation", "value", "color"),
-    [(0, 1, 1, (1, 0, 0)), (1 / 3, 1, 0.5, (0, 0.5, 0)), (5 / 3, 0.5, 1, (0.5, 0.5, 1)), (0.2, 0, 0.3, (0.3,) * 3)],
-)
-def test_colors_are_those_of_the_color_wheel(
-    hue: float, saturation: float, value: float, color: tuple[float, ...]
-) -> None:
-    assert hsv_color(hue, saturation, value) == pytest.approx(color)
-
-
 def test_a_film_moves_its_objects_before_a_background_that_stays() -> None:
     frames = video(0, 1, 1)
     assert len(frames) == 8
@@ -88,14 +78,6 @@ def test_a_film_moves_its_objects_before_a_background_that_stays() -> None:
     change = np.abs(frames[0].image[still].astype(int) - frames[7].image[still].astype(int))
     # twice noise of 0.02 * 255 = 5.1: nothing but noise differs
     assert 0 < change.mean() < 10
-
-
-def test_centers_of_a_film_are_thrown_back_at_the_border() -> None:
-    shape = scenes._Shape(0, 10.0, 6.0, 58.0, 0.0, np.ones(3), np.ones(3), 0.4, np.zeros(2), np.ones((7, 7), bool))
-    moved, speed = scenes._move(shape, np.array([-2.0, 1.5]), 0.1)
-    # left border 5: 6 - 2 = 4 becomes 6; lower border 59: 58 + 1.5 = 59.5 becomes 58.5
-    assert (moved.x, moved.y, moved.angle) == pytest.approx((6.0, 58.5, 0.1))
-    assert speed.tolist() == [2.0, -1.5]
 
 
 def test_digits_of_validation_are_never_shown_in_training() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,33 +140,6 @@ def test_the_total_loss_is_that_of_plain_loops(make: Make, name: str, directions
 
 
 # ---------------------------------------------------------------------- teacher and student on their views
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"student_view": "weak"}, {"align_mode": "sda"}])
-def test_the_gap_of_the_views_is_logged_and_changes_no_training(
-    tmp_path: Path, make: Make, options: dict[str, Any]
-) -> None:
-    plain = make("flipclass", tmp_path / "plain", epochs=2, **options)
-    plain.trainer.fit()
-    looked = make("flipclass", tmp_path / "looked", epochs=2, view_gap=True, **options)
-    looked.trainer.fit()
-
-    for name, value in plain.method.state_dict().items():
-        assert torch.equal(value, looked.method.state_dict()[name]), name
-    without, with_gap = (
-        [
-            line
-            for line in map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
-            if "used_clusters" in line
-        ]
-        for name in ("plain", "looked")
-    )
-    added = with_gap[0].keys() - without[0].keys()
-    judged = {f"{who}_{group}_accuracy" for who in ("teacher", "student") for group in ("all", "old", "new")}
-    assert added == judged | {"view_agreement", "view_distance", "view_distance_old", "view_distance_new"}
-    # both views are weak, or the student's has not grown yet: apart only by their random numbers
-    assert 0 < with_gap[0]["view_distance"] < 2
 
 
 def test_the_student_is_judged_on_the_view_of_its_epoch(make: Make) -> None:

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
 from labelkit.methods.few_labels.pseudo_label_selection import Rows
 from numpy.typing import NDArray
@@ -174,45 +172,10 @@ def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
     np.testing.assert_allclose(found.soft.sum(axis=1), 1, rtol=1e-6)
 
 
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 100), shift=st.floats(-10, 10))
-def test_moving_turning_and_scaling_all_rows_changes_nothing(seed: int, scale: float, shift: float) -> None:
-    rows, labels = cloud(seed)
-    turned, _ = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((4, 4)))
-
-    moved = discover_critical(scale * rows @ turned + shift, labels, 9)
-    still = discover_critical(rows, labels, 9)
-
-    assert moved.indices.tolist() == still.indices.tolist()
-    np.testing.assert_allclose(moved.entropy, still.entropy, atol=1e-9)
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000))
-def test_order_of_the_pool_does_not_matter(seed: int) -> None:
-    rows, labels = cloud(seed)
-    # reference rows keep their order, pool rows are shuffled; equal entropies fall back on distances
-    order = np.concatenate([np.arange(9), 9 + np.random.default_rng(seed).permutation(31)])
-
-    shuffled = discover_critical(rows[order], labels[order], 9)
-
-    assert order[shuffled.indices].tolist() == discover_critical(rows, labels, 9).indices.tolist()
-
-
 def test_equally_near_reference_rows_rank_by_their_number() -> None:
     rows = Rows(np.array([[0.0], [1], [-1], [2], [-2]]))
     soft = soft_labels(rows, np.array([0]), np.array([-1, 0, 1, 1, 0]), 2, 0.5, 1.0)
     np.testing.assert_allclose(soft, [[0.526316, 0.473684]], atol=1e-6)  # ranked 0, 1, 1, 0
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_blocks_do_not_change_what_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, labels = cloud(seed, num_rows=200)
-    whole = discover_critical(rows, labels, 30)
-    monkeypatch.setattr("labelkit.methods.few_labels.critical_samples.BLOCK_ROWS", 12)
-    parts = discover_critical(rows, labels, 30)
-
-    assert parts.indices.tolist() == whole.indices.tolist()
 
 
 # ---------------------------------------------------------------- rules
@@ -249,18 +212,6 @@ def test_tied_votes_go_to_the_nearest_mean() -> None:
     found = discover_critical(rows, [1, 0, -1], 1, beta=1e9, confine=False, balance="global", label_rule="vote")
     # both weigh 1/2; the nearest mean is that of class 0
     assert found.labels.tolist() == [0]
-
-
-def test_rounds_are_single_searches_one_after_the_other() -> None:
-    rows, labels = cloud(6, num_rows=80)
-    rounds = discover_critical(rows, labels, "double", 2)
-    first = discover_critical(rows, labels, 9)
-    second = discover_critical(rows, first.grown(labels), 9 + len(first.indices), original=labels)
-
-    assert rounds.indices.tolist() == [*first.indices.tolist(), *second.indices.tolist()]
-    assert rounds.entropy.tolist() == [*first.entropy.tolist(), *second.entropy.tolist()]
-    assert rounds.soft.shape == (len(rounds.indices), 3)
-    assert sorted(rounds.rank.tolist()) == list(range(1, len(rounds.indices) + 1))
 
 
 # ---------------------------------------------------------------- bad input

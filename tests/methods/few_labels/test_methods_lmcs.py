@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,24 +37,6 @@ def training(setup: Any, labels: Any = None, **options: Any) -> MasterTraining:
 # ---------------------------------------------------------------------- the pretext
 
 
-@pytest.mark.slow
-def test_turns_are_learned_before_the_first_step_and_without_labels(make: Make) -> None:
-    options = {"steps": 2, "eval_every_steps": 2, "growth_limit": 1.0, "guidance_weight": 0.0}
-    plain, turned = make("lmcs", **options), make("lmcs", pretext_steps=60, **options)
-    start = weights(turned.method.network)
-    assert equal(start, weights(plain.method.network))
-    logged = []
-    state = replace(turned.trainer._state(log_now=False), log=lambda kind, values: logged.append((kind, values)))
-    turned.method.on_train_start(state)
-    moved = weights(turned.method.network)
-    assert any(not torch.equal(moved[name], value) for name, value in start.items() if name.startswith("backbone"))
-    assert all(torch.equal(moved[name], value) for name, value in start.items() if name.startswith("head"))
-    assert equal(weights(turned.method.chain.teacher), moved)
-    ((kind, values),) = logged
-    assert kind == "pretext"
-    assert values["rotation_accuracy"] > 0.5  # of four turns; chance is a quarter
-
-
 def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,44 +56,6 @@ def test_the_pretext_is_a_classification_of_the_four_turns_of_each_image(
 
 
 # ---------------------------------------------------------------------- the streams
-
-
-@pytest.mark.slow
-def test_the_student_learns_what_was_discovered_one_generation_after_the_master(make: Make) -> None:
-    setup = make("lmcs", epochs=4, **GROWS)
-    method, seen = setup.method, []
-    given = set(np.flatnonzero(method.growth.given >= 0))
-    step, batches = method.training_step, setup.trainer.batches
-
-    def training_step(batch: Any) -> Any:
-        seen.append(("student", int(method.growth.iteration), set(batch.sample_index[batch.labels >= 0].tolist())))
-        return step(batch)
-
-    def master_batches(phase: Any, epoch: int) -> Any:
-        for batch in batches(phase, epoch):
-            labeled = set(batch.sample_index[batch.labels >= 0].tolist())
-            seen.append(("master", int(method.growth.iteration), labeled))
-            yield batch
-
-    method.training_step = training_step
-    setup.trainer.batches = master_batches
-    setup.trainer.fit()
-
-    found = {
-        iteration: {s.sample_index for s in method.growth.samples() if s.iteration == iteration}
-        for iteration in range(1, int(method.growth.iteration) + 1)
-    }
-    assert len(found) >= 2
-    up_to = lambda iteration: given.union(*(found[i] for i in range(1, iteration + 1)))  # noqa: E731 - a formula
-    for who, iteration, labeled in seen:
-        if who == "master":
-            assert labeled <= up_to(iteration)
-        else:
-            assert labeled <= up_to(max(0, iteration - 1)) or (iteration == len(found) and labeled <= up_to(iteration))
-    masters = [labeled for who, iteration, labeled in seen if who == "master" and iteration == 1]
-    students = [labeled for who, iteration, labeled in seen if who == "student" and iteration == 1]
-    assert any(labeled & found[1] for labeled in masters)
-    assert not any(labeled & found[1] for labeled in students)
 
 
 @pytest.mark.slow

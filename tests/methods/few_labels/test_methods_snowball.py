@@ -17,7 +17,6 @@ from labelkit.methods.few_labels.options import MeanTeacherConfig
 from labelkit.methods.few_labels.recipe import build_student, student_views
 from labelkit.options.presets import resolve
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import TrainState
 
 Make = Callable[..., Any]
 # a network of four steps names some classes so rarely that their share cannot be found: global
@@ -114,51 +113,6 @@ def test_a_run_that_asks_for_true_labels_gets_them_and_says_so(
     lines = list(csv.DictReader(io.StringIO((tmp_path / "run/discovered.csv").read_text())))
     assert len(lines) > 4
     assert all(line["label"] == line["truth"] for line in lines)
-
-
-@pytest.mark.slow
-def test_a_generation_forgets_what_the_one_before_found(make: Make) -> None:
-    setup = grow(make, generations=2)
-    fit = setup.trainer.fit()
-    samples = setup.method.growth.samples()
-    assert [s.generation for s in samples] == [1] * 20 + [2] * 20
-    assert [epoch["labeled"] for epoch in fit.history] == [20, 40, 40]
-    labels = setup.method.growth.labels()
-    assert {s.sample_index for s in samples if s.generation == 2} == set(
-        np.flatnonzero((labels >= 0) & (setup.method.growth.given < 0)).tolist()
-    )
-
-
-@pytest.mark.slow
-def test_there_is_no_master_before_the_first_discovery_and_none_if_it_is_not_wanted(make: Make) -> None:
-    setup = grow(make)
-    seen: list[tuple[int, bool]] = []
-    step = setup.method.on_step_end
-
-    def watch(state: TrainState) -> None:
-        step(state)
-        seen.append((state.step, setup.method.chain.master is not None))
-
-    setup.method.on_step_end = watch
-    setup.trainer.fit()
-    assert seen == [(0, False), (1, False), (2, False), (3, False), (4, True), (5, True)]
-    assert set(setup.method.judged()) == {"student", "teacher", "master"}
-    assert setup.method.headline() is setup.method.chain.master
-
-    plain = grow(make, master=False)
-    plain.trainer.fit()
-    assert set(plain.method.judged()) == {"student", "teacher"}
-    assert {sample.network for sample in plain.method.growth.samples()} == {"teacher"}
-
-
-@pytest.mark.slow
-def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
-    setup = grow(make, cap=3.0, churn=1.0, lr=1e-9, generations=3)
-    fit = setup.trainer.fit()
-    # each generation is over after its first phase, and the second one changed nothing
-    assert [epoch["generation"] for epoch in fit.history] == [1, 1, 2]
-    assert [epoch["iteration"] for epoch in fit.history] == [0, 1, 1]
-    assert fit.finished
 
 
 def test_growth_ends_before_it_would_take_too_many_steps(make: Make) -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.methods.few_labels.pseudo_label_selection import quotas
 from labelkit.methods.few_labels.snowball_search import discover_confident, fuse, mean_ranks
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
@@ -116,18 +115,6 @@ def test_digits_give_the_specified_rows(
     assert int(found.indices.sum()) == index_sum
 
 
-@pytest.mark.parametrize(("balance", "expected"), [("balanced", [0, 1, 8, 44]), ("global", [0, 0, 0, 11])])
-def test_four_doublings_of_digits_make_the_specified_errors(
-    digits: tuple[Array, Array, Array], balance: Any, expected: list[int]
-) -> None:
-    pixels, labels, truth = digits
-    found = discover_confident(pixels, labels, "double", 4, balance=balance)
-
-    wrong = found.labels != truth[found.indices]
-    assert np.bincount(found.round)[1:].tolist() == [50, 100, 200, 400]
-    assert [int(wrong[found.round <= number].sum()) for number in (1, 2, 3, 4)] == expected
-
-
 def test_fusion_of_three_networks_is_that_of_the_specification() -> None:
     parts = [
         np.array([[1, 3], [2, 2.5], [4, 1]]),
@@ -180,29 +167,7 @@ def test_random_selection_is_the_specified_draw() -> None:
     assert discover_confident(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
 
 
-@pytest.mark.slow
-@given(count=st.integers(0, 300), sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(sum))
-def test_quotas_sum_up_and_miss_the_exact_share_by_less_than_one(count: int, sizes: list[int]) -> None:
-    found = quotas(count, np.array(sizes))
-
-    assert int(found.sum()) == count
-    np.testing.assert_array_less(np.abs(found - count * np.array(sizes) / sum(sizes)), 1)
-
-
 # ---------------------------------------------------------------- invariances
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 100), shift=st.floats(-10, 10))
-def test_moving_turning_and_scaling_all_rows_changes_nothing(seed: int, scale: float, shift: float) -> None:
-    rows, labels = cloud(seed)
-    turned, _ = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((4, 4)))
-
-    moved = discover_confident(scale * rows @ turned + shift, labels, 9, select="far")
-    still = discover_confident(rows, labels, 9, select="far")
-
-    assert moved.indices.tolist() == still.indices.tolist()
-    assert moved.labels.tolist() == still.labels.tolist()
 
 
 @settings(deadline=None, max_examples=25)
@@ -269,14 +234,6 @@ def test_unbalanced_labels_give_unbalanced_shares() -> None:
     assert [report.quota for report in discover_confident(rows, labels, 6).per_class] == [4, 1, 1]
 
 
-def test_counts_per_class_replace_the_shares() -> None:
-    rows, labels = cloud(14, num_rows=60)
-    labels[9:18] = 0
-    found = discover_confident(rows, labels, [2, 2, 1], 2)
-    assert [report.quota for report in found.per_class] == [2, 2, 1] * 2
-    assert np.bincount(found.labels[found.round == 1]).tolist() == [2, 2, 1]
-
-
 def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
     rows = np.array([[0.0], [10], [1], [2], [3], [9]])
     labels = [0, 1, -1, -1, -1, -1]
@@ -341,13 +298,3 @@ def test_arguments_that_cannot_be_used_are_refused(options: dict[str, Any], mess
     arguments = {"features": TOY, "labels": TOY_LABELS, "count": 2, **options}
     with pytest.raises(ValueError, match=message):
         discover_confident(**arguments)
-
-
-def test_blocks_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, labels = cloud(15, num_rows=200)
-    whole = discover_confident([rows, rows + 1], labels, 30, fusion="rank")
-    monkeypatch.setattr("labelkit.methods.few_labels.snowball_search.BLOCK_ROWS", 7)
-    monkeypatch.setattr("labelkit.methods.few_labels.pseudo_label_selection.BLOCK_ROWS", 2)
-    parts = discover_confident([rows, rows + 1], labels, 30, fusion="rank")
-
-    assert parts.indices.tolist() == whole.indices.tolist()

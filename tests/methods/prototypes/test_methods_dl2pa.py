@@ -13,12 +13,10 @@ import torch
 from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import given_split
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.transforms import affine_matrices, warp
 from labelkit.errors import ConfigError
-from labelkit.methods.prototypes.dl2pa import DL2PA
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.source import starting_prototypes
 from labelkit.options.presets import resolve
@@ -118,53 +116,6 @@ def test_a_sum_grows_with_processes_where_gradients_are_averaged(make: Make) -> 
     plain = alone.method.training_step(batch).loss.detach()
     setup.method.on_epoch_start(state)
     assert float(setup.method.training_step(batch).loss.detach()) == pytest.approx(3 * float(plain), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_two_halves_of_a_batch_give_the_gradient_and_the_means_of_the_whole(make: Make) -> None:
-    """P15; the network has no batch normalization, whose statistics belong to each process."""
-    options = {"backbone": "vit_nano_p8_32", "embed_dim": 6, "class_weights": "batch", "reduction": "half-mean"}
-
-    def built() -> tuple[Any, DL2PA]:
-        setup = make("dl2pa", **options)
-        generator = keyed_generator(0, "test")
-        rows = torch.from_numpy(generator.standard_normal((10, 6))).float()
-        setup.method.network.head.prototypes.copy_(torch.nn.functional.normalize(rows, dim=1))
-        return setup, setup.method.eval()
-
-    setup, whole = built()
-    batch = next(setup.batches())
-    whole.on_step_start(setup.trainer._state(log_now=False))
-    whole.training_step(batch).loss.backward()
-
-    def part(rank: int) -> Any:
-        return type(batch)(
-            tuple(view[rank::2] for view in batch.views), batch.labels[rank::2], batch.sample_index[rank::2], ()
-        )
-
-    told: dict[int, list[torch.Tensor]] = {0: [], 1: []}
-    for rank in (0, 1):  # what each process says
-        listener, method = built()
-        state = listener.trainer._state(log_now=False)
-        state.combine = lambda value, operation, rank=rank: told[rank].append(value.clone()) or value
-        method.on_step_start(state)
-        method.training_step(part(rank))
-    gradients, methods = [], []
-    for rank in (0, 1):
-        listener, method = built()
-        state = listener.trainer._state(log_now=False)
-        answers = iter([first + second for first, second in zip(told[0], told[1], strict=True)])
-        state.combine = lambda value, operation, answers=answers: next(answers)
-        method.on_step_start(state)
-        method.training_step(part(rank)).loss.backward()
-        gradients.append({name: p.grad for name, p in method.named_parameters()})
-        methods.append(method)
-    for name, parameter in whole.named_parameters():
-        mean = (gradients[0][name] + gradients[1][name]) / 2
-        assert torch.allclose(mean, parameter.grad, atol=1e-6), name
-    for method in methods:
-        assert torch.allclose(method.network.head.class_means, whole.network.head.class_means, atol=1e-6)
-        assert torch.equal(method.network.head.seen, whole.network.head.seen)
 
 
 def test_prototypes_come_from_a_learned_classifier(make: Make, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ import pytest
 import torch
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.sela.self_labels import SelfLabels, optimization_times
-from labelkit.training.checkpoint import load_checkpoint
+from labelkit.methods.sela.self_labels import optimization_times
 from labelkit.training.method import FullPass
 
 Make = Callable[..., Any]
@@ -49,16 +48,6 @@ def test_first_labels_are_balanced_and_differ_between_heads(make: Make, clusters
 # ---------------------------------------------------------------------- when
 
 
-@pytest.mark.slow
-def test_one_head_after_the_other_is_renewed(make: Make, tmp_path: Path) -> None:
-    options = {"refresh": "one", "num_heads": 3, "epochs": 4, "num_optimizations": 4}
-    setup = make("sela", tmp_path / "run", **options)
-    setup.trainer.fit()
-    heads = [(event["step"], event["head"]) for event in _events(tmp_path / "run")]
-    # round robin on the counter, then all of them once more at the end
-    assert heads == [(0, 0), (4, 1), (8, 2), (12, 0), (16, 0), (16, 1), (16, 2)]
-
-
 def at_times(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
     """Optimize labels at these times, in epochs, whatever the schedule says."""
     monkeypatch.setattr("labelkit.methods.sela.sela.optimization_times", lambda *_: times)
@@ -74,11 +63,6 @@ def test_all_heads_are_renewed_at_times_inside_epochs(
     # 1.1 is first reached at step 5 (1.25), which also passes 1.2: at most one at a step
     assert [event["step"] for event in _events(tmp_path / "run")] == [2, 2, 5, 5, 8, 8]
     assert int(setup.method.labels.num_optimizations) == 2
-
-
-def test_times_that_were_passed_by_are_dropped() -> None:
-    labels = SelfLabels(4, (2, 2), times=(0, 1, 2, 3), refresh="one")
-    assert [labels.due(time) for time in (0.0, 0.5, 2.7, 2.8, 3.0, 9.0)] == [(0,), (), (1,), (), (0,), ()]
 
 
 # ---------------------------------------------------------------------- from what
@@ -107,19 +91,6 @@ def test_rotations_add_their_own_cross_entropy(make: Make) -> None:
     torch.nn.init.zeros_(setup.method.network.rotation.weight)
     torch.nn.init.zeros_(setup.method.network.rotation.bias)
     assert float(setup.method(batch).logs["rotation"]) == pytest.approx(math.log(4))
-
-
-@pytest.mark.slow
-def test_the_label_pass_with_running_statistics_knows_no_neighbors(make: Make) -> None:
-    """T12: batch size and order do not matter without batch statistics."""
-    setup = make("sela")
-    setup.trainer.fit()
-    passes = [FullPass("eval", order=order, batch_size=size) for order, size in (("rows", 64), ("fixed", 5))]
-    first, second = (_visited(setup, how) for how in passes)
-    assert list(first) == list(range(64))
-    assert list(second) != list(range(64))
-    for row, features in first.items():
-        torch.testing.assert_close(features, second[row], rtol=1e-4, atol=1e-5)
 
 
 def test_the_label_pass_with_batch_statistics_leaves_the_running_ones_alone(make: Make) -> None:
@@ -193,46 +164,6 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- checkpoints
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "stop_at"),
-    [
-        pytest.param({}, 1, marks=pytest.mark.slow),
-        ({"refresh": "one", "prior": "zipf:0.5"}, 6),
-        pytest.param({"label_pass": "official"}, 3, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_resuming_repeats_labels_potentials_and_times(
-    tmp_path: Path, make: Make, options: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """T16: bit for bit, wherever the run stopped; here labels are renewed at steps 0, 3, 5 and 6."""
-    at_times(monkeypatch, 0, 0.6, 1.1, 1.3)
-    options = {"num_heads": 3, "log_every_steps": 2, **options}
-    whole = make("sela", tmp_path / "whole", **options)
-    whole.trainer.fit()
-    make("sela", tmp_path / "cut", **options, stop_after_steps=stop_at).trainer.fit()
-    resumed = make("sela", tmp_path / "cut", resume=True, **options)
-    checkpoint = load_checkpoint(tmp_path / "cut")
-    assert checkpoint is not None
-    resumed.trainer.restore(checkpoint)
-    resumed.trainer.fit()
-    expected, found = whole.method.state_dict(), resumed.method.state_dict()
-    assert {"labels.pseudo_labels", "labels.next_time", "labels.potentials_2", "labels.prior_2"} <= expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(value, found[name]), name
-    assert _events(tmp_path / "whole") == _events(tmp_path / "cut")
-
-
-@pytest.mark.slow
-def test_a_second_stage_keeps_its_labels(make: Make) -> None:
-    setup = make("sela", labels_from=Path("first"), rotation=True)
-    before = setup.method.labels.pseudo_labels.clone()
-    setup.trainer.fit()
-    assert torch.equal(before, setup.method.labels.pseudo_labels)
-    assert int(setup.method.labels.num_optimizations) == 0
-
-
 # ---------------------------------------------------------------------- bad input
 
 
@@ -251,22 +182,6 @@ def test_a_bad_prior_is_refused(make: Make, tmp_path: Path, content: str, error:
     setup = make("sela", prior=str(tmp_path / "prior.txt"), num_clusters=(4,))
     with pytest.raises(error, match=words):
         setup.trainer.fit()
-
-
-def test_a_dead_head_and_labels_far_from_balance_are_said_once(make: Make) -> None:
-    setup = make("sela", num_heads=2, epochs=2, num_optimizations=2)
-    said: list[str] = []
-    setup.trainer.message = said.append
-    torch.nn.init.zeros_(setup.method.network.heads[1].weight)
-    setup.trainer.fit()
-    dead = [text for text in said if "same logits" in text]
-    assert len(dead) == 1
-    assert "head 1" in dead[0]
-    far = make("sela", num_heads=1, lam=1e5, solver_max_iterations=1, epochs=1)
-    said.clear()
-    far.trainer.message = said.append
-    far.trainer.fit()
-    assert [text for text in said if "asked for 0.0001" in text]
 
 
 def test_optimization_times_match_the_worked_numbers() -> None:

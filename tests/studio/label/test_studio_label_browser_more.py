@@ -148,43 +148,6 @@ def test_a_group_is_split_by_the_tree(served: Serving, index: Path, open_page: C
     assert size(page) == before
 
 
-def channels(page: Any, selector: str, what: str) -> list[int]:
-    color = page.locator(selector).first.evaluate(f"one => getComputedStyle(one).{what}")
-    return [int(float(part)) for part in re.findall(r"[\d.]+", color)[:3]]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_of_the_system_is_followed_and_can_be_chosen(page: Any, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)
-    spots = [("#work-say", "color"), ("#work-view", "color"), (".work-tile .caption", "color")]
-    backs = [channels(page, "body", "backgroundColor"), channels(page, "#work-help", "backgroundColor")]
-    texts = [channels(page, *spot) for spot in spots]
-
-    is_dark = scheme == "dark"
-    assert all((sum(back) < 3 * 100) == is_dark for back in backs)
-    assert all(abs(sum(text) - sum(backs[0])) > 3 * 60 for text in texts)
-    page.locator("#theme").select_option("light" if is_dark else "dark")
-    assert (sum(channels(page, "body", "backgroundColor")) < 3 * 100) == (not is_dark)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_paper_shows_groups_and_classes_and_nothing_to_press(page: Any, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)
-    name_group(page, "umbrella")
-    page.emulate_media(media="print")
-    page.wait_for_timeout(500)  # colors fade
-    backs = [channels(page, one, "backgroundColor") for one in ("body", ".entry[aria-pressed=true]")]
-    assert [back for back in backs if sum(back) < 3 * 200] == []
-
-    assert page.locator("#work-classes .entry", has_text="umbrella").is_visible()
-    assert "images labeled" in progress(page)
-    assert [
-        one
-        for one in ("[data-work=o]", "[data-work=l]", "#work-grid", "#work-name", "#work-group-buttons")
-        if page.locator(one).is_visible()
-    ] == []
-
-
 def test_fingers_choose_label_and_go_one_by_one(
     request: pytest.FixtureRequest, served: Serving, open_page: Callable[..., Any]
 ) -> None:

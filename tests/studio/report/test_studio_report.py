@@ -195,26 +195,6 @@ def test_representative_images_are_nearest_to_the_mean_and_borderline_ones_betwe
     assert found.runner_up.tolist() == [1, 1, 1, 1, 0, 0, 0]
 
 
-def test_stored_confidence_is_used_and_images_without_a_group_have_none(make_store: Any) -> None:
-    store = make_store(np.eye(4))
-    arrays = {
-        "pseudo_labels": np.array([0, 0, 1, -1]),
-        "names": ["b", "a"],
-        "new_classes": np.array([1, 0], dtype=np.uint8),
-        "confidence": np.array([0.9, 0.2, 0.5, 0.1], dtype=np.float32),
-    }
-    write_result(store, "made", kind="classes", arrays=arrays, params={}, stage="test")
-    found = describe_groups(store, choose_images(store, 10, 0), read_result(store, "made"), "", 1)
-    assert found is not None
-
-    assert [group.name for group in found.groups] == ["b", "a"]
-    assert [group.new for group in found.groups] == [True, False]
-    assert found.groups[0].doubtful == (1,)
-    assert found.groups[0].confidence == pytest.approx(0.55)
-    assert found.ungrouped == 1
-    assert np.isnan(found.confidence[3])
-
-
 def test_an_unsure_answer_stands_in_the_group_of_its_best_guess(make_store: Any) -> None:
     store = make_store(np.eye(4))
     arrays = {
@@ -295,21 +275,6 @@ def test_a_store_without_results_says_how_to_get_some(labelkit: Any, bare: Path,
     assert not (tmp_path / "pixels.h5.results").exists()
 
 
-def test_a_store_without_labels_has_no_part_about_labels(
-    labelkit: Any, pictures: list[Image.Image], tmp_path: Path
-) -> None:
-    folder, index, out = tmp_path / "flat", tmp_path / "flat.h5", tmp_path / "report.html"
-    folder.mkdir()
-    for row in range(5):
-        pictures[row].save(folder / f"{row}.png")
-    embed_images(EmbedConfig(dataset=str(folder), backbone="pixels", image_size=8, out=index))
-
-    assert labelkit("report", "--index", index, "--out", out).code == 0
-    text = out.read_text(encoding="utf-8")
-    assert 'id="labels"' not in text
-    assert '<option value="label">' not in text
-
-
 def test_images_that_are_gone_or_other_ones_become_placeholders(labelkit: Any, photos: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(photos, tmp_path / "photos"))
     index, out = tmp_path / "s.h5", tmp_path / "report.html"
@@ -326,21 +291,6 @@ def test_images_that_are_gone_or_other_ones_become_placeholders(labelkit: Any, p
     assert answer.json["thumbnails"]["count"] == 46
     assert "2 images are shown as placeholders" in answer.err
     assert (column(out.read_text(encoding="utf-8"), "tile", "<i4") < 0).sum() == 2
-
-
-def test_a_folder_that_is_gone_is_no_error_unless_it_was_named(labelkit: Any, photos: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(photos, tmp_path / "photos"))
-    index, out = tmp_path / "s.h5", tmp_path / "report.html"
-    embed_images(EmbedConfig(dataset=str(copy), backbone="pixels", image_size=8, out=index))
-    shutil.rmtree(copy)
-    answer = labelkit("report", "--index", index, "--out", out, *PCA, "--json")
-    named = labelkit("report", "--index", index, "--out", tmp_path / "b.html", "--dataset", copy)
-
-    assert answer.code == 0, answer.err
-    assert answer.json["thumbnails"]["count"] == 0
-    assert "No pictures:" in out.read_text(encoding="utf-8")
-    assert named.code == 3
-    assert not (tmp_path / "b.html").exists()
 
 
 def test_a_tile_is_made_from_what_the_jpeg_decoder_shrinks_to_twice_its_side(
