@@ -1,11 +1,10 @@
 """Seed faults of one line each, and tell which of them the quick tests notice.
 
-python -m pytest --cov=labelkit --cov-context=test    # once: which test reaches which line
 python -m tests.faults --number 300 --out build/before.json
 python -m tests.faults --list build/before.json --out build/after.json    # the same faults, after the tests changed
 
-Each fault stands in a copy of what git's index holds. Tests that reach its line run in a process forked from one that
-has loaded the libraries and not labelkit, cheapest first, up to the first that fails. A test that fails without the
+Each fault stands in a copy of what git's index holds. The test files nearest to its module run, up to the first test
+that fails, in a process forked from one that has loaded the libraries and not labelkit. A test that fails without the
 fault, too, is told at the end and does not count. Faults that change no result are never caught: compare two lists.
 """
 
@@ -30,8 +29,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from coverage import CoverageData
-
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("torch", "torchvision", "timm", "sklearn.linear_model", "faiss", "scipy.optimize", "pydantic", "typer")
 LIBRARIES += ("h5py", "pandas", "accelerate", "hypothesis", "pytest", "sklearn.datasets", "PIL.Image")
@@ -39,7 +36,6 @@ TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "i
 TURNED |= {"in": "not in", "not in": "in", "and": "or", "or": "and", "+": "-", "-": "+", "*": "/", "/": "*", "//": "*"}
 OPERATOR = re.compile(r"not in|is not|\bin\b|\bis\b|\band\b|\bor\b|[<>=!]=|//|\*\*|[<>+*/%@&|-]")
 UNTOUCHED = (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom, ast.Assert)
-FIRST = 25  # tests of the first round; the others come if none of these fails
 
 
 def _changes(node: ast.AST, line: str) -> Iterator[tuple[str, int, int, str]]:
@@ -118,33 +114,35 @@ def draw(number: int, seed: int) -> list[dict[str, Any]]:
     return list(drawn.values())[:number]
 
 
-def tests_of(fault: dict[str, Any], data: CoverageData, cost: dict[str, float]) -> list[str]:
-    """The tests that reach a line, cheapest first; of a line that an import runs, those that reach its file."""
-    file = next((name for name in data.measured_files() if name.endswith("/" + fault["file"])), None)
-    if file is None:
-        return []
-    by_line = data.contexts_by_lineno(file)
-    contexts = set(by_line.get(fault["line"], []))
-    if contexts <= {""}:
-        contexts = {context for found in by_line.values() for context in found}
-    mirror = "/".join(["tests", *Path(fault["file"]).parts[1:-1]]) + "/"
-    tests = {context.rpartition("|")[0] for context in contexts if context}
+def tests_of(tree: Path, file: str) -> list[str]:
+    """Test files that name a module, then those that name one of its users, then the rest of its room; short first."""
+    path = Path(file).with_suffix("")
+    path = path.parent if path.name == "__init__" else path
 
-    far = {test: not test.startswith(mirror) for test in tests}
-    return sorted(tests, key=lambda test: (cost.get(test, 0.1) * (1 + 2 * far[test]) + 0.05 * far[test], test))
+    def naming(module: Path, folder: str) -> set[Path]:
+        dotted, parent = ".".join(module.parts), ".".join(module.parts[:-1])
+        name = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(parent)} import [^\n]*\b{module.name}\b")
+        return {found for found in (tree / folder).rglob("*.py") if name.search(found.read_text())}
+
+    of_its_name = {found for found in (tree / "tests").rglob("test_*.py") if path.name.strip("_") in found.stem}
+    users = [found.relative_to(tree).with_suffix("") for found in naming(path, "labelkit")]
+    rounds = [
+        naming(path, "tests") | {found for found in of_its_name if path.parts[1] in found.parts},
+        of_its_name.union(*(naming(user, "tests") for user in users)),
+        set((tree / "tests" / path.parts[1]).rglob("*.py")),
+    ]
+    chosen: list[Path] = []
+    for found in rounds:
+        tests = {one for one in found - set(chosen) if one.name.startswith("test_") and "torture" not in one.parts}
+        chosen += sorted(tests, key=lambda one: (one.stat().st_size, one))
+    return [str(one.relative_to(tree)) for one in chosen]
 
 
-class Chosen:
-    """A plugin that keeps some tests, in their files' order, and ends when they have used their CPU time."""
+class Watch:
+    """A plugin that notes the tests that fail, and ends the tests when they have used their CPU time."""
 
-    def __init__(self, tests: Sequence[str], seconds: float, report: Path) -> None:
-        self.rank = {test: row for row, test in enumerate(tests)}
+    def __init__(self, seconds: float, report: Path) -> None:
         self.seconds, self.report = seconds, report
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        kept = [item for item in items if item.nodeid in self.rank]
-        first = {item.path: self.rank[item.nodeid] for item in sorted(kept, key=lambda item: -self.rank[item.nodeid])}
-        items[:] = sorted(kept, key=lambda item: (first[item.path], self.rank[item.nodeid]))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
@@ -159,14 +157,14 @@ class Chosen:
             item.session.shouldstop = "its time is up"
 
 
-def _run_here(tree: Path, words: Sequence[str], chosen: Chosen) -> None:
+def _run_here(tree: Path, words: Sequence[str], watch: Watch) -> None:
     """Run tests of a tree in this process, which has loaded the libraries only, and end it."""
     os.setsid()
     os.chdir(tree)
     os.environ["PYTHONPATH"] = str(tree)
     os.dup2(os.open(tree.with_name("output.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     os.dup2(1, 2)
-    limit = int(chosen.seconds) + 60
+    limit = int(watch.seconds) + 60
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 30))
     sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
@@ -175,20 +173,17 @@ def _run_here(tree: Path, words: Sequence[str], chosen: Chosen) -> None:
 
     options = "-q --timeout=240 -p no:cacheprovider -p no:xdist -p no:cov".split()
     options += ["-W", "ignore:Module already imported"]
-    os._exit(pytest.main([*words, *options], plugins=[chosen]))
+    os._exit(pytest.main([*words, *options], plugins=[watch]))
 
 
-def run_tests(tree: Path, tests: Sequence[str], seconds: float, more: Sequence[str] = ("-x",)) -> list[str]:
-    """Run some tests of a tree in a forked process; those that fail, or one word if the process ends by itself."""
-    files = sorted({test.partition("::")[0] for test in tests if (tree / test.partition("::")[0]).exists()})
-    if not files:
-        return []
+def run_tests(tree: Path, words: Sequence[str], seconds: float) -> list[str]:
+    """Run tests of a tree in a forked process; those that fail, or one line if the process ends by itself."""
     report = tree.with_name("failed.txt")
     report.write_text("")
     child = os.fork()
     if not child:
         try:
-            _run_here(tree, [*files, *more], Chosen(tests, seconds, report))
+            _run_here(tree, words, Watch(seconds, report))
         except BaseException:  # the rest is the parent's
             traceback.print_exc()
         finally:
@@ -201,8 +196,8 @@ def run_tests(tree: Path, tests: Sequence[str], seconds: float, more: Sequence[s
     return failed or ([] if code in (0, 2, 5) else [f"the tests' process ends with {code}"])
 
 
-def seed_fault(tree: Path, fault: dict[str, Any], tests: Sequence[str], seconds: float) -> list[str]:
-    """Run the tests that reach a fault, in two rounds; what fails."""
+def seed_fault(tree: Path, fault: dict[str, Any], words: Sequence[str], seconds: float) -> list[str]:
+    """Run tests of a tree with a fault, up to the first that fails; what fails."""
     path = tree / fault["file"]
     text = path.read_text()
     lines = text.splitlines()
@@ -210,7 +205,7 @@ def seed_fault(tree: Path, fault: dict[str, Any], tests: Sequence[str], seconds:
         raise SystemExit(f"{fault['file']}:{fault['line']} is another line now")
     lines[fault["line"] - 1] = fault["fault"]
     path.write_text("\n".join(lines) + "\n")
-    failed = run_tests(tree, tests[:FIRST], seconds) or run_tests(tree, tests[FIRST:], seconds)
+    failed = run_tests(tree, [*words, "-x"], seconds)
     path.write_text(text)
     os.utime(path, (time.time() + 5, time.time() + 5))  # another time than the file with the fault had
     return failed
@@ -222,17 +217,12 @@ def main() -> None:
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", type=Path, help="faults of an earlier run, in its file")
-    parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage")
-    parser.add_argument("--costs", type=Path, help="JSON: seconds of each test; 0.1 where it is missing")
     parser.add_argument("--seconds", type=float, default=60, help="CPU seconds of the tests of one fault")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     os.chdir(ROOT)
     os.environ["OMP_NUM_THREADS"] = "1"
     faults = json.loads(options.list.read_text()) if options.list else draw(options.number, options.seed)
-    costs = json.loads(options.costs.read_text()) if options.costs else {}
-    data = CoverageData(str(options.coverage))
-    data.read()
     for library in LIBRARIES:
         __import__(library)
     done = json.loads(options.out.read_text()) if options.out.exists() else []
@@ -240,16 +230,14 @@ def main() -> None:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "checkout-index", "--all", f"--prefix={tree}/"], cwd=ROOT, check=True)
         for fault in faults[len(done) :]:
-            start, tests = time.time(), tests_of(fault, data, costs)
+            start, tests = time.time(), tests_of(tree, fault["file"])
             failed = seed_fault(tree, fault, tests, options.seconds)
-            done.append(
-                {**fault, "tests": len(tests), "caught by": failed[:1], "seconds": round(time.time() - start, 1)}
-            )
+            done.append({**fault, "caught by": failed[:1], "seconds": round(time.time() - start, 1)})
             options.out.write_text(json.dumps(done, indent=1))
             sys.stdout.write(f"{fault['file']}:{fault['line']}  {fault['fault'].strip()}\n    {failed[:1]}\n")
             sys.stdout.flush()
-        catching = [test for fault in done for test in fault["caught by"] if "::" in test]
-        broken = set(run_tests(tree, list(dict.fromkeys(catching)), 1e6, ())) if catching else set()
+        catching = {test for fault in done for test in fault["caught by"] if "::" in test}
+        broken = set(run_tests(tree, sorted(catching), 1e6)) if catching else set()
     for name in sorted(broken):
         sys.stdout.write(f"fails without a fault, too: {name}\n")
     rooms: dict[str, list[bool]] = defaultdict(list)

@@ -149,6 +149,14 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # heads on rows of a store
     ("rows of a store", _ROWS, "head_layers head_width row_noise row_dropout row_mix row_neighbors"),
     ("a store with views", {"index": "{folder}/views.h5"}, "row_views"),
+    ("no draw of labels", {"num_labels": None}, _of(_FEW, "labels")),
+    ("no draw of labels", {"label_split": "auto", "num_classes": 6}, _of("gcd simgcd", "labels")),
+    (
+        "a file of labels, and no draw",
+        {"labels": "{folder}/known.csv", "label_split": "auto", "num_classes": 6},
+        _of("gcd simgcd", "label_column"),
+    ),
+    ("a file of labels, and no draw", {"labels": "{folder}/known.csv", "num_labels": None}, _of(_FEW, "label_column")),
     ("a file of labels", {"labels": "{folder}/known.csv"}, "label_column"),
     # frozen stages
     (
@@ -282,9 +290,9 @@ def prepare(folder: Path) -> None:
     shutil.copytree(images, folder / "linked")
     (folder / "linked" / "more").symlink_to(folder / "fewer" / "0")
     known = [f"digits/{row.name}/{path.name}" for row in images.iterdir() for path in row.iterdir()]
-    # one in seven has another class than its folder says
+    # one in seven has another class than its folder says, one in five none
     lines = [
-        f"{path},{int(path.split('/')[1]) if number % 7 else 0},{number % 2}"
+        f"{path},{int(path.split('/')[1]) if number % 7 else 0},{number % 2}" if number % 5 else f"{path},,"
         for number, path in enumerate(sorted(known))
     ]
     (folder / "known.csv").write_text("path,label,kind\n" + "\n".join(lines) + "\n")

@@ -21,6 +21,12 @@ EACH_FAMILY = [
     for name in METHODS
 ]
 
+# what takes many epochs
+EACH_LIGHT = [
+    pytest.param(name, marks=[] if name in ("softmax", "simgcd", "siamese", "freematch") else pytest.mark.slow)
+    for name in METHODS
+]
+
 _OWN: dict[str, dict[str, object]] = {
     "cotap": {"lr-warmup-steps": 1},
     "dino": {"lr-warmup-steps": 1, "freeze-last-layer-steps": 1},

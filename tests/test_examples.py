@@ -119,6 +119,7 @@ def test_the_table_of_methods_in_a_guide_names_methods_that_are_there_in_order()
     assert named == [name for name in METHODS if name in named]
 
 
+@pytest.mark.slow
 def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
@@ -145,6 +146,7 @@ def test_the_python_of_a_guide_reads_a_store(tmp_path: Path, monkeypatch: pytest
     assert any(parameter.grad is not None for parameter in names["network"].parameters())
 
 
+@pytest.mark.slow
 def test_the_python_of_a_guide_reads_patches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -161,22 +163,6 @@ def test_the_python_of_a_guide_reads_patches(
     assert names["first"].features.shape == (256, 192)
     assert names["first"].grid == (16, 16)
     assert capsys.readouterr().out.strip().endswith("0 2")
-
-
-@pytest.mark.slow
-def test_images_of_new_classes_are_looked_for_in_all_ways(tmp_path: Path) -> None:
-    store = tmp_path / "digits.h5"
-    assert main(["embed", "--backbone", "pixels", "--image-size", "8", "--out", str(store), "-q"]) == 0
-    options = ["--index", "digits.h5", "--labels", "5", "--seeds", "1", "--out", "cases.json"]
-
-    done = run_example(tmp_path, "novel_cases.py", *options)
-
-    assert done.returncode == 0, done.stderr
-    half, later = json.loads((tmp_path / "cases.json").read_text())["cases"]
-    assert (half["kind"], later["kind"]) == ("half of the classes", "later images")
-    assert half["mean"]["find novel, AUROC"] > half["mean"]["logistic regression, AUROC"]
-    assert later["mean"]["images"] < half["mean"]["images"] / 4
-    assert later["mean"]["find novel, previous, AUROC"] > later["mean"]["logistic regression, AUROC"]
 
 
 @pytest.mark.slow
@@ -206,73 +192,6 @@ def test_the_tour_of_the_digits_runs_and_leaves_what_it_names(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_tour_in_python_runs_twice_and_leaves_what_it_names(tmp_path: Path) -> None:
-    first = run_example(tmp_path, "tour.py")
-    assert first.returncode == 0, first.stderr
-    again = run_example(tmp_path, "tour.py")
-    assert again.returncode == 0, again.stderr
-
-    assert {path.name for path in (tmp_path / "tour").iterdir()} >= {
-        "run", "learned.h5", "digits.h5", "hits.png", "next.csv", "report.html"
-    }  # fmt: skip
-    assert re.search(r"estimated number of classes: \d+", first.stdout)
-    assert "(1797, 64)" in first.stdout
-    assert first.stdout.splitlines()[-1].startswith("num_clusters: must be >= 1")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_comparison_prints_and_keeps_its_table(tmp_path: Path) -> None:
-    environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
-    script = [sys.executable, str(ROOT / "examples" / "compare_discovery.py"), "--seeds", "1", "--out", "table.json"]
-
-    done = subprocess.run(
-        [*script, "--", "--epochs", "1"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    kept = json.loads((tmp_path / "table.json").read_text())["results"]
-    assert {"k-means on pixels", "ss-kmeans on pixels", "simgcd", "flipclass, key space"} <= kept.keys()
-    for name, row in kept.items():
-        assert 0 <= row["all"]["mean"] <= 100, name
-        assert f"| {name} | {row['all']['mean']:.1f} ± 0.0 " in done.stdout
-
-
-@pytest.mark.slow
-def test_discovery_from_a_few_labels_prints_and_keeps_its_tables(tmp_path: Path) -> None:
-    environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
-    script = [sys.executable, str(ROOT / "examples" / "discover_few_labels.py"), "--seeds", "1", "--out", "table.json"]
-
-    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    kept = json.loads((tmp_path / "table.json").read_text())
-    assert {"snowball", "lmcs", "self-training"} <= kept["precision"].keys()
-    for name, row in kept["precision"].items():
-        assert f"| {name} | {row['20']['mean']:.1f} ± 0.0 " in done.stdout
-    assert kept["error"]["20"]["snowball, min"]["error"]["mean"] < kept["error"]["20"]["no discovery"]["error"]["mean"]
-
-
-@pytest.mark.slow
-def test_planted_wrong_labels_are_looked_for_in_all_ways(tmp_path: Path) -> None:
-    store = tmp_path / "digits.h5"
-    assert (
-        main(["embed", "--backbone", "pixels", "--image-size", "8", "--split", "all", "--out", str(store), "-q"]) == 0
-    )
-    options = ["--index", "digits.h5", "--labels", "10", "--seeds", "2", "--out", "cases.json"]
-
-    done = run_example(tmp_path, "mislabeled_cases.py", *options)
-
-    assert done.returncode == 0, done.stderr
-    cases = json.loads((tmp_path / "cases.json").read_text())["cases"]
-    assert [case["kind"] for case in cases] == ["at random", "confused"]
-    for case in cases:
-        assert (case["mean"]["labels"], case["mean"]["wrong"]) == (100, 5)
-        assert case["mean"]["find mislabeled, precision"] > 0.5
-
-
-@pytest.mark.slow
 def test_planted_copies_and_odd_images_are_found(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -290,17 +209,6 @@ def test_planted_copies_and_odd_images_are_found(tmp_path: Path) -> None:
     assert {reason for reason, recall in odd["recall"].items() if recall == 1} == set(odd["planted"]) - {
         "unlike all others"
     }
-
-
-@pytest.mark.slow
-def test_rows_held_out_are_named_as_well_as_in_the_store(tmp_path: Path) -> None:
-    options = ["--seeds", "1", "--shares", "1.0", "--held-out", "200", "--out", "cases.json"]
-
-    done = run_example(tmp_path, "predict_cases.py", *options)
-
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads((tmp_path / "cases.json").read_text())["rows"]
-    assert row["predict"]["all"] > row["in the store"]["all"] - 0.03
 
 
 @pytest.mark.slow
@@ -361,6 +269,71 @@ def test_a_shell_script_is_short_and_stops_at_the_first_error(name: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "novel_cases.py --index digits.h5 --labels 5 --seeds 1",
+        "mislabeled_cases.py --index digits.h5 --labels 10 --seeds 2",
+        "predict_cases.py --seeds 1 --shares 1.0 --held-out 200",
+        "discover_few_labels.py --seeds 1",
+        "suggest_labels.py --seeds 1 --rounds 2 --features pixels --strategies random,both",
+        "index_growth.py --rows 3000",
+        "compare_detection.py --backbone vit_micro_p8_64 --weights random --image-size 64 --max-images 4 --steps 1 "
+        "--batch-size 1 --samples-per-image 8 --proposals 8",
+        "compare_discovery.py --seeds 1 -- --epochs 1",
+        "tour.py",
+    ],
+    ids=lambda line: line.partition(" ")[0],
+)
+def test_an_example_in_python_runs_and_keeps_its_numbers(tmp_path: Path, line: str) -> None:
+    name, *words = line.split()
+    embed = ["--backbone", "pixels", "--image-size", "8", "--split", "all", "--out", str(tmp_path / "digits.h5")]
+    assert main(["embed", *embed, "-q"]) == 0
+    if name != "tour.py":
+        words = ["--out", "numbers.json", *words]
+
+    done = run_example(tmp_path, name, *words)
+
+    assert done.returncode == 0, done.stderr
+    assert name == "tour.py" or json.loads((tmp_path / "numbers.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("name", "words", "train"),
+    [
+        ("discover_photos.sh", "photos/discover.csv", "--preset digits --epochs 2"),
+        (
+            "selflabel_and_retrieve.sh",
+            "photos photos/3/0001.png",
+            "--preset digits --holdout none --epochs 2 --lr-drop-epochs 1 --num-optimizations 2",
+        ),
+        (
+            "few_labels_to_classifier.sh",
+            "photos/few.csv photos/truth.csv",
+            "--preset digits --num-labels none --holdout none --steps 20 --eval-every-steps 20 --batch-size 64",
+        ),
+        (
+            "dense_to_segmentation.sh",
+            "",
+            "--preset scene_objects_stage1 --steps 2 --eval-every-steps 2 --lr-warmup-steps 1",
+        ),
+        ("metric_to_index.sh", "photos", "--preset digits --epochs 1"),
+    ],
+)
+def test_a_script_runs_and_leaves_what_it_names(
+    tmp_path: Path, digits: Path, name: str, words: str, train: str
+) -> None:
+    given = [digits.parent / word for word in words.split()]
+
+    done = run_example(tmp_path, name, *given, TRAIN=train, LIMIT="8")
+
+    assert len(made_by(done, tmp_path)) >= 3
+
+
+@pytest.mark.slow
 def test_the_digits_for_the_scripts_have_the_labels_that_they_say(digits: Path) -> None:
     def labels(name: str) -> list[str]:
         with (digits / name).open(newline="") as file:
@@ -371,93 +344,6 @@ def test_the_digits_for_the_scripts_have_the_labels_that_they_say(digits: Path) 
     assert {label for label in labels("discover.csv") if label} == {f"digit {number}" for number in range(5)}
     assert sum(map(bool, labels("few.csv"))) == 50
     assert len(set(labels("truth.csv"))) == 10
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_categories_of_photos_are_discovered_from_a_list(tmp_path: Path, digits: Path) -> None:
-    done = run_example(tmp_path, "discover_photos.sh", digits / "discover.csv", TRAIN="--preset digits --epochs 2")
-
-    answers = made_by(done, tmp_path)[-1]
-    assert re.search(r"estimated number of categories: \d+", done.stdout)
-    with answers.open(newline="") as file:
-        # a line for each image without a label
-        assert len(list(csv.DictReader(file))) == 240 - 50
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_photos_without_labels_are_grouped_and_found(tmp_path: Path, digits: Path) -> None:
-    options = "--preset digits --holdout none --epochs 2 --lr-drop-epochs 1 --num-optimizations 2"
-    done = run_example(tmp_path, "selflabel_and_retrieve.sh", digits, digits / "3" / "0001.png", TRAIN=options)
-
-    *_, hits, sheet = made_by(done, tmp_path)
-    with hits.open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 8
-    with Image.open(sheet) as picture:
-        assert picture.format == "PNG"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_few_labels_give_every_photo_a_class(tmp_path: Path, digits: Path) -> None:
-    pytest.importorskip("pandas")
-    options = "--preset digits --num-labels none --holdout none --steps 20 --eval-every-steps 20 --batch-size 64"
-    done = run_example(tmp_path, "few_labels_to_classifier.sh", digits / "few.csv", digits / "truth.csv", TRAIN=options)
-
-    classes = made_by(done, tmp_path)[-1]
-    with classes.open(newline="") as file:
-        groups = [row["group"] for row in csv.DictReader(file)]
-    assert len(groups) == 240
-    assert set(groups) <= {f"digit {number}" for number in range(10)}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_patches_of_scenes_are_segmented_and_found(tmp_path: Path) -> None:
-    options = "--preset scene_objects_stage1 --steps 2 --eval-every-steps 2 --lr-warmup-steps 1"
-    done = run_example(tmp_path, "dense_to_segmentation.sh", TRAIN=options, LIMIT="8")
-
-    _, _, head, groups, *pictures = made_by(done, tmp_path)
-    assert 0 <= json.loads(head.read_text())["mean_iou"]["mean"] <= 1
-    assert 0 <= json.loads(groups.read_text())["mean_iou"]["mean"] <= 1
-    assert [path.name for path in pictures] == ["head.png", "parts.png"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_parts_of_masks_are_objects_to_find(tmp_path: Path) -> None:
-    pytest.importorskip("pycocotools", reason="needs the extra coco")
-    words = ("--backbone", "vit_micro_p8_64", "--weights", "random", "--image-size", "64", "--max-images", "4")
-    words += (
-        "--steps",
-        "1",
-        "--batch-size",
-        "1",
-        "--samples-per-image",
-        "8",
-        "--proposals",
-        "8",
-        "--out",
-        "found.json",
-    )
-    done = run_example(tmp_path, "compare_detection.py", *words)
-
-    record = json.loads((tmp_path / "found.json").read_text())
-    assert f"{record['objects']['train']} objects to train on" in done.stdout
-    assert [(row["weights"], row["tune"]) for row in record["rows"]] == [("random", True), ("random", False)]
-    assert all(0 <= row["mask_ap50"] <= 100 for row in record["rows"])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_learned_metric_becomes_an_index(tmp_path: Path, digits: Path) -> None:
-    done = run_example(tmp_path, "metric_to_index.sh", digits, TRAIN="--preset digits --epochs 1")
-
-    assert "R@1" in done.stdout
-    hits = made_by(done, tmp_path)[2]
-    with hits.open(newline="") as file:
-        assert len(list(csv.DictReader(file))) == 8
 
 
 @pytest.mark.slow
@@ -498,36 +384,6 @@ def test_a_store_is_read_without_labelkit(tmp_path: Path) -> None:
     assert table["group"].nunique() == 10
     assert (table["nearest"] != table["path"]).all()
     assert table["cosine"].between(0, 1.0001).all()
-
-
-@pytest.mark.slow
-def test_an_index_that_grows_is_measured_step_by_step(tmp_path: Path) -> None:
-    script = [sys.executable, str(ROOT / "examples" / "index_growth.py"), "--rows", "3000", "--out", "grown.json"]
-
-    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    rows = json.loads((tmp_path / "grown.json").read_text())["rows"]
-    found = {(row["kind"], row["step"]): row for row in rows}
-    for kind in ("hnsw", "ivfpq"):
-        assert [found[kind, step]["added_rows"] for step in ("built", "extended", "searched")] == [2728, 272, 0]
-        assert all(row["recall"] > 0.95 for row in rows if row["kind"] == kind and "recall" in row)
-
-
-@pytest.mark.slow
-def test_suggested_labels_print_and_keep_their_scores(tmp_path: Path) -> None:
-    environment = os.environ | {"LABELKIT_CACHE": str(tmp_path / "cache")}
-    options = ["--seeds", "1", "--rounds", "2", "--features", "pixels", "--strategies", "random,both"]
-    script = [sys.executable, str(ROOT / "examples" / "suggest_labels.py"), *options, "--out", "scores.json"]
-
-    done = subprocess.run(script, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-    runs = json.loads((tmp_path / "scores.json").read_text())["runs"]
-    found = {(run["strategy"], run["classifier"]): run for run in runs}
-    assert [run["labels"] for run in runs] == [[10, 20]] * 4
-    for classifier in ("logistic regression", "nearest label"):
-        assert found["both", classifier]["accuracy"][0][1] > found["random", classifier]["accuracy"][0][1]
 
 
 @pytest.mark.slow

@@ -71,19 +71,6 @@ def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
     np.testing.assert_allclose(gains, falls, rtol=1e-5)
 
 
-def test_covering_looks_at_few_rows_at_a_time_and_chooses_the_same(
-    rows: Array, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nobody = np.zeros(0, dtype=np.int64)
-    chosen, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
-    monkeypatch.setattr(active_learning, "_LOOKED_AT", 2)
-    monkeypatch.setattr(active_learning, "_BLOCK_NUMBERS", 50)
-
-    again, _ = choose_covering(rows, 8, nobody, Candidates(rows, 0.0), generator=rng)
-
-    assert again.tolist() == chosen.tolist()
-
-
 @pytest.mark.parametrize("labeled", [[], [3, 17]])
 def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
     rng: np.random.Generator, labeled: list[int], monkeypatch: pytest.MonkeyPatch
@@ -105,19 +92,6 @@ def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
     chosen, _ = choose_covering(rows, 6, np.array(labeled, dtype=np.int64), candidates, generator=rng)
 
     assert chosen.tolist() == expected
-
-
-def test_covering_of_many_rows_sums_over_a_draw_of_them(
-    rows: Array, anyone: Candidates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(active_learning, "MOST_SERVED", 10)
-    drawn = np.sort(np.random.default_rng(3).choice(40, 10, replace=False))
-    inside = np.isin(np.arange(40), drawn).astype(float)
-    first = int(np.argmin([cost(rows, [row], inside) for row in range(40)]))
-
-    chosen, _ = choose_covering(rows, 1, np.zeros(0, dtype=np.int64), anyone, generator=np.random.default_rng(3))
-
-    assert chosen.tolist() == [first]
 
 
 def test_the_farthest_row_is_the_one_whose_nearest_label_is_farthest(rows: Array, anyone: Candidates) -> None:
@@ -178,35 +152,6 @@ def test_uncertainty_is_the_share_of_the_squared_distances_to_the_two_nearest_cl
         assert found.uncertainty[row] == pytest.approx(nearest[first] / nearest[second], rel=1e-4)
 
 
-def test_classes_that_float32_cannot_tell_apart_are_told_in_float64(rng: np.random.Generator) -> None:
-    points = (100 * rng.normal(size=(2000, 16))).astype(np.float32)
-    # three classes side by side, 1e-4 apart, among others
-    beside = 100 * rng.normal(size=(5, 16)) + 1e-4 * rng.normal(size=(3, 5, 16))
-    examples = np.concatenate([*beside, 100 * rng.normal(size=(9, 16))]).astype(np.float32)
-    classes = np.concatenate([np.repeat([0, 1, 2], 5), np.repeat([3, 4, 5], 3)])
-
-    found = class_claims(points, examples, classes)
-
-    apart = ((points[:, None].astype(np.float64) - examples[None]) ** 2).sum(axis=2)
-    nearest = np.stack([apart[:, classes == label].min(axis=1) for label in range(6)], axis=1)
-    order = np.argsort(nearest, axis=1)
-    np.testing.assert_array_equal(found.first, order[:, 0])
-    np.testing.assert_array_equal(found.second, order[:, 1])
-    rows = np.arange(len(points))
-    np.testing.assert_allclose(found.uncertainty, nearest[rows, order[:, 0]] / nearest[rows, order[:, 1]], rtol=1e-9)
-
-
-def test_a_row_between_two_equal_examples_is_a_tie() -> None:
-    found = class_claims([[0.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0], [1.0, 0.0]], [0, 1, 2])
-
-    assert found.uncertainty.tolist() == [1.0, 1.0]
-
-
-def test_one_class_alone_is_refused() -> None:
-    with pytest.raises(ValueError, match="two classes"):
-        class_claims(np.eye(2), np.eye(2), [1, 1])
-
-
 def test_a_choice_rules_out_its_near_duplicates(rng: np.random.Generator) -> None:
     points = unit(rng.normal(size=(10, 6)))
     points = np.concatenate([points, unit(points + 0.001 * rng.normal(size=(10, 6)))])
@@ -228,34 +173,6 @@ def test_duplicates_of_labeled_rows_and_all_but_one_black_image_are_ruled_out() 
     candidates.close(np.array([0]))
 
     assert choose_best([5, 4, 3, 2, 1], 5, candidates).tolist() == [2, 3]
-
-
-def test_rows_in_a_narrow_cone_are_not_all_duplicates(rng: np.random.Generator) -> None:
-    points = unit(np.array([1.0, 0, 0, 0]) + 0.001 * rng.normal(size=(20, 4)))
-
-    assert (points @ points.T).min() > 0.9999
-    assert sorted(choose_best(np.ones(20), 20, Candidates(points, 0.001)).tolist()) == list(range(20))
-
-
-def test_near_duplicates_are_found_in_every_tile(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = np.repeat(rng.normal(size=(40, 3)), 2, axis=0).astype(np.float32)[rng.permutation(80)]
-    chosen = np.arange(0, 80, 3)
-    whole, tiled = (Candidates(rows, 0.001) for _ in range(2))
-    whole.close(chosen)
-    for name, number in (("_TILE_WIDTH", 4), ("_TILE_NUMBERS", 28)):
-        monkeypatch.setattr(active_learning, name, number)
-
-    tiled.close(chosen)
-
-    equal = (rows[:, None] == rows[chosen]).all(axis=2).any(axis=1)
-    np.testing.assert_array_equal(whole.open, ~equal)
-    np.testing.assert_array_equal(tiled.open, ~equal)
-
-
-def test_of_scores_that_rounding_cannot_tell_apart_the_first_row_is_chosen(rng: np.random.Generator) -> None:
-    points, scores = unit(rng.normal(size=(6, 3))), np.array([0.0, 1, 1 + 1e-15, 0, 1 + 4e-15, 1 + 2e-15])
-
-    assert choose_best(scores, 2, Candidates(points, 0.0)).tolist() == [1, 2]
 
 
 def test_the_nearest_place_is_the_first_of_equals_with_its_squared_distance() -> None:

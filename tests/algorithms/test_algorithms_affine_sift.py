@@ -84,19 +84,6 @@ def test_a_blank_image_has_no_keypoints_and_matches_nothing(china: tuple[np.ndar
     assert match_images(china[1], blank) is None
 
 
-def test_copies_of_a_point_do_not_reject_its_match() -> None:
-    # the second image has the point twice, 2 pixels apart: the runner-up is the same point
-    first = keypoints_at([(10, 10), (50, 50)], [0, 1])
-    second = keypoints_at([(20, 20), (22, 20), (60, 60)], [0, 0, 1])
-    assert {tuple(pair) for pair in match_keypoints(first, second).tolist()} == {(0, 0), (1, 2)}
-
-
-def test_copies_at_other_places_do_reject_a_match() -> None:
-    first = keypoints_at([(10, 10), (50, 50)], [0, 1])
-    second = keypoints_at([(20, 20), (40, 20), (60, 60)], [0, 0, 1])
-    assert match_keypoints(first, second).tolist() == [[1, 2]]
-
-
 def test_a_match_that_does_not_return_is_rejected() -> None:
     first = keypoints_at([(10, 10), (90, 90)], [0, 0])
     second = keypoints_at([(20, 20), (60, 60)], [0, 1])

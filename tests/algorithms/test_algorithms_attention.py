@@ -72,15 +72,6 @@ def test_update_equals_plain_loops() -> None:
     assert_near(moved, update_by_loops(keys, queries, 0.3, 0.7, 0.4, 0.8), 1e-12)
 
 
-def test_worked_example_descends_by_more_than_the_squared_gradient() -> None:
-    moved = attention_update(KEYS, QUERIES, **{**PAPER, "gamma_reg": 0.0})
-
-    energy = alignment_energy(QUERIES, moved, alpha=0, beta=1)
-    assert_near(energy, [[-5.000430]])
-    assert_near(((moved - KEYS) / 0.1).square().sum(), 4.442470)
-    assert energy.item() <= -4.994785
-
-
 @pytest.mark.parametrize("step", [0.001, 0.1, 1.0, 10.0, 1000.0])
 def test_alignment_energy_falls_for_every_step_size_without_regularization(step: float) -> None:
     keys, queries = random_pair(2, 2, 5, 3, queries=4)
@@ -110,14 +101,6 @@ def test_increment_is_minus_the_gradient_of_both_energies(alpha: float, beta: fl
     assert_near(moved - KEYS, -gradient, 1e-12)
 
 
-def test_energies_have_the_gradient_of_finite_differences() -> None:
-    keys, queries = random_pair(1, 2, 3, 4)
-    keys.requires_grad_()
-
-    assert torch.autograd.gradcheck(lambda k: alignment_energy(queries, k, alpha=0.3, beta=0.5), keys)
-    assert torch.autograd.gradcheck(prior_energy, keys)
-
-
 def test_update_in_token_space_is_an_update_of_the_tokens() -> None:
     projection = W_K.T  # K = X W_K
     tokens = near([[1.0, 0.0], [-2.0, 2.0]])
@@ -128,21 +111,6 @@ def test_update_in_token_space_is_an_update_of_the_tokens() -> None:
     assert_near(tokens @ projection, KEYS[0, 0])
     assert_near(moved[0, 0], [[1.312269, 0.163870], [0.223623, 2.113480]])
     assert_near(moved[0, 0], (tokens + 0.1 * gradient @ projection.T) @ projection, 1e-12)
-
-
-def test_update_in_literal_space_is_the_printed_equation() -> None:
-    moved = attention_update(KEYS, QUERIES, **PAPER, space="literal", w_k=W_K)
-
-    assert_near(moved[0, 0], [[1.148400, 0.163870], [0.110143, 2.113480]])
-
-
-def test_token_space_equals_key_space_for_an_orthogonal_projection() -> None:
-    keys, queries = random_pair(2, 3, 5, 4)
-    w_k = torch.linalg.qr(torch.randn(12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
-
-    in_tokens = attention_update(keys, queries, **PAPER, space="token", w_k=w_k)
-
-    assert_near(in_tokens, attention_update(keys, queries, **PAPER), 1e-12)
 
 
 def test_token_space_mixes_heads_through_the_projection() -> None:
@@ -158,51 +126,6 @@ def test_token_space_mixes_heads_through_the_projection() -> None:
         assert_near((moved - keys)[0, head], expected, 1e-12)
 
 
-def test_update_of_step_one_ends_at_the_attended_queries() -> None:
-    r = near([[0.182426], [0.817574]])
-    full = attention_update(KEYS, QUERIES, alpha=1, beta=1, gamma_update=1, gamma_reg=1)
-
-    assert_near(full[0, 0] + r * KEYS[0, 0], [[1.575210, 0.154698], [1.101434, 0.850937]], 2e-6)
-
-
-def test_one_key_and_one_query_follow_the_closed_recursion() -> None:
-    key, query = near([[[[3.0, -1.0]]]]), near([[[[1.0, 2.0]]]])
-    moved = key
-    for _ in range(10):
-        moved = attention_update(moved, query, **PAPER)
-
-    assert_near(moved[0, 0, 0], [2.598737, 1.006315])
-    assert_near(moved, 2 * query + 0.95**10 * (key - 2 * query), 1e-12)
-
-
-def test_heads_are_updated_apart() -> None:
-    keys, queries = near([[1.0, -1.0], [2.0, 0.0]]), near([[1.0, 1.0], [-1.0, 2.0]])
-    narrow = attention_update(keys.T[None, :, :, None], queries.T[None, :, :, None], **PAPER)
-    wide = attention_update(keys[None, None], queries[None, None], **PAPER)
-
-    assert_near(narrow[0, :, :, 0].T, [[1.067038, -0.841983], [2.014645, 0.150000]])
-    assert_near(wide[0, 0], [[1.077068, -0.881810], [2.023297, 0.101799]])
-
-
-def test_order_of_keys_is_kept_and_order_of_queries_is_irrelevant() -> None:
-    keys, queries = random_pair(1, 2, 5, 3, queries=4)
-    order = torch.tensor([3, 1, 4, 0, 2])
-    moved = attention_update(keys, queries, **PAPER)
-
-    assert_near(attention_update(keys[:, :, order], queries, **PAPER), moved[:, :, order], 1e-12)
-    assert_near(attention_update(keys, queries[:, :, [2, 0, 3, 1]], **PAPER), moved, 1e-12)
-
-
-def test_equal_queries_pull_every_key_toward_the_query() -> None:
-    keys, _ = random_pair(1, 1, 4, 3)
-    query = near([0.5, -1.0, 2.0])
-    r = torch.softmax(0.5 * keys.square().sum(-1, keepdim=True), dim=2)
-
-    moved = attention_update(keys, query.expand(1, 1, 6, 3), alpha=0.2, beta=1, gamma_update=0.1, gamma_reg=0.5)
-
-    assert_near(moved, keys + 0.1 * (query - 0.5 * (0.2 + r) * keys), 1e-12)
-
-
 def test_beta_goes_from_the_mean_query_to_the_closest_query() -> None:
     keys, queries = random_pair(1, 1, 4, 3, queries=5)
     closest = queries[0, 0][(keys[0, 0] @ queries[0, 0].T).argmax(dim=1)]
@@ -212,14 +135,6 @@ def test_beta_goes_from_the_mean_query_to_the_closest_query() -> None:
 
     assert_near(soft - keys, queries.mean(dim=2, keepdim=True).expand_as(keys), 1e-12)
     assert_near((hard - keys)[0, 0], closest, 1e-12)
-
-
-def test_images_do_not_see_each_other() -> None:
-    keys, queries = random_pair(3, 2, 4, 3)
-
-    together = attention_update(keys, queries, **PAPER)
-
-    assert_near(together[1:2], attention_update(keys[1:2], queries[1:2], **PAPER), 1e-14)
 
 
 def test_stopped_gradient_is_the_identity_for_keys_and_nothing_for_queries() -> None:
@@ -244,22 +159,6 @@ def test_half_precision_is_computed_in_single_precision_and_cast_back(dtype: tor
     assert alignment_energy(queries, keys, alpha=0, beta=1).dtype == torch.float32
 
 
-def test_autocast_does_not_reach_the_update() -> None:
-    keys, queries = (value.float() for value in random_pair(1, 2, 6, 8))
-    expected = attention_update(keys, queries, **PAPER)
-
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        moved = attention_update(keys, queries, **PAPER)
-
-    assert torch.equal(moved, expected)
-
-
-def test_zero_step_returns_the_keys() -> None:
-    keys, queries = random_pair(1, 2, 3, 4)
-
-    assert torch.equal(attention_update(keys, queries, **{**PAPER, "gamma_update": 0.0}), keys)
-
-
 def test_energies_in_closed_form() -> None:
     keys, _ = random_pair(2, 3, 5, 4)
     queries = torch.zeros(2, 3, 7, 4).double()
@@ -273,22 +172,3 @@ def test_entropy_is_one_for_even_attention_and_zero_for_one_hot_attention() -> N
 
     assert_near(attention_entropy(keys, queries, beta=0.0), 1.0)
     assert_near(attention_entropy(keys, queries, beta=1e6), 0.0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"queries": torch.zeros(1, 2, 3, 2)}, "must agree"),
-        ({"queries": torch.zeros(1, 1, 3, 5)}, "must agree"),
-        ({"space": "token"}, "need w_k"),
-        ({"space": "literal", "w_k": torch.zeros(2, 3)}, "2 rows and columns"),
-        ({"space": "token", "w_k": torch.zeros(3, 3)}, "2 rows"),
-        ({"space": "value"}, "space must be"),
-        ({"beta": -1.0}, "beta must be"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_named(changes: dict[str, object], message: str) -> None:
-    arguments = {"keys": KEYS, "queries": QUERIES, **PAPER, **changes}
-
-    with pytest.raises(ValueError, match=message):
-        attention_update(**arguments)

@@ -29,10 +29,6 @@ def test_entropy_of_three_shares() -> None:
     assert float(map_entropy(torch.tensor([[2.0, 1.0, 1.0]]))) == pytest.approx(expected, abs=1e-6)
 
 
-def test_entropy_of_a_single_patch_is_not_defined() -> None:
-    assert torch.isnan(map_entropy(torch.ones(2, 1, 1))).all()
-
-
 def test_a_map_carried_to_its_own_view_stays() -> None:
     values, visible = carry_map(random_map(), RIGHT_HALF, RIGHT_HALF)
     torch.testing.assert_close(values, random_map())
@@ -62,14 +58,3 @@ def test_correlation_is_pearsons_over_what_counts() -> None:
 
     assert float(map_correlation(first, second, counted)) == pytest.approx(expected, abs=1e-5)
     assert float(map_correlation(first, 3 - 2 * first, EVERYWHERE)) == pytest.approx(-1, abs=1e-6)
-
-
-@pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3])
-def test_a_constant_map_correlates_with_nothing(value: float) -> None:
-    assert torch.isnan(map_correlation(torch.full((1, 4, 4), value), random_map(), EVERYWHERE)).all()
-
-
-def test_two_patches_are_too_few_for_a_correlation() -> None:
-    counted = torch.zeros(1, 4, 4, dtype=torch.bool)
-    counted[0, 0, :2] = True
-    assert torch.isnan(map_correlation(random_map(1), random_map(2), counted)).all()

@@ -86,18 +86,6 @@ def test_semi_supervised_follows_the_worked_example(max_iter: int) -> None:
     assert found.inertia == pytest.approx(11.5)
 
 
-# Cumulative shares of the squared distances of 1, 3, 9 and 27 to 0: .0012195, .0121951, .1109756, 1.
-# With one iteration the rows beyond half of the row that was picked are its cluster.
-@pytest.mark.parametrize(
-    ("draw", "picked"),
-    [(0.0, 0), (0.001219, 0), (0.00122, 1), (0.012195, 1), (0.012196, 2), (0.110975, 2), (0.110977, 3), (0.999999, 3)],
-)
-def test_first_row_whose_cumulative_share_reaches_the_draw_is_picked(draw: float, picked: int) -> None:
-    rows = [[1.0], [3], [9], [27]]
-    found = semi_supervised_kmeans(rows, [[0.0]], [0], 2, generator=FixedDraws(draw), num_inits=1, max_iter=1)
-    np.testing.assert_array_equal(found.unlabeled_ids, np.arange(4) >= picked)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("num_labeled", [0, 12])
 @pytest.mark.parametrize("seed", range(4))
@@ -133,15 +121,6 @@ def test_labeled_rows_stay_with_their_class_and_clusters_carry_label_values(rng:
     np.testing.assert_array_equal(found.class_of_cluster[found.labeled_ids], labels)
 
 
-def test_returned_centroids_are_means_of_both_kinds_of_members(rng: np.random.Generator) -> None:
-    unlabeled, labeled = rng.standard_normal((50, 3)), rng.standard_normal((20, 3))
-    found = semi_supervised_kmeans(unlabeled, labeled, rng.integers(0, 2, 20), 4, generator=rng, max_iter=3)
-    rows = np.concatenate([unlabeled, labeled])
-    ids = np.concatenate([found.unlabeled_ids, found.labeled_ids])
-    means = [rows[ids == j].mean(axis=0) for j in range(4)]
-    np.testing.assert_allclose(found.centroids, means, atol=1e-12)
-
-
 def test_more_iterations_never_raise_the_inertia(digits: tuple[Array, Array]) -> None:
     rows, labels = digits[0][:600], digits[1][:600]
     known = (labels < 3) & (np.arange(600) < 300)
@@ -163,12 +142,6 @@ def test_more_iterations_never_raise_the_inertia(digits: tuple[Array, Array]) ->
     assert steps[0] < -1  # it does move at first
 
 
-def test_as_many_clusters_as_labeled_classes_needs_no_draw() -> None:
-    found = semi_supervised_kmeans([[0.9], [5.2]], [[0.0], [6]], [3, 1], 2, generator=FixedDraws())
-    np.testing.assert_array_equal(found.class_of_cluster, [1, 3])
-    np.testing.assert_array_equal(found.unlabeled_ids, [1, 0])
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_more_restarts_are_never_worse(seed: int) -> None:
     # in many dimensions some restarts keep a cluster of one row, which calls for restarts from means
@@ -182,36 +155,6 @@ def test_more_restarts_are_never_worse(seed: int) -> None:
         for count in (1, 2, 3, 5, 8, 13)
     ]
     assert inertias == sorted(inertias, reverse=True)
-
-
-def test_nothing_unlabeled_gives_the_class_means() -> None:
-    found = semi_supervised_kmeans(np.zeros((0, 1)), [[0.0], [2], [6]], [0, 0, 1], 2, generator=FixedDraws())
-    np.testing.assert_allclose(found.centroids, [[1], [6]])
-    assert found.unlabeled_ids.shape == (0,)
-    assert found.inertia == pytest.approx(2)
-
-
-def test_semi_supervised_on_digits_reaches_the_known_optimum(digits: tuple[Array, Array]) -> None:
-    rows, labels = digits
-    old = np.flatnonzero(labels < 5)
-    known = np.zeros(len(labels), dtype=bool)
-    known[old[np.random.RandomState(0).choice(range(len(old)), int(0.5 * len(old)), replace=False)]] = True
-    found = semi_supervised_kmeans(
-        rows[~known], rows[known], labels[known], 10, generator=np.random.default_rng(0), num_inits=20
-    )
-    assert found.inertia < 309
-    counts = np.zeros((10, 10))
-    np.add.at(counts, (found.unlabeled_ids, labels[~known]), 1)
-    # Each cluster named by its majority is an upper bound of the matching, tested with the metric.
-    assert counts.max(axis=1).sum() / (~known).sum() > 0.70
-
-
-def test_kmeans_on_digits_is_as_good_as_scikit_learn(digits: tuple[Array, Array]) -> None:
-    rows, _ = digits
-    ours = kmeans(rows, 10, generator=np.random.default_rng(0))
-    theirs = KMeans(10, n_init=10, random_state=0).fit(rows)
-    assert ours.inertia == pytest.approx(theirs.inertia_, rel=1e-3)
-    assert ours.inertia == pytest.approx(direct_inertia(rows, ours.cluster_ids, ours.centroids), rel=1e-4)
 
 
 def test_one_run_from_given_centroids_equals_scikit_learn(digits: tuple[Array, Array]) -> None:
@@ -232,23 +175,6 @@ def test_converged_kmeans_assigns_each_row_to_its_nearest_centroid(digits: tuple
     np.testing.assert_array_equal(found.cluster_ids, brute)
 
 
-def test_four_points_split_into_the_two_pairs() -> None:
-    found = kmeans([[0.0], [1], [10], [12]], 2, generator=np.random.default_rng(0))
-    assert found.cluster_ids[0] == found.cluster_ids[1] != found.cluster_ids[2] == found.cluster_ids[3]
-    assert found.inertia == pytest.approx(0.5 + 2)
-    np.testing.assert_allclose(np.sort(found.centroids, axis=0), [[0.5], [11]])
-
-
-def test_one_cluster_is_the_mean_and_n_clusters_leave_no_distance(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((12, 3))
-    one = kmeans(rows, 1, generator=rng)
-    np.testing.assert_allclose(one.centroids[0], rows.mean(axis=0))
-    assert one.inertia == pytest.approx(((rows - rows.mean(axis=0)) ** 2).sum())
-    every = kmeans(rows, 12, generator=rng)
-    np.testing.assert_array_equal(np.sort(every.cluster_ids), np.arange(12))
-    assert every.inertia == pytest.approx(0, abs=1e-9)
-
-
 @pytest.mark.parametrize("start", [[0.5, 10.5, 1000], [0, 1000, 2000]])
 @pytest.mark.parametrize("max_iter", [1, 20])
 def test_no_cluster_stays_empty_where_there_are_as_many_different_rows(start: list[float], max_iter: int) -> None:
@@ -262,46 +188,6 @@ def test_no_cluster_stays_empty_where_there_are_as_many_different_rows(start: li
     assert found.inertia == pytest.approx(direct_inertia(rows, found.cluster_ids, found.centroids))
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 1234.567])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_equal_rows_end_with_zero_inertia_and_finite_centroids(value: float, dtype: Any) -> None:
-    rows = np.full((9, 4), value, dtype=dtype)
-    for found in (
-        kmeans(rows, 3, generator=np.random.default_rng(0)),
-        semi_supervised_kmeans(rows, rows[:2], [0, 1], 4, generator=np.random.default_rng(0)),
-    ):
-        assert found.inertia == pytest.approx(0, abs=1e-9)
-        np.testing.assert_allclose(found.centroids, np.full_like(found.centroids, value), rtol=1e-6)
-
-
-def test_all_distances_zero_picks_a_row_evenly_and_moves_on() -> None:
-    found = semi_supervised_kmeans(
-        np.zeros((4, 1)), np.zeros((1, 1)), [0], 3, generator=FixedDraws(0.0, 0.99), num_inits=1
-    )
-    np.testing.assert_array_equal(found.unlabeled_ids, [0, 0, 0, 0])
-    assert found.num_iterations == 1
-
-
-def test_more_clusters_than_distinct_rows_end() -> None:
-    rows = np.repeat(np.array([[0.0, 0], [0.3, 0.1], [5, 5]], dtype=np.float32), 4, axis=0)
-    found = kmeans(rows, 6, generator=np.random.default_rng(0), tol=0, max_iter=50)
-    assert found.inertia == pytest.approx(0, abs=1e-9)
-    assert len(np.unique(found.cluster_ids)) == 3
-
-
-@pytest.mark.parametrize("offset", [0.0, 100.0])
-@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-4])
-def test_float32_inertia_equals_float64_for_shifted_and_for_tight_clusters(offset: float, spread: float) -> None:
-    rng = np.random.default_rng(0)
-    centers = rng.standard_normal((8, 16))
-    rows = (centers[rng.integers(0, 8, 400)] + spread * rng.standard_normal((400, 16)) + offset).astype(np.float32)
-    start = rows[:8]
-    single = kmeans(rows, 8, generator=FixedDraws(), init_centroids=start, tol=0)
-    double = kmeans(rows.astype(np.float64), 8, generator=FixedDraws(), init_centroids=start, tol=0)
-    assert single.inertia == pytest.approx(double.inertia, rel=1e-4)
-    assert double.inertia == pytest.approx(direct_inertia(rows, double.cluster_ids, double.centroids), rel=1e-6)
-
-
 def test_equal_seeds_give_equal_results_whatever_the_number_of_threads(digits: tuple[Array, Array]) -> None:
     runs = []
     for threads in (1, 2):
@@ -311,16 +197,6 @@ def test_equal_seeds_give_equal_results_whatever_the_number_of_threads(digits: t
     np.testing.assert_array_equal(runs[0].centroids, runs[1].centroids)
 
 
-def test_input_is_left_alone_and_its_precision_kept(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((20, 3)).astype(np.float32)
-    before = rows.copy()
-    assert kmeans(rows, 3, generator=rng).centroids.dtype == np.float32
-    assert spherical_kmeans(rows, 3, generator=rng).centroids.dtype == np.float32
-    assert kmeans(rows.astype(np.float16), 3, generator=rng).centroids.dtype == np.float32
-    assert kmeans(rows.astype(np.float64), 3, generator=rng).centroids.dtype == np.float64
-    np.testing.assert_array_equal(rows, before)
-
-
 def test_spherical_kmeans_groups_by_direction_not_by_length() -> None:
     rows = np.array([[1.0, 0.1], [100, -10], [0.1, 1], [-5, 50]])
     found = spherical_kmeans(rows, 2, generator=np.random.default_rng(0))
@@ -328,21 +204,6 @@ def test_spherical_kmeans_groups_by_direction_not_by_length() -> None:
     np.testing.assert_allclose(np.sort(found.centroids, axis=0), [[0, 0], [1, 1]], atol=1e-12)
     cosine = 1 / np.sqrt(1.01)
     assert found.inertia == pytest.approx(4 * (2 - 2 * cosine))
-
-
-def test_spherical_centroids_are_unit_means_of_unit_members(digits: tuple[Array, Array]) -> None:
-    rows = digits[0][:400] * np.linspace(0.5, 20, 400, dtype=np.float32)[:, None]
-    found = spherical_kmeans(rows, 6, generator=np.random.default_rng(0), tol=0)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    sums = np.stack([unit[found.cluster_ids == j].sum(axis=0) for j in range(6)])
-    np.testing.assert_allclose(found.centroids, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-5)
-    np.testing.assert_array_equal((unit @ found.centroids.T).argmax(axis=1), found.cluster_ids)
-
-
-def test_opposite_rows_without_a_mean_direction_have_one_of_them_as_centroid() -> None:
-    found = spherical_kmeans([[1.0, 0], [-1, 0]], 1, generator=FixedDraws(), init_centroids=[[0, 2]])
-    np.testing.assert_allclose(found.centroids, [[1, 0]])
-    assert found.inertia == pytest.approx(4)
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(1e30, np.float32), (1e-30, np.float32), (1e-120, np.float64)])
@@ -363,11 +224,6 @@ def test_groups_do_not_depend_on_the_size_of_the_numbers(digits: tuple[Array, Ar
     )
     assert len(np.unique(found.unlabeled_ids)) == 5
     np.testing.assert_array_equal(found.unlabeled_ids, small.unlabeled_ids)
-
-
-def test_numbers_whose_squares_no_float_holds_are_refused() -> None:
-    with pytest.raises(ValueError, match="overflow float64"):
-        kmeans([[1e200], [2.0]], 1, generator=FixedDraws())
 
 
 def test_rows_read_in_blocks_are_grouped_by_a_sample_and_all_assigned(rng: np.random.Generator) -> None:
@@ -406,11 +262,6 @@ def test_bad_input_is_refused(
         function(np.array(rows, dtype=np.float32), num_clusters, generator=FixedDraws(), **options)
 
 
-def test_spherical_kmeans_refuses_rows_without_direction() -> None:
-    with pytest.raises(ValueError, match="1 of 2 rows of length zero"):
-        spherical_kmeans([[0.0, 0], [1, 0]], 1, generator=FixedDraws())
-
-
 @pytest.mark.parametrize(
     ("unlabeled", "labels", "num_clusters", "message"),
     [
@@ -433,26 +284,6 @@ def test_semi_supervised_refuses_what_cannot_be_clustered(
 
 def test_nearest_centroids_takes_the_smaller_id_of_equals() -> None:
     np.testing.assert_array_equal(nearest_centroids([[0.0], [3], [1]], [[2.0], [0], [2]]), [1, 0, 0])
-
-
-def test_new_classes_in_many_dimensions_are_more_than_the_rows_they_start_from(rng: np.random.Generator) -> None:
-    # four classes whose means are nearer to each other than two rows of one class
-    truth = np.repeat(np.arange(4), 30)
-    rows = rng.normal(size=(120, 400)) + 10 * np.eye(4, 400)[truth]
-    fixed = (truth < 2) & (np.arange(120) % 2 == 0)
-
-    found = semi_supervised_kmeans(rows[~fixed], rows[fixed], truth[fixed], 4, generator=np.random.default_rng(0))
-
-    groups = [set(truth[~fixed][found.unlabeled_ids == cluster].tolist()) for cluster in range(4)]
-    assert groups[:2] == [{0}, {1}]
-    assert sorted(groups[2] | groups[3]) == [2, 3]
-    assert np.bincount(found.unlabeled_ids).tolist() == [15, 15, 30, 30]
-
-
-def test_a_row_far_from_all_others_stays_a_group_of_its_own(rng: np.random.Generator) -> None:
-    rows = np.concatenate([rng.normal(size=(40, 3)), [[1000.0, 0, 0]]])
-    found = semi_supervised_kmeans(rows[10:], rows[:10], np.zeros(10, int), 2, generator=np.random.default_rng(0))
-    assert np.bincount(found.unlabeled_ids).tolist() == [30, 1]
 
 
 @pytest.mark.parametrize("seed", range(4))

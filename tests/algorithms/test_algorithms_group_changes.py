@@ -31,10 +31,6 @@ def test_a_pair_matches_if_enough_of_its_union_is_in_both(overlap: float, earlie
     assert found[:1].tolist() == earlier
 
 
-def test_groups_without_images_in_both_match_nothing() -> None:
-    assert match_groups(np.zeros((2, 3)), min_overlap=0.1).tolist() == [-1, -1, -1]
-
-
 def test_fixed_pairs_match_whatever_their_images() -> None:
     assert match_groups([[9, 1], [1, 9]], min_overlap=0.1, fixed=[(0, 1)]).tolist() == [-1, 0]
     assert match_groups([[9, 3], [3, 9]], min_overlap=0.1, fixed=[(0, 1)]).tolist() == [1, 0]
@@ -88,14 +84,3 @@ def test_a_group_that_was_split_is_not_changed_too() -> None:
     found = compare_groups([[6, 4, 0]], same=[(0, 2)])
 
     assert (found.splits, found.changed, found.new) == ([(0, [0, 1])], [], [2])
-
-
-def test_thresholds_decide() -> None:
-    assert compare_groups([[7, 3]], part_share=0.4).kept == [(0, 0)]
-    assert compare_groups([[7, 3]], main_share=0.7, part_share=0.4).kept == []
-
-
-@pytest.mark.parametrize("shares", [(0.4, 0.2), (1.0, 0.2), (0.5, 0.0), (0.5, 0.6)])
-def test_shares_out_of_range_are_refused(shares: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match="out of range"):
-        compare_groups([[1]], main_share=shares[0], part_share=shares[1])

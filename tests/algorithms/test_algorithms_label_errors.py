@@ -92,11 +92,3 @@ def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Gene
     found = doubt_labels(features, labels)
     assert np.isfinite(found.score).all()
     assert ((0 <= found.score) & (found.score <= 1)).all()
-
-
-@pytest.mark.parametrize(
-    ("rows", "labels"), [(3, [0, 0, 0]), (3, [0, 1]), (3, [0, 2, 2]), (0, [])], ids=["one", "count", "gap", "empty"]
-)
-def test_labels_that_do_not_fit_are_refused(rows: int, labels: list[int]) -> None:
-    with pytest.raises(ValueError, match="must agree"):
-        doubt_labels(np.zeros((rows, 2), dtype=np.float32), np.array(labels, dtype=np.int64))

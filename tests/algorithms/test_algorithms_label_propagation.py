@@ -62,17 +62,3 @@ def test_neighbors_that_are_found_nearly_give_about_the_same_graph(
     near = neighbor_graph(rows, 5)
 
     assert abs(exact - near).sum() < 0.02 * abs(exact).sum()
-
-
-@pytest.mark.parametrize(
-    ("start", "alpha", "message"),
-    [([[1.0], [1.0]], 0.5, "start"), ([[-1.0], [0.0], [0.0]], 0.5, "negative"), ([[1.0], [0.0], [0.0]], 1.0, "alpha")],
-)
-def test_what_cannot_be_spread_is_refused(start: list[list[float]], alpha: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        spread_labels(neighbor_graph(np.ones((3, 2))), start, alpha=alpha)
-
-
-def test_single_row_has_no_graph() -> None:
-    with pytest.raises(ValueError, match="two rows"):
-        neighbor_graph(np.ones((1, 2)))

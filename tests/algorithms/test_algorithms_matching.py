@@ -3,7 +3,6 @@ from __future__ import annotations
 from itertools import permutations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.algorithms.matching import contingency, match_clusters
@@ -47,24 +46,3 @@ def test_class_is_matched_at_most_once_and_empty_pairs_are_no_match() -> None:
 def test_contingency_counts_samples_by_cluster_and_class() -> None:
     counts = contingency([0, 2, 2, 2], [1, 0, 1, 1], num_classes=3)
     np.testing.assert_array_equal(counts, [[0, 1, 0], [0, 0, 0], [1, 2, 0]])
-
-
-@pytest.mark.parametrize(
-    ("cluster_ids", "labels", "message"),
-    [
-        ([0, 1], [0], "2 and 1"),
-        ([], [], "n >= 1"),
-        ([0, -1], [0, 0], r"cluster_ids must be >= 0, got -1"),
-        ([0, 0], [0, -1], r"labels must be >= 0, got -1"),
-        ([0.5], [0], "float64"),
-        ([[0]], [[0]], r"\(1, 1\)"),
-    ],
-)
-def test_bad_ids_are_refused(cluster_ids: list[int], labels: list[int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        match_clusters(np.array(cluster_ids), np.array(labels))
-
-
-def test_id_beyond_the_given_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="num_classes=2, got 2"):
-        contingency([0, 0], [1, 2], num_classes=2)

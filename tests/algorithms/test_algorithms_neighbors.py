@@ -13,8 +13,6 @@ from labelkit.algorithms.indexes import (
     ApproximateSearch,
     Kind,
     build_index,
-    default_num_lists,
-    default_pq_bytes,
     near_rows,
 )
 from labelkit.algorithms.neighbors import ExactSearch, knn
@@ -95,38 +93,6 @@ def test_k_may_be_the_whole_gallery_and_queries_may_be_none() -> None:
     assert scores.shape == indices.shape == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("queries", "gallery", "k", "options", "message"),
-    [
-        ([[1.0]], [[1.0], [2]], 3, {}, "k must be from 1 to 2"),
-        ([[1.0], [2]], [[1.0], [2]], 2, {"exclude_self": True}, "k must be from 1 to 1"),
-        ([[1.0]], [[1.0], [2]], 0, {}, "got 0"),
-        ([[1.0]], [[1.0], [2]], 1, {"exclude_self": True}, "1 and 2 rows"),
-        ([[1.0]], [[0.0], [2]], 1, {}, "gallery has 1 of 2 rows of length zero"),
-        ([[np.nan]], [[1.0], [2]], 1, {}, "queries has 1 of 1 rows with NaN"),
-        ([[1.0, 2]], [[1.0], [2]], 1, {}, "2 columns, the gallery has 1"),
-        ([1.0], [[1.0], [2]], 1, {}, r"\(1,\)"),
-        ([[1.0]], [[1e30]], 1, {"metric": "l2"}, "overflow"),
-        ([[1.0]], [[1.0]], 1, {"metric": "hamming"}, "'hamming'"),
-    ],
-)
-def test_bad_input_is_refused(
-    queries: list[Any], gallery: list[Any], k: int, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        knn(queries, gallery, k, **options)
-
-
-def test_a_search_can_be_used_again(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((70, 6)).astype(np.float32)
-    search = ExactSearch(rows, metric="l2")
-    for query in rows[:3]:
-        scores, indices = search.search(query[None], 4)
-        expected_scores, expected_indices = brute(query[None], rows, 4, "l2", exclude_self=False)
-        np.testing.assert_array_equal(indices, expected_indices)
-        np.testing.assert_allclose(scores, expected_scores, atol=1e-6)
-
-
 @pytest.mark.parametrize("metric", ["cosine", "dot", "l2"])
 @pytest.mark.parametrize("in_blocks", [False, True])
 def test_a_device_finds_what_faiss_finds(
@@ -197,35 +163,6 @@ def test_an_index_of_rows_in_blocks_is_that_of_rows_in_memory(kind: Kind, rng: n
         np.testing.assert_allclose(scores[:, 0], 1, atol=1e-6)
 
 
-def test_few_lists_find_less_but_score_it_exactly(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((600, 8)).astype(np.float32)
-    search = ApproximateSearch(build_index(rows, "ivfpq"), rows, width=1)
-
-    scores, indices = search.search(rows, 90)
-
-    found = indices >= 0
-    assert 0 < found.mean() < 1
-    assert np.isnan(scores[~found]).all()
-    assert (np.diff(found.astype(int), axis=1) <= 0).all()  # what is missing stands at the end
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    cosines = np.take_along_axis(unit @ unit.T, np.maximum(indices, 0), axis=1)
-    np.testing.assert_allclose(scores[found], cosines[found], atol=1e-6)
-    assert (scores[:, 0] > 1 - 1e-6).mean() > 0.9  # a row is in its own list
-
-
-def test_sizes_of_an_index() -> None:
-    assert [default_num_lists(n) for n in (30, 1797, 1_000_000)] == [1, 46, 4000]
-    assert [default_pq_bytes(d) for d in (2, 7, 64, 100, 512)] == [1, 1, 16, 25, 128]
-
-
-def test_an_index_that_does_not_fit_the_rows_is_refused(rng: np.random.Generator) -> None:
-    rows = rng.standard_normal((255, 4)).astype(np.float32)
-    with pytest.raises(ValueError, match="needs 256 rows to be trained on, got 255"):
-        build_index(rows, "ivfpq")
-    with pytest.raises(ValueError, match="the index has 255 rows of 4, the gallery has"):
-        ApproximateSearch(build_index(rows, "hnsw"), rows[:49])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_is_searched_where_faiss_was_taught_to_take_tensors(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, kind: Kind
@@ -251,11 +188,6 @@ def _unit(rows: Array) -> Array:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def test_rows_near_many_others_are_those_of_exact_search_where_they_are_few(rng: np.random.Generator) -> None:
-    rows = _unit(rng.standard_normal((300, 6)))
-    np.testing.assert_array_equal(near_rows(rows, 5), knn(rows, rows, 5, exclude_self=True)[1])
-
-
 def test_rows_near_each_of_many_are_mostly_the_nearest(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,16 +199,3 @@ def test_rows_near_each_of_many_are_mostly_the_nearest(
     assert (found != np.arange(4000)[:, None]).all()
     shared = [len(set(one) & set(other)) / 5 for one, other in zip(found.tolist(), exact.tolist(), strict=True)]
     assert np.mean(shared) > 0.9
-
-
-def test_rows_near_each_of_many_are_others_where_rows_are_equal_or_lists_short(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labelkit.algorithms.indexes._COMPARED_ROWS", 100)
-    monkeypatch.setattr("labelkit.algorithms.indexes._NEAR_LISTS", 1)
-    rows = _unit(np.concatenate([np.ones((50, 4)), rng.standard_normal((950, 4))]))
-    found = near_rows(rows, 45)
-    assert found.shape == (1000, 45)
-    assert found.min() >= 0
-    assert (found != np.arange(1000)[:, None]).all()
-    assert all(len(set(near)) == 45 for near in found.tolist())

@@ -43,10 +43,6 @@ def test_rounding_alone_is_no_sharpness() -> None:
     assert measure_tones(bowl).sharpness < 0.01
 
 
-def test_sharpness_of_two_pixels_is_not_known() -> None:
-    assert np.isnan(measure_tones(np.zeros((2, 2), np.uint8)).sharpness)
-
-
 def test_deviations_of_a_normal_sample_are_standard_ones() -> None:
     sample = np.random.default_rng(0).normal(5, 2, 100_000)
     assert deviations(sample) == pytest.approx((sample - 5) / 2, abs=0.1)
@@ -96,16 +92,3 @@ def test_drawings_on_white_paper_are_not_bright_among_themselves() -> None:
 def test_small_images_are_not_tiny_among_themselves() -> None:
     distances, tones, sizes = collection()
     assert not odd_scores(distances, tones, np.full_like(sizes, 32)).any()
-
-
-def test_blank_image_is_not_called_blurred_too() -> None:
-    assert reasons(odd_scores(*collection(contrast=2, sharpness=0.001))[-1]) == ["blank"]
-
-
-def test_few_images_are_not_compared_with_each_other() -> None:
-    distances, tones, sizes = (values[-5:] for values in collection(distance=0.9, height=10, contrast=3))
-    assert reasons(odd_scores(distances, tones, sizes)[-1]) == ["blank"]
-
-
-def test_embeddings_alone_tell_what_is_unlike() -> None:
-    assert reasons(odd_scores(collection(distance=0.5)[0])[-1]) == ["unlike all others"]

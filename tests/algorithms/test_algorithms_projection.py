@@ -24,13 +24,6 @@ def test_mirrored_rows_give_mirrored_points() -> None:
     np.testing.assert_allclose(shares, [0.9, 0.1], atol=1e-12)
 
 
-@pytest.mark.parametrize(("rows", "shares"), [([[1.0], [3.0]], (1, 0)), ([[2.0, 2.0]], (0, 0)), ([[1, 1]] * 3, (0, 0))])
-def test_one_column_one_row_and_equal_rows_are_no_error(rows: list[list[float]], shares: tuple[float, float]) -> None:
-    points, found = principal_plane(rows)
-    assert points.shape == (len(rows), 2)
-    assert found == shares
-
-
 @pytest.mark.parametrize("varying", [0, 2, 5])
 def test_fewer_rows_than_directions_are_completed_at_right_angles(rng: np.random.Generator, varying: int) -> None:
     rows = rng.standard_normal((6, varying)) @ rng.standard_normal((varying, 40)) + 3
@@ -47,13 +40,6 @@ def test_fewer_rows_than_directions_are_completed_at_right_angles(rng: np.random
         np.testing.assert_allclose(np.abs(directions[:, :varying].T), np.abs(expected.components_), atol=1e-9)
     again, _ = projection.principal_directions(rows, 12)
     assert (again == directions).all()
-
-
-def test_what_is_no_table_is_refused() -> None:
-    with pytest.raises(ValueError, match="shape"):
-        principal_plane(np.zeros(3))
-    with pytest.raises(ValueError, match="n >= 2"):
-        tsne_plane(np.zeros((1, 3)))
 
 
 def test_neighbors_stay_neighbors_in_a_t_sne_plane(rng: np.random.Generator) -> None:

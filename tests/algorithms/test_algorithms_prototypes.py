@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 from labelkit.algorithms.prototypes import (
-    closed_form,
     cosine_counts,
     max_cosine_bound,
     measure_spread,
@@ -270,36 +269,3 @@ def test_the_least_root_mean_square_is_welchs(count: int, dim: int, rms: float) 
 )
 def test_the_least_largest_cosine_is_that_of_the_best_sets(count: int, dim: int, cosine: float) -> None:
     assert max_cosine_bound(count, dim) == pytest.approx(cosine, abs=1e-9)
-
-
-def test_a_closed_form_exists_up_to_2d_vectors_and_in_the_plane() -> None:
-    assert [closed_form(count, 3) is not None for count in (2, 4, 5, 6, 7)] == [True, True, True, True, False]
-    assert closed_form(1000, 2) is not None
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_prototypes": 1}, "num_prototypes must be >= 2, got 1"),
-        ({"dim": 1}, "dim must be >= 2, got 1"),
-        ({"t": 0.0}, "t must be positive, got 0"),
-        ({"sharpest_t": math.nan}, "sharpest_t must be positive, got nan"),
-        ({"iterations": 0}, "iterations must be >= 1, got 0"),
-        ({"num_starts": 0}, "num_starts must be >= 1, got 0"),
-        ({"chunk": 0}, "chunk must be >= 1, got 0"),
-        ({"method": "etf"}, "method must be auto or optimize, got 'etf'"),
-    ],
-)
-def test_numbers_out_of_range_are_named(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        spread_prototypes(**{"num_prototypes": 5, "dim": 3, "generator": generator(), **change})
-
-
-def test_rows_that_are_not_of_length_1_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"must have length 1, got 1.0 to 2.0"):
-        uniformity([(1.0, 0.0), (0.0, 2.0)])
-    with pytest.raises(ValueError, match=r"must have shape \(c, d\) with c >= 2"):
-        measure_spread([(1.0, 0.0)])
-    for bound in (max_cosine_bound, rms_cosine_bound):
-        with pytest.raises(ValueError, match="must be >= 2, got 1 and 3"):
-            bound(1, 3)

@@ -36,10 +36,6 @@ def test_an_odd_row_takes_no_group_from_the_others(rows: NDArray[np.float64]) ->
     assert ids[0] != ids[20]
 
 
-def test_groups_of_enough_rows_stay_as_they_are(rows: NDArray[np.float64]) -> None:
-    np.testing.assert_array_equal(group(rows, 2, 1)[0], kmeans(rows, 2, generator=np.random.default_rng(0)).cluster_ids)
-
-
 def test_small_groups_are_dissolved_the_smallest_first_if_many_rows_are_in_them(rows: NDArray[np.float64]) -> None:
     ids, moved = group(rows, 3, 20)
 
@@ -47,10 +43,6 @@ def test_small_groups_are_dissolved_the_smallest_first_if_many_rows_are_in_them(
     assert len(used) < 3
     assert counts.min() >= 20
     assert 40 in moved
-
-
-def test_one_group_is_left_however_large_it_should_be(rows: NDArray[np.float64]) -> None:
-    assert len(set(group(rows, 3, 100)[0])) == 1
 
 
 def test_a_named_group_and_its_rows_are_kept(rows: NDArray[np.float64]) -> None:

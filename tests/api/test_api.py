@@ -16,7 +16,7 @@ from labelkit.api import python_name
 from labelkit.api.stub import STUB, stub_text
 from labelkit.cli.main import main
 from labelkit.commands.table import all_commands
-from labelkit.errors import ConfigError, GateError, ResourceError, StoreError
+from labelkit.errors import ConfigError, GateError
 from labelkit.progress import current_progress
 
 COMMANDS = all_commands()
@@ -99,18 +99,6 @@ def test_a_preset_works_as_on_the_command_line(tmp_path: Path) -> None:
         labelkit.cluster.k_means(index="none.h5", num_clusters=2, preset=preset)
 
 
-def test_an_unknown_option_is_met_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="num_clusters") as caught:
-        labelkit.cluster.k_means(index="none.h5", num_cluster=2)
-
-    assert caught.value.result is None
-
-
-def test_a_store_that_is_not_there_is_a_store_error() -> None:
-    with pytest.raises(StoreError, match="there is no such file"):
-        labelkit.cluster.k_means(index="none.h5", num_clusters=2)
-
-
 def test_an_error_about_scores_holds_the_scores(store: Path) -> None:
     labelkit.cluster.k_means(index=store, num_clusters=10, overwrite=True)
 
@@ -156,13 +144,6 @@ def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(record.levelno, record.getMessage()) for record in records] == [(logging.WARNING, "half of it is gone")]
 
 
-def test_errors_are_there_without_an_import_of_their_own() -> None:
-    code = "import labelkit; print(labelkit.errors.ConfigError.exit_code)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-
-    assert done.stdout == "2\n"
-
-
 def test_a_group_lists_its_commands() -> None:
     assert list(labelkit.discover) == ["categories", "head", "answer", "snowball", "lmcs"]
     with pytest.raises(AttributeError, match=r"labelkit\.discover has no 'groups'; it has categories"):
@@ -183,10 +164,3 @@ def test_a_store_gives_arrays_and_a_frame(store: Path) -> None:
     assert frame["path"].tolist() == list(opened.ids)
     assert frame["label"].tolist() == [opened.class_names[label] for label in opened.labels]
     assert np.array_equal(frame["k-means.cluster_ids"], clusters)
-
-
-def test_a_frame_without_pandas_says_what_to_install(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-
-    with pytest.raises(ResourceError, match="pip install pandas"):
-        labelkit.open_store(store).frame()

@@ -215,12 +215,6 @@ def test_settings_that_contradict_each_other_are_refused(
     assert capsys.readouterr().err.startswith(f"error: {line}")
 
 
-def test_the_same_setting_twice_is_no_contradiction(run: Run, seen: list[SieveConfig]) -> None:
-    assert run("sieve", "--index", "a.h5", "--lr", "0.2", "--set", "lr=0.2", "--set", "num-clusters=3") == 0
-    assert seen[0].lr == 0.2
-    assert seen[0].num_clusters == 3
-
-
 def test_presets_follow_the_data_set(run: Run, seen: list[SieveConfig]) -> None:
     assert run("sieve", "--index", "a.h5") == 0
     assert run("sieve", "--index", "a.h5", "--dataset", "cub") == 0
@@ -269,16 +263,6 @@ def test_choices_complete_in_the_shell(
     assert capsys.readouterr().out.split() == ["adamw"]
 
 
-def test_presets_complete_in_the_shell(
-    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("_LABELKIT_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "labelkit sieve --preset ")
-    monkeypatch.setenv("COMP_CWORD", "3")
-    run()
-    assert capsys.readouterr().out.split() == ["cub", "digits", "none"]
-
-
 def test_config_prints_yaml_with_the_origin_of_each_value(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("config", "--index", "a.h5", "--set", "blocks=1,2", "--lr", "0.2") == 0
     assert capsys.readouterr().out.splitlines() == [
@@ -293,11 +277,6 @@ def test_config_prints_yaml_with_the_origin_of_each_value(run: Run, capsys: pyte
         "normalize: true   # default",
         "limit: null       # default",
     ]
-
-
-def test_config_shows_what_is_still_required(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("config") == 0
-    assert "# index:          # required" in capsys.readouterr().out
 
 
 def test_config_as_json_holds_values_and_origins(run: Run, capsys: pytest.CaptureFixture[str], presets: Path) -> None:
@@ -319,11 +298,6 @@ def test_what_config_prints_is_a_config_file(
     mine.write_text(capsys.readouterr().out)
     assert run("sieve", "--index", "a.h5", "--config", str(mine), "--preset", "none") == 0
     assert seen == [SieveConfig(index=Path("a.h5"), dataset="a\nb # c: [", blocks=(), lr=1e-7)]
-
-
-def test_config_refuses_what_the_command_would_refuse(run: Run) -> None:
-    assert run("config", "--lr", "2", "--optimizer", "adamw", "--index", "a.h5") == 2
-    assert run("config", "--lr", "x") == 2
 
 
 @pytest.mark.slow
@@ -352,11 +326,6 @@ def test_each_error_has_its_exit_code_and_one_line(
 def test_what_the_system_refuses_is_a_resource_error(capsys: pytest.CaptureFixture[str], number: int) -> None:
     assert raising(OSError(number, os.strerror(number), "runs/x")) == 5
     assert capsys.readouterr().err.startswith("error: runs/x: ")
-
-
-def test_too_little_memory_is_a_resource_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert raising(MemoryError()) == 5
-    assert "a smaller batch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), OSError(errno.EBADF, "bad"), EOFError(), ValueError("shape")])
@@ -401,11 +370,6 @@ def test_a_signal_that_a_library_made_another_error_of_is_still_a_signal(
     app.command("other")(sieve)
     assert run_app(lambda: app, ["sieve", "--index", "a.h5"]) == 143
     assert capsys.readouterr().err == "error: stopped by SIGTERM\n"
-
-
-def test_a_reader_that_went_away_is_no_news(capsys: pytest.CaptureFixture[str]) -> None:
-    assert raising(Interrupted(signal.SIGPIPE)) == 141
-    assert capsys.readouterr().err == ""
 
 
 def test_verbose_shows_where_an_error_came_from(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import signal
 from pathlib import Path
 
 import labelkit
@@ -26,7 +24,6 @@ from labelkit.cli.console import (
     write,
 )
 from labelkit.commands.common.results import SimpleResult, Table
-from labelkit.errors import Interrupted
 from labelkit.formatting import percent, percent_range
 
 RESULT = SimpleResult(
@@ -85,18 +82,9 @@ def test_other_ranks_print_errors_only(capsys: pytest.CaptureFixture[str], monke
     assert captured.err == "error: [process 3] it broke\n"
 
 
-def test_later_lines_of_an_error_stand_under_the_first(capsys: pytest.CaptureFixture[str]) -> None:
-    print_error("--lr: not a number\n--epochs: missing")
-    assert capsys.readouterr().err == "error: --lr: not a number\n       --epochs: missing\n"
-
-
 def test_whole_cells_are_kept_however_long() -> None:
     name = "x" * 500
     assert name in plain_table(Table("", ("name", "rows"), ((name, 1),)))
-
-
-def test_an_empty_table_has_its_headings() -> None:
-    assert plain_table(Table("", ("name", "rows"), ())) == "name  rows\n"
 
 
 @pytest.mark.parametrize(
@@ -136,16 +124,6 @@ def test_arrays_and_numpy_numbers_become_json() -> None:
     assert json.loads(json_text(value)) == {"ids": [1, 2], "score": 0.5, "bad": [None], "many": [1, 2]}
 
 
-def test_what_json_does_not_know_is_a_programmers_error() -> None:
-    with pytest.raises(TypeError, match="object"):
-        json_text({"x": object()})
-
-
-def test_a_row_of_the_wrong_length_is_a_programmers_error() -> None:
-    with pytest.raises(ValueError, match="row 1"):
-        Table("t", ("a", "b"), ((1, 2), (1,)))
-
-
 @pytest.mark.parametrize(
     ("encoding", "text", "content"),
     [
@@ -159,17 +137,6 @@ def test_any_text_can_be_written_in_any_encoding(encoding: str, text: str, conte
     stream = io.TextIOWrapper(buffer, encoding=encoding)
     write(text, stream)
     assert buffer.getvalue() == content
-
-
-def test_a_reader_that_went_away_interrupts() -> None:
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    with os.fdopen(write_end, "wb", buffering=0) as raw:
-        stream = io.TextIOWrapper(raw, write_through=True)
-        with pytest.raises(Interrupted) as caught:
-            write("x", stream)
-        stream.detach()
-    assert caught.value.signum == signal.SIGPIPE
 
 
 def test_outside_a_command_the_output_is_for_people() -> None:

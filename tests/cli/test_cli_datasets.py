@@ -3,31 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
-from labelkit.data.registry import DATASETS
 from tests.miniature_sets import write_aircraft, write_cub
-
-BENCHMARKS = ["cifar10", "cifar100", "imagenet_100", "imagenet_1k", "cub", "scars", "aircraft", "herbarium_19"]
-
-
-@pytest.mark.slow
-def test_an_empty_machine_has_digits_and_generated_sets_only(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["datasets", "--data-root", str(tmp_path), "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["datasets"]}
-    assert list(rows) == list(DATASETS)
-    here = [name for name, row in rows.items() if row["state"] == "whole"]
-    assert here == ["digits", "scene_objects", "scenes", "digit_scenes", "scene_videos"]
-    assert all(row["state"] == "absent" for name, row in rows.items() if name not in here)
-    assert all(row["license"] and row["source"] and row["layout"] and row["purpose"] for row in rows.values())
-    assert rows["cub"]["images"]["train"] == {"expected": 5994, "found": None}
-    assert rows["cub"]["fault"]["remedy"].startswith("Fetch CUB_200_2011.tgz")
 
 
 def test_people_see_what_is_there_where_the_rest_comes_from_and_what_is_wrong(
@@ -65,26 +45,6 @@ def test_one_set_that_is_not_whole_is_shown_and_exits_3(tmp_path: Path, capsys: 
 def test_an_unknown_set_exits_2_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets", "--dataset", "bird"]) == 2
     assert "Named sets: digits, cifar10" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_nothing_heavy_loads() -> None:
-    code = (
-        "import sys; from labelkit.cli.main import main; code = main(['datasets', '--data-root', 'nowhere', '-q']);"
-        "print(code, *({'torch', 'timm', 'torchvision', 'h5py'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout == "0\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["flipclass", "simgcd"])
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_the_config_of_every_benchmark_is_shown_without_the_data(
-    name: str, method: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["config", "train", method, "--dataset", name, "--data-root", "nowhere"]) == 0
-    assert f"presets/{method}/{name}.yaml" in capsys.readouterr().out
 
 
 def test_training_on_a_set_that_does_not_match_its_class_list_exits_3(

@@ -171,27 +171,6 @@ def test_help_of_labelkit_does_not_load_the_options() -> None:
     assert python("-c", code).stdout.splitlines()[-1] == "False"
 
 
-def test_the_seven_commands_of_the_chain_exist() -> None:
-    assert set(STAGE_COMMANDS) >= {
-        ("train", "flipclass"),
-        ("train", "simgcd"),
-        ("embed",),
-        ("cluster", "k-means"),
-        ("cluster", "spherical-k-means"),
-        ("cluster", "sinkhorn"),
-        ("cluster", "ss-kmeans"),
-        ("discover", "categories"),
-        ("discover", "head"),
-        ("evaluate", "clustering"),
-        ("retrieve",),
-    }
-
-
-def test_a_config_fault_is_found_before_anything_heavy_loads() -> None:
-    ((code, _, loaded),) = run_apart(("train", "flipclass", "--lr", "x"))
-    assert (code, loaded) == (2, [])
-
-
 def test_only_the_command_that_is_named_gets_its_options() -> None:
     config = get_command(build_app(["config", "train", "sela", "--lr", "1"])).commands["config"]
     built = [name for name, command in config.commands["train"].commands.items() if len(command.params) > 1]
@@ -208,11 +187,6 @@ def test_version_is_printed_in_three_ways(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out)["labelkit"] == __version__
 
 
-def test_python_dash_m_runs_the_same_program() -> None:
-    done = python("-m", "labelkit", "--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"labelkit {__version__}\n", "")
-
-
 def test_the_installed_program_runs() -> None:
     program = Path(sys.executable).parent / "labelkit"
     done = subprocess.run([program, "list", "methods", "-q"], capture_output=True, text=True, timeout=120, check=False)
@@ -224,22 +198,12 @@ def test_an_unknown_command_is_met_with_the_nearest(capsys: pytest.CaptureFixtur
     assert "train" in capsys.readouterr().err
 
 
-def test_an_unknown_method_is_met_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "flipklass"]) == 2
-    assert "flipclass" in capsys.readouterr().err
-
-
 def test_missing_options_come_together(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "ss-kmeans"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "--index: missing" in captured.err
     assert "--num-clusters: missing" in captured.err
-
-
-def test_zero_clusters_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", "k-means", "--index", "a.h5", "--num-clusters", "0"]) == 2
-    assert capsys.readouterr().err == "error: --num-clusters: must be >= 1 (value 0)\n"
 
 
 # With all commands: the examples of help, in test_examples.py.
@@ -275,12 +239,6 @@ def test_config_names_the_preset_of_the_data_set(capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out)["preset"] == (str(expected) if expected else None)
 
 
-def test_methods_are_listed_from_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "methods", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["methods"]
-    assert {row["name"]: row["summary"] for row in rows} == {name: spec.summary for name, spec in METHODS.items()}
-
-
 def test_presets_are_listed_with_their_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["presets"]
@@ -296,11 +254,6 @@ def test_values_of_presets_are_listed_with_their_places(capsys: pytest.CaptureFi
     assert {row["option"]: row["place"] for row in rows}["images_per_class"] == "chapter 4 of [D]"
     assert main(["list", "presets", "--pattern", "san/*", "-q"]) == 0
     assert "cub_proxy_anchor" in capsys.readouterr().out.split()
-
-
-def test_datasets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "datasets", "-q"]) == 0
-    assert "digits" in capsys.readouterr().out.split()
 
 
 def test_backbones_are_listed_by_pattern(capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,11 +358,6 @@ def test_a_pipe_that_closes_early_is_quiet() -> None:
     )
     assert done.stderr == ""
     assert done.stdout.strip() in {"0", "141"}
-
-
-def test_a_pattern_that_fits_no_preset_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "presets", "--pattern", "dino", "--values"]) == 2
-    assert "error: --pattern: no preset is called like dino. Give METHOD/NAME" in capsys.readouterr().err
 
 
 def test_values_of_a_preset_come_with_what_their_marks_mean(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from tests.tiers import quick_every
 
-PROGRAM = [sys.executable, "-m", "labelkit"]
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="a shell of POSIX")
 
 
@@ -56,15 +55,6 @@ def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
     done = shell(f"LK {words} | true; exit ${{PIPESTATUS[0]}}")
     assert done.returncode == 141
     assert done.stderr == ""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", quick_every(3, ["version", "evaluate --nosuch", "status --index nosuch.h5"]))
-def test_readers_of_both_streams_that_go_away_end_all_commands_alike(words: str) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    assert subprocess.run([*PROGRAM, *words.split()], stdout=writer, stderr=writer, check=False).returncode == 141
-    os.close(writer)
 
 
 BUSY = """

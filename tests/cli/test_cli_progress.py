@@ -53,30 +53,11 @@ def test_work_that_cannot_be_counted_tells_its_time_alone(capsys: pytest.Capture
     assert capsys.readouterr().err == "map: done in 7 s\n"
 
 
-def test_work_of_which_this_process_has_no_part_is_not_mentioned(
-    capsys: pytest.CaptureFixture[str], clock: Clock
-) -> None:
-    with LineProgress(seconds=5, clock=clock).task("keypoints", total=0):
-        clock.now += 7
-    assert capsys.readouterr().err == ""
-
-
 def test_work_without_known_length_counts_up(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with LineProgress(seconds=5, clock=clock).task("search") as task:
         clock.now += 6
         task.advance(1, classes=12)
     assert capsys.readouterr().err.splitlines() == ["search: 1, classes 12", "search: 1, done in 6 s, classes 12"]
-
-
-def test_work_that_fails_is_not_called_done(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
-    def fail() -> None:
-        with LineProgress(seconds=5, clock=clock).task("embed", total=2):
-            clock.now += 9
-            raise RuntimeError("boom")
-
-    with pytest.raises(RuntimeError, match="boom"):
-        fail()
-    assert "done" not in capsys.readouterr().err
 
 
 def test_messages_and_warnings_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from labelkit.cli.list_backbones import count_backbone, count_backbones, used_backbones
-from labelkit.errors import ConfigError
-from labelkit.models.backbones import registry as backbones
+from labelkit.cli.list_backbones import count_backbones, used_backbones
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.vit import SMALL_VITS
 from tests.running import Labelkit
@@ -35,21 +32,6 @@ def test_one_network_is_counted_at_the_size_that_is_embedded() -> None:
     blocks = 12 * (257 * 12 * 768**2 + 2 * 257**2 * 768)
     assert first["multiply_adds"] == blocks + 256 * 3 * 14**2 * 768
     assert second["parameters"] == 463_504
-
-
-@pytest.mark.slow
-def test_dino_is_prepared_as_by_its_authors() -> None:
-    counted = count_backbone("vit_small_patch16_224.dino")
-    assert (counted.resize, counted.info.image_size, counted.info.interpolation) == (256, 224, "bicubic")
-
-
-def test_a_network_without_features_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise NotImplementedError("an encoder of another kind")
-
-    monkeypatch.setattr(backbones.Backbone, "forward", refuse)
-    with pytest.raises(ConfigError, match=r"--pattern: wrn10_1 gives no features .*another kind.*Leave it out"):
-        count_backbone("wrn10_1")
 
 
 def test_the_command_shows_counts_names_or_json(labelkit: Labelkit) -> None:

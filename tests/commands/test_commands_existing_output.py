@@ -16,53 +16,17 @@ OUTPUTS = {
         "x.h5",
         "--out",
     ),
-    "imported store": (
-        "export --index {index} --out {tmp}/x.npy",
-        "import --source {tmp}/x.npy --out {index}",
-        "photos.h5",
-        "--out",
-    ),
-    "packed store": (
-        "pack --index {index} --out {tmp}/x.h5",
-        "pack --index {other} --out {tmp}/x.h5",
-        "x.h5",
-        "--out",
-    ),
     "result": (
         "cluster k-means --index {index} --num-clusters 2",
         "cluster k-means --index {index} --num-clusters 3",
         "photos.h5.results/k-means.h5",
         "--result",
     ),
-    "answer": (
-        "discover answer --index {index} --num-clusters 4 --result a",
-        "discover answer --index {index} --num-clusters 4 --result a",
-        "photos.a.csv",
-        "--result",
-    ),
-    "prototypes": (
-        "prototypes --num-classes 3 --embed-dim 2 --out {tmp}/x.h5",
-        "prototypes --num-classes 4 --embed-dim 2 --out {tmp}/x.h5",
-        "x.h5",
-        "--out",
-    ),
-    "table": (
-        "export --index {index} --out {tmp}/x.csv",
-        "export --index {index} --out {tmp}/x.csv",
-        "x.csv",
-        "--out",
-    ),
     "page": (
         "report --index {index} --out {tmp}/x.html",
         "report --index {index} --out {tmp}/x.html",
         "x.html",
         "--out",
-    ),
-    "hits": (
-        "retrieve --index {index} --query-rows 0 --csv {tmp}/x.csv",
-        "retrieve --index {index} --query-rows 0 --csv {tmp}/x.csv",
-        "x.csv",
-        "--csv",
     ),
     "run": (
         "train flipclass --align-blocks 1 --label-split gcd --dataset {photos} {small} --out {tmp}/run",

@@ -56,32 +56,6 @@ def test_a_query_that_is_not_there_is_explained(name: str, store: Path, tmp_path
     )
 
 
-@pytest.mark.slow
-@fuzzed(quick=6, slow=500)
-def test_sizes_of_any_text_are_taken_or_explained(examples: settings, store: Path, tmp_path: Path) -> None:
-    prior = tmp_path / "sizes.txt"
-    numbers = st.lists(st.sampled_from(["30", "0.5", "-1", "nan", "1e308", "1e999", "0", ",", "x", "9" * 5000]))
-
-    @examples
-    @given(numbers.map(" ".join).map(str.encode) | st.binary(max_size=40))
-    @example(b"30 30")
-    def check(content: bytes) -> None:
-        prior.write_bytes(content)
-        words = ["cluster", "sinkhorn", "--num-clusters", "2", "--max-iterations", "2", "--overwrite", "-q"]
-        ends_well(*words, "--index", str(store), "--prior", str(prior))
-
-    check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "prior", ["x" * 300, "zipf:", "zipf:nan", "zipf:1e999", "zipf:-1e308", "zipf:1e308", "/dev/null"]
-)
-def test_odd_words_for_sizes_are_explained(prior: str, store: Path) -> None:
-    words = ["cluster", "sinkhorn", "--num-clusters", "2", "--index", str(store), "-q"]
-    assert ends_well(*words, "--prior", prior) in (2, 3)
-
-
 @fuzzed(quick=6, slow=500)
 def test_labels_of_any_text_are_taken_or_explained(examples: settings, store: Path, tmp_path: Path) -> None:
     labels = tmp_path / "few.csv"

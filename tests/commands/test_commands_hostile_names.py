@@ -84,16 +84,6 @@ def ids() -> list[str]:
     return [os.fsdecode(name) for name in sorted(a + b"/" + b for a in FOLDERS for b in FILES)]
 
 
-@pytest.mark.slow
-def test_rows_have_the_names_of_the_files_byte_for_byte(store: Path) -> None:
-    opened = open_store(store)
-
-    assert list(opened.sample_ids) == ids()
-    assert [os.fsencode(name) for name in opened.class_names] == sorted(FOLDERS)
-    assert opened.labeled is not None
-    assert opened.labeled.sum() == 12
-
-
 def test_names_of_classes_come_back_from_results(store: Path) -> None:
     names = read_result(open_store(store), "head").arrays["names"]
 
@@ -120,17 +110,6 @@ def test_every_image_finds_itself_and_json_says_so(labelkit: Any, store: Path, h
     assert found == {name: name for name in ids()}
     with Image.open(answer.json["sheet"]) as sheet:
         assert sheet.width == 8 + 3 * 120
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_a_single_query_of_any_name_works(labelkit: Any, store: Path, hostile: Path, name: bytes) -> None:
-    answer = labelkit("retrieve", "--index", store, "--query", hostile / "ant" / os.fsdecode(name), "-k", 1)
-
-    assert answer.code == 0, answer.err
-    # nothing in a name drives the terminal or breaks the table
-    assert "\x1b" not in answer.out
-    assert len(answer.out.splitlines()) == 2
 
 
 def test_tables_stay_tables(labelkit: Any, store: Path) -> None:

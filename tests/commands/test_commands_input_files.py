@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from labelkit.commands.table import all_commands
 from tests.tiers import quick_every
 
 LARGE = ("torch", "torchvision", "timm", "sklearn", "scipy", "h5py", "faiss", "cv2", "matplotlib")
@@ -49,23 +48,3 @@ def test_a_name_that_is_not_there_is_said_before_anything_large_is_loaded(tmp_pa
     told, error = answer(tmp_path, *line.split())
     assert said in " ".join(error.split())
     assert told.splitlines()[-1] == "[] 3"
-
-
-@pytest.mark.slow
-def test_every_command_that_must_have_a_store_says_so_at_once(tmp_path: Path) -> None:
-    """All of them in one process, for speed."""
-    lines = [
-        words
-        for words, command in all_commands().items()
-        if (field := command.config_class().model_fields.get("index")) is not None and field.is_required()
-    ]
-    assert len(lines) > 20
-    program = (
-        "import sys; from labelkit.cli.main import main\n"
-        f"for words in {lines!r}: print(main([*words, '--index', 'nosuch.h5']), file=sys.stdout)\n"
-        f"print([name for name in {LARGE!r} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    codes, loaded = done.stdout.split()[:-1], done.stdout.splitlines()[-1]
-    assert loaded == "[]"
-    assert set(codes) <= {"2", "3"}

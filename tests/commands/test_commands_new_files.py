@@ -167,26 +167,6 @@ def test_two_outputs_of_one_command_are_two_files(labelkit: Any, index: Path) ->
     assert "Choose another name" in answer.err
 
 
-@pytest.mark.slow
-def test_own_outputs_are_replaced_when_asked_for(labelkit: Any, index: Path) -> None:
-    words = ("retrieve", "--index", index, "--query-rows", "0", "--csv", index.with_name("hits.csv"))
-    words += ("--sheet", index.with_name("hits.png"))
-    report = ("report", "--index", index, "--out", index.with_name("page.html"))
-    for line in (words, report):
-        assert labelkit(*line).code == 0
-        assert labelkit(*line).code == 2
-        assert labelkit(*line, "--overwrite").code == 0
-
-
-def test_json_that_is_there_is_replaced_when_asked_for_only(tmp_path: Path) -> None:
-    kind = COMMANDS["compare",].config_class()
-    path = tmp_path / "x.json"
-    path.write_text("{}")
-    check_outputs(_config(kind, "out", path, path))
-    with pytest.raises(OutputExistsError):
-        check_outputs(_config(kind, "out", path, path, overwrite=False))
-
-
 LONG = "x" * 300
 DEEP = "/".join(["d" * 200] * 25)
 
@@ -203,11 +183,3 @@ def test_no_option_takes_a_path_that_no_file_system_takes() -> None:
                     check_outputs(_config(kind, name, value, Path("s.h5")))
                 tried += 1
     assert tried > 200
-
-
-def test_a_store_has_room_for_what_lies_beside_it(labelkit: Any, photos: Path, tmp_path: Path) -> None:
-    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "4", "--out")
-    longest = "n" * (255 - len(".h5.patches.run"))
-    assert labelkit(*words, tmp_path / f"{longest}.h5").code == 0
-    assert labelkit("verify", "--index", tmp_path / f"{longest}.h5").code == 0
-    assert labelkit(*words, tmp_path / f"{longest}n.h5").code == 2

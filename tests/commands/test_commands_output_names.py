@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import list_results, write_result
+from labelkit.store.results import write_result
 from tests.tiers import quick_every
 
 Labelkit = Callable[..., Any]
@@ -85,29 +84,3 @@ def test_a_result_of_another_kind_is_never_replaced_and_this_is_said_before_the_
 
     assert answer.code == 2, answer.err
     assert "which this command would lose" in answer.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", [name for name in COMMANDS if name not in ("discover snowball", "discover lmcs", "discover answer")]
-)
-def test_the_same_command_again_is_no_error_and_another_one_is(
-    labelkit: Labelkit, store: EmbeddingStore, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = (*command.split(), "--index", store.path, *COMMANDS[command], "--result", "mine")
-    for _ in range(2):
-        answer = labelkit(*words)
-        assert answer.code == 0, answer.err
-    assert "mine" in list_results(store)
-    other = labelkit("cluster", "k-means", "--index", store.path, "--num-clusters", "4", "--result", "mine")
-    assert other.code == 2
-
-
-def test_the_table_of_confusions_is_not_replaced_without_a_word(
-    labelkit: Labelkit, store: EmbeddingStore, tmp_path: Path
-) -> None:
-    table = tmp_path / "confusion.csv"
-    table.write_text("mine")
-    answer = labelkit("evaluate", "classification", "--index", store.path, "--split", "test", "--confusion", table)
-    assert answer.code == 2
-    assert table.read_text() == "mine"

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -105,12 +100,6 @@ def test_drawn_patches_are_some_of_all_and_the_same_each_time(
     assert all(len({tuple(cell) for cell in image}) == 5 for image in cells[0])
 
 
-def test_some_images_are_spread_over_the_listing(photos: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    options = ("--max-images", 4)
-    labelkit("embed", "--dataset", photos, *NETWORK, *options, "--out", tmp_path / "few.h5")
-    assert open_store(tmp_path / "few.h5").sample_ids == ["ant/00.png", "bee/00.png", "cat/00.png", "dog/00.png"]
-
-
 def test_regions_are_what_a_center_crop_keeps() -> None:
     view = ViewSpec(224, resize_ratio=256 / 224)
     sizes = np.array([[512, 1024], [256, 256]], dtype=np.uint32)
@@ -132,20 +121,6 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     answer = labelkit("embed", "--dataset", photos, *options, "--out", tmp_path / "x.h5")
     assert (answer.code, message in answer.err) == (code, True), answer.err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_killed_runs_end_with_the_same_bytes(dense: Path, photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "photos.h5"
-    words = ["embed", "--dataset", photos, *NETWORK, "--dense", "--out", out, "-q"]
-    command = [sys.executable, "-m", "labelkit", *(str(word) for word in words)]
-    for seconds in (2.0, 2.5, 3.0, 3.5, 4.0):
-        child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(seconds)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-    assert subprocess.run(command, check=False).returncode == 0
-    assert all_bytes(out) == all_bytes(dense)
 
 
 # --- cluster -------------------------------------------------------------------------------------
@@ -170,14 +145,6 @@ def test_every_patch_gets_its_nearest_centroid(
     np.testing.assert_allclose(distances[np.arange(len(ids)), ids], distances.min(axis=1), atol=1e-5)
     assert answer.json["sizes"] == np.bincount(ids, minlength=3).tolist()
     assert answer.json["sample"] == 200
-
-
-def test_clusters_of_patches_need_patches_and_enough_of_them(index: Path, copied: Path, labelkit: Labelkit) -> None:
-    answer = labelkit("cluster", "k-means", "--index", copied, "--patches", "--num-clusters", 769)
-    assert (answer.code, "769 clusters for 768 patches" in answer.err) == (2, True)
-    shutil.rmtree(patches_folder(copied))
-    answer = labelkit("cluster", "k-means", "--index", copied, "--patches", "--num-clusters", 2)
-    assert (answer.code, "has no patches" in answer.err) == (3, True)
 
 
 # --- retrieve ------------------------------------------------------------------------------------
@@ -282,11 +249,6 @@ def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_p
         assert picture.size[1] > picture.size[0] / 2
     answer = labelkit("show", "patches", "--index", dense, "--rows", 3, "--patch", "2,4", "--out", out, "--overwrite")
     assert (answer.code, "outside of the 4 x 4 patches" in answer.err) == (2, True)
-
-
-def test_prototypes_of_a_run_without_filter_are_refused(trained: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    answer = labelkit("show", "prototypes", "--checkpoint", trained, "--out", tmp_path / "x.png")
-    assert (answer.code, "no object-aware filter" in answer.err) == (3, True)
 
 
 def test_colors_follow_the_directions_of_most_variance() -> None:

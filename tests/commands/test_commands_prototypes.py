@@ -63,15 +63,6 @@ def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.Cap
         assert picture.size[0] > 300
 
 
-def test_people_see_what_was_found_and_what_is_possible(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prototypes", "--embed-dim", "3", "--num-classes", "12", "--out", "ico.h5"]) == 0
-    shown = capsys.readouterr().out
-
-    assert "12 prototypes in 3 dimensions (optimized)" in shown
-    assert "largest cosine               0.4472           0.4472" in shown
-    assert "63.43" in shown
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -101,14 +92,6 @@ def test_the_same_file_written_twice_is_no_error_and_another_one_is() -> None:
     assert Path("p.h5").read_bytes() != before
 
 
-def test_a_file_in_the_way_that_is_something_else_is_not_replaced() -> None:
-    Path("p.h5").write_text("mine")
-
-    with pytest.raises(OutputExistsError, match="not an HDF5 file"):
-        make_prototypes(PrototypesConfig(embed_dim=4, num_classes=6, out=Path("p.h5")))
-    assert Path("p.h5").read_text() == "mine"
-
-
 def test_what_was_optimized_is_read_from_the_cache_the_next_time(cache: Path) -> None:
     first, second = make(), make()
 
@@ -117,31 +100,6 @@ def test_what_was_optimized_is_read_from_the_cache_the_next_time(cache: Path) ->
     assert [path.parent for path in cache.iterdir()] == [cache]
     np.testing.assert_array_equal(first.vectors, second.vectors)
     np.testing.assert_array_equal(make(use_cache=False).vectors, first.vectors)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"seed": 1},
-        {"dim": 5},
-        {"num_prototypes": 21},
-        {"iterations": 11},
-        {"t": 3.0},
-        {"sharpest_t": None},
-        {"num_starts": 2},
-    ],
-)
-def test_other_settings_are_other_files(change: dict[str, object]) -> None:
-    first, second = make(), make(**change)
-
-    assert second.source == "optimized"
-    assert first.cached_in != second.cached_in
-
-
-def test_closed_forms_are_not_kept(cache: Path) -> None:
-    assert make(dim=10).source == "closed form"
-    assert not cache.exists()
 
 
 def test_a_damaged_file_of_the_cache_is_found_said_and_made_again() -> None:
@@ -157,28 +115,6 @@ def test_a_damaged_file_of_the_cache_is_found_said_and_made_again() -> None:
     assert len(said) == 1
     assert "the file was changed or the disk is failing; the prototypes are made again" in said[0]
     assert make(said).source == "cache"
-
-
-def test_a_file_of_the_cache_with_other_prototypes_is_made_again() -> None:
-    said: list[str] = []
-    first, other = make(), make(seed=1)
-    assert first.cached_in is not None
-    assert other.cached_in is not None
-    first.cached_in.write_bytes(other.cached_in.read_bytes())
-
-    np.testing.assert_array_equal(make(said).vectors, first.vectors)
-    assert "other prototypes than its name says" in said[0]
-
-
-def test_a_cache_that_cannot_be_written_is_said_and_no_error(cache: Path) -> None:
-    said: list[str] = []
-    cache.parent.mkdir()
-    cache.write_text("a file where a folder is wanted")
-
-    made = make(said)
-
-    assert (made.source, made.cached_in) == ("optimized", None)
-    assert "could not keep the prototypes" in said[0]
 
 
 def test_a_changed_file_is_refused_and_rows_of_other_length_are_too(tmp_path: Path) -> None:

@@ -152,13 +152,10 @@ def damage(path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lost", "cut", "flipped"])
-@pytest.mark.parametrize("words", [COMMANDS["k-means"], COMMANDS["retrieve"], COMMANDS["retrieval"]], ids=" ".join)
-def test_a_damaged_shard_is_one_error_that_names_it(
-    labelkit: Labelkit, many: Path, kind: str, words: tuple[str, ...]
-) -> None:
+def test_a_damaged_shard_is_one_error_that_names_it(labelkit: Labelkit, many: Path, kind: str) -> None:
     path = shards_of(many)[1]
     damage(path, kind)
-    answer = labelkit(*words, "--index", many)
+    answer = labelkit(*COMMANDS["retrieve"], "--index", many)
     assert answer.code == 3
     assert answer.out == ""
     assert answer.err.count("error:") == 1
@@ -179,28 +176,6 @@ def test_verify_and_status_name_damaged_shards(labelkit: Labelkit, many: Path) -
     status = labelkit("status", "--index", many, "--json")
     assert status.json["state"] == "damaged"
     assert [fault["where"] for fault in status.json["faults"]] == [str(paths[0])]
-
-
-def test_what_to_do_about_several_shards_is_said_once(labelkit: Labelkit, many: Path) -> None:
-    for path in shards_of(many)[1:3]:
-        damage(path, "lost")
-    answer = labelkit("verify", "--index", many)
-    assert answer.code == 3
-    assert answer.err.count("there is no such shard") == 2
-    assert answer.err.count("Restore it from a copy") == 1
-    last = shards_of(many)[-1]
-    last.symlink_to(last.rename(many.with_name("moved")))  # another remedy
-    answer = labelkit("verify", "--index", many)
-    assert answer.err.count("Restore it from a copy") == 2
-
-
-@pytest.mark.slow
-def test_an_embed_that_finds_all_done_says_so(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "s.h5"
-    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--shards", "3", "--out", out)
-    assert labelkit(*words).out.splitlines()[-1] == f"made {out}"
-    assert labelkit(*words).out.splitlines()[-1] == f"unchanged {out}"
-    assert labelkit(*words, "-q").out == f"{out}\n"
 
 
 def test_embed_with_overwrite_makes_a_lost_shard_again_and_results_still_fit(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -100,14 +99,6 @@ def test_verify_names_the_only_fault_of_a_run(labelkit: Labelkit, run: Path) -> 
     assert answer.err == f"error: {path}: bytes differ from what was written. Restore it from a copy.\n"
 
 
-@pytest.mark.parametrize("name", ["nothing.h5", "folder"])
-def test_verify_of_nothing_is_an_error(labelkit: Labelkit, tmp_path: Path, name: str) -> None:
-    (tmp_path / "folder").mkdir()
-    answer = labelkit("verify", "--index", tmp_path / name)
-    assert (answer.code, answer.out) == (3, "")
-    assert str(tmp_path / name) in answer.err
-
-
 def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, tmp_path: Path) -> None:
     answer = labelkit("verify", "--index", index, "--images", photos, "--json")
     assert answer.code == 0, answer.err
@@ -124,30 +115,6 @@ def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, t
     assert answer.code == 3
     assert "2 of 48 images are not what they were: ant/00.png: is missing; bee/01.png: " in answer.err
     assert "46" in answer.out
-
-
-def test_verify_says_which_folder_is_meant_when_no_image_is_there(
-    labelkit: Labelkit, index: Path, photos: Path
-) -> None:
-    answer = labelkit("verify", "--index", index, "--images", photos.parent)
-    assert answer.code == 3
-    assert "48 of 48 images" in answer.err
-    assert "as it was given to embed" in answer.err
-
-
-def test_verify_says_that_bundled_images_are_no_files(labelkit: Labelkit, tmp_path: Path) -> None:
-    index = tmp_path / "digits.h5"
-    words = ("--backbone", "pixels", "--image-size", "8", "--max-images", "20")
-    assert labelkit("embed", "--dataset", "digits", *words, "--out", index).code == 0
-    answer = labelkit("verify", "--index", index, "--images", tmp_path, "--json")
-    assert answer.code == 0
-    assert (answer.json["images"]["are_files"], answer.json["images"]["faults"]) == (False, [])
-    assert "never files" in answer.err
-
-
-def test_images_of_what_names_none_are_an_error_of_the_options(labelkit: Labelkit, run: Path) -> None:
-    answer = labelkit("verify", "--index", run, "--images", run)
-    assert (answer.code, answer.out) == (2, "")
 
 
 # ---- pack
@@ -191,18 +158,6 @@ def test_results_of_other_content_are_not_packed(labelkit: Labelkit, make_store:
     assert answer.code == 3
     assert "k-means" in answer.err
     assert not out.exists()
-
-
-def test_a_store_is_not_packed_into_itself(labelkit: Labelkit, golden: Path) -> None:
-    before = golden.read_bytes()
-    answer = labelkit("pack", "--index", golden, "--out", golden, "--overwrite")
-    assert (answer.code, answer.out) == (2, "")
-    assert golden.read_bytes() == before
-
-
-def test_pack_into_a_folder_that_is_not_there_exits_5(labelkit: Labelkit, golden: Path, tmp_path: Path) -> None:
-    answer = labelkit("pack", "--index", golden, "--out", tmp_path / "nowhere" / "all.h5")
-    assert (answer.code, answer.out) == (5, "")
 
 
 def test_pack_says_that_patches_stay(labelkit: Labelkit, golden: Path, tmp_path: Path) -> None:
@@ -257,25 +212,6 @@ def test_status_follows_an_embed_that_was_stopped_and_goes_on(labelkit: Labelkit
     assert (shown["state"], shown["store"]["rows"], shown["run"]) == ("finished", 46, None)
 
 
-def test_status_of_unfinished_patches(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "s.h5"
-    words = ("embed", "--dataset", photos, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense")
-    assert labelkit(*words, "--out", out, "--batch-size", "8", "--part-rows", "16").code == 0
-    assert labelkit("status", "--index", out, "--json").json["patches"]["patches"] > 0
-    shutil.rmtree(tmp_path / "s.h5.patches")
-    os.unlink(out)  # noqa: PTH108 - as a user does
-    bad = tmp_path / "bad"
-    shutil.copytree(photos, bad)
-    (bad / "ant" / "00.png").write_bytes(b"no image")
-    again = ("embed", "--dataset", bad, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense", "--strict")
-    assert labelkit(*again, "--out", out, "--batch-size", "8", "--part-rows", "16").code == 3
-    shown = labelkit("status", "--index", out, "--json").json
-    assert shown["state"] == "unfinished"
-    assert shown["run"]["parts"] == shown["patches_run"]["parts"] == {"done": 3, "planned": 3}
-    assert shown["patches_run"]["images"] == {"done": 47, "planned": 48}
-    assert labelkit("verify", "--index", tmp_path / "s.h5.patches.run").code == 0
-
-
 def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: Path) -> None:
     flip(golden, "labels")
     answer = labelkit("status", "--index", golden)
@@ -285,17 +221,6 @@ def test_status_of_a_damaged_store_names_the_fault(labelkit: Labelkit, golden: P
     assert "content digest differs" not in answer.out
     shown = labelkit("status", "--index", golden, "--json")
     assert (shown.code, shown.json["state"], len(shown.json["faults"])) == (3, "damaged", 1)
-
-
-def test_status_of_nothing_exits_3(labelkit: Labelkit, tmp_path: Path) -> None:
-    for flag in ("--index", "--run"):
-        answer = labelkit("status", flag, tmp_path / "nothing")
-        assert (answer.code, answer.out) == (3, "")
-
-
-def test_status_wants_one_of_its_options(labelkit: Labelkit, golden: Path, run: Path) -> None:
-    assert labelkit("status").code == 2
-    assert labelkit("status", "--index", golden, "--run", run).code == 2
 
 
 def test_status_of_a_run(labelkit: Labelkit, run: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -74,8 +73,3 @@ def test_a_name_too_long_for_a_file_is_not_there(tmp_path: Path) -> None:
         load_csv(tmp_path / "labels.csv")
     with pytest.raises(DatasetError, match="does not exist"):
         one_image(tmp_path / ("x" * 300))
-
-
-def test_a_pipe_is_no_table(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "labels.csv")
-    tables_read_or_explained(tmp_path / "labels.csv")

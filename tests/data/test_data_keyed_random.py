@@ -41,10 +41,6 @@ def test_numbers_do_not_depend_on_the_rest_of_the_batch() -> None:
     assert np.array_equal(together[0], together[2])
 
 
-def test_more_numbers_begin_with_the_same_ones() -> None:
-    assert np.array_equal(keyed_uniform(0, 0, [7], 0, "a", 2), keyed_uniform(0, 0, [7], 0, "a", 9)[:, :2])
-
-
 @pytest.mark.parametrize("other", [(1, 0, 0, "a"), (0, 1, 0, "a"), (0, 0, 1, "a"), (0, 0, 0, "b")])
 def test_every_part_of_the_key_changes_the_numbers(other: tuple[int, int, int, str]) -> None:
     rows = np.arange(2000)
@@ -76,22 +72,6 @@ def test_generators_repeat_for_a_key_and_differ_between_keys() -> None:
     assert len({tuple(draw(*key)) for key in keys}) == len(keys)
 
 
-def test_a_table_of_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(1, 2\)"):
-        keyed_uniform(0, 0, [[1, 2]], 0, "a", 1)
-
-
-def test_normal_numbers_are_normal() -> None:
-    drawn = keyed_normal(0, 0, np.arange(200), 0, "noise", 501).double()
-    assert drawn.shape == (200, 501)
-    assert abs(float(drawn.mean())) < 0.01
-    assert float(drawn.std()) == pytest.approx(1, abs=0.01)
-    assert float((drawn.abs() < 1.959964).double().mean()) == pytest.approx(0.95, abs=0.005)
-    assert float((drawn**4).mean()) == pytest.approx(3, abs=0.1)
-    correlation = torch.corrcoef(drawn[:, :4].T)
-    assert float((correlation - torch.eye(4)).abs().max()) < 0.25
-
-
 def test_normal_numbers_depend_on_each_part_of_the_key_and_not_on_company() -> None:
     base = keyed_normal(1, 2, [3, 4, 5], 0, "noise", 8)
     assert torch.equal(base[1:2], keyed_normal(1, 2, [4], 0, "noise", 8))
@@ -102,11 +82,3 @@ def test_normal_numbers_depend_on_each_part_of_the_key_and_not_on_company() -> N
         keyed_normal(1, 2, [3, 4, 5], 0, "other", 8),
     ):
         assert not torch.isclose(base, other).any()
-
-
-def test_the_mixer_on_tensors_is_that_of_the_paper() -> None:
-    from labelkit.data.keyed_random import _signed, _splitmix64_torch
-
-    states = [0, 1, 12345678901234567890, (1 << 64) - 1]
-    mixed = _splitmix64_torch(torch.tensor([_signed(state) for state in states]))
-    assert [value & MASK for value in mixed.tolist()] == [splitmix64(state) for state in states]

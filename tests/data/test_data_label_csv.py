@@ -40,15 +40,6 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
     assert read_label_csv(path) == {"ä.png": "Kätzchen"}
 
 
-def test_the_column_that_is_named_counts(tmp_path: Path) -> None:
-    path = tmp_path / "labels.csv"
-    path.write_text("path,label,Kind,split\na.png,cat,pet,x\n")
-    assert read_label_csv(path, "kind") == {"a.png": "pet"}
-    assert read_label_csv(path, "split") == {"a.png": "x"}
-    with pytest.raises(DatasetError, match="no column 'sort', found path, label, kind, split"):
-        read_label_csv(path, "sort")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -73,11 +64,6 @@ def test_file_that_gives_no_clear_labels_is_refused(tmp_path: Path, text: str, m
     assert message in caught.value.problem
 
 
-def test_utf16_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_bytes("path\tlabel\nä.png\tkäfer\n".encode("utf-16"))
-    assert read_label_csv(tmp_path / "labels.csv") == {"ä.png": "käfer"}
-
-
 def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_which_is_told(tmp_path: Path) -> None:
     labels = ["nan", "-1", "NA", "<NA>", "-1.0", "3", " 3", "3.0", "caf\u00e9", "cafe\u0301", "none", "1.5", "007"]
     path = tmp_path / "labels.csv"
@@ -90,8 +76,3 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
     assert len(told) == 2
     assert "labels that mean none: 'nan' (1 of 13), '-1' (1 of 13), 'NA' (1 of 13), ..." in told[0]
     assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
-
-
-def test_missing_file_is_an_error_of_the_data(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="cannot be read"):
-        read_label_csv(tmp_path / "none.csv")

@@ -18,7 +18,7 @@ from labelkit.data import image_bank, workers
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.loaders import EvalLoader, TrainLoader, occurrence_keys
+from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
 from labelkit.data.splits import gcd_split
@@ -115,12 +115,6 @@ def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(fol
         bank.gather(np.array([0]))
 
 
-def test_small_images_of_two_sizes_are_read_when_needed(tmp_path: Path) -> None:
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    Image.new("RGB", (8, 9)).save(tmp_path / "b.png")
-    assert not ImageBank(load_dataset(str(tmp_path), data_root=Path())).in_memory
-
-
 def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
     dataset = load_dataset("digits", data_root=Path()).select(np.arange(40))
     bank = ImageBank(dataset, channels=1, base_size=32)
@@ -131,24 +125,10 @@ def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
         assert np.array_equal(bank.images[row, 0].numpy(), np.asarray(picture))
 
 
-def test_images_are_enlarged_only_within_the_memory_limit_and_always_shrunk() -> None:
-    bank = ImageBank(in_memory(4, 16), channels=1, base_size=32, memory_limit_bytes=4 * 32 * 32 - 1)
-    assert bank.images is not None
-    assert bank.images.shape == (4, 1, 16, 16)
-    bank = ImageBank(in_memory(4, 48), channels=1, base_size=32)
-    assert bank.images is not None
-    assert bank.images.shape == (4, 1, 32, 32)
-
-
 @pytest.mark.parametrize("rows", [[1, 1], [2, 1], [-1, 0], [0, 24]])
 def test_rows_that_are_not_in_the_data_set_are_refused(rows: list[int]) -> None:
     with pytest.raises(ValueError, match="rows"):
         ImageBank(in_memory(), rows, channels=1)
-
-
-def test_rows_outside_of_the_bank_cannot_be_gathered() -> None:
-    with pytest.raises(ValueError, match="row 2 is not in the bank"):
-        ImageBank(in_memory(), [0, 1], channels=1).gather(np.array([0, 2]))
 
 
 @pytest.fixture
@@ -180,12 +160,6 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
     bank.check(0.3)
     with pytest.raises(DatasetError, match=r"(?s)5 of 17 images cannot be read.*class0/empty\.png: empty file"):
         bank.check(0.01)
-
-
-def test_a_set_without_any_good_image_is_refused_whatever_is_allowed(tmp_path: Path) -> None:
-    (tmp_path / "a.png").touch()
-    with pytest.raises(DatasetError, match="1 of 1"):
-        ImageBank(load_dataset(str(tmp_path), data_root=Path())).check(1.0)
 
 
 # --- training batches ---
@@ -247,31 +221,6 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
         assert np.array_equal(a.labels.numpy() >= 0, split.labeled[a.sample_index.numpy()])
 
 
-def test_an_image_drawn_twice_is_augmented_in_two_ways() -> None:
-    class Twice:
-        def __len__(self) -> int:
-            return 4
-
-        def indices(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-            return np.array([5, 7, 5, 5])
-
-    (batch,) = loader(ImageBank(in_memory(), channels=1), Twice(), batch_size=4).epoch(0)
-    strong = batch.views[1]
-    assert not torch.allclose(strong[0], strong[2])
-    assert not torch.allclose(strong[2], strong[3])
-
-
-def test_keys_count_the_occurrences_of_a_row() -> None:
-    keys = occurrence_keys(np.array([5, 7, 5, 0, 5, 7]))
-    assert keys.tolist() == [5, 7, 5 + 2**40, 0, 5 + 2 * 2**40, 7 + 2**40]
-    assert occurrence_keys(np.zeros(0, dtype=np.int64)).tolist() == []
-
-
-def test_views_may_change_with_the_epoch() -> None:
-    train = loader(ImageBank(in_memory(), channels=1), views=lambda epoch: [ViewSpec(32)] * (epoch + 1))
-    assert [len(next(train.epoch(epoch)).views) for epoch in (0, 1)] == [1, 2]
-
-
 @pytest.mark.parametrize(
     ("options", "error", "problem"),
     [
@@ -285,11 +234,6 @@ def test_views_may_change_with_the_epoch() -> None:
 def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], error: type[Exception], problem: str) -> None:
     with pytest.raises(error, match=problem):
         loader(ImageBank(in_memory(), channels=1), **options)
-
-
-def test_views_that_would_skip_pixels_in_memory_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--image-size: a view of .* pixels skips some of images of"):
-        next(loader(ImageBank(in_memory(side=64), channels=1)).epoch(0))
 
 
 # --- files ---
@@ -352,28 +296,6 @@ def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable
 
     with pytest.raises(ResourceError, match=f"--num-workers: .* cannot go on: .*{said}.*--num-workers 0"):
         list(received(loader))
-
-
-@pytest.mark.slow
-def test_a_batch_that_does_not_fit_into_shared_memory_ends_with_the_remedy(folder: Path, tmp_path: Path) -> None:
-    small = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
-    if shutil.which("unshare") is None or subprocess.run(["unshare", "-rm", "sh", "-c", small], check=False).returncode:
-        pytest.skip("needs Linux, and a right to mount")
-    options = "--backbone pixels --image-size 128 --num-workers 2"
-    command = f"{sys.executable} -m labelkit embed --dataset {folder} {options} --out {tmp_path / 's.h5'}"
-
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", f"{small} && exec {command}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-    assert done.returncode == 5, done.stderr
-    assert "No space left on device" in done.stderr
-    assert "--num-workers 0" in done.stderr
-    assert "--shm-size" in done.stderr
 
 
 def test_one_process_per_core_decodes_at_most_eight_and_none_for_few_images(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -464,22 +386,6 @@ def test_evaluation_sees_each_row_once_in_order_without_padding() -> None:
     assert torch.equal(torch.cat([batch.images for batch in batches]), bank.images.float() / 255)
 
 
-def test_processes_take_whole_batches_in_turn() -> None:
-    bank = ImageBank(in_memory(10), channels=1)
-    shares = [EvalLoader(bank, ViewSpec(32), batch_size=3, normalize=PLAIN1, rank=r, world_size=3) for r in range(3)]
-    assert [[batch.rows.tolist() for batch in share] for share in shares] == [
-        [[0, 1, 2], [9]],
-        [[3, 4, 5]],
-        [[6, 7, 8]],
-    ]
-    assert [len(share) for share in shares] == [2, 1, 1]
-
-
-def test_evaluation_may_take_some_rows_in_any_order() -> None:
-    (batch,) = EvalLoader(in_memory(10), ViewSpec(32), rows=[7, 2], batch_size=4, normalize=PLAIN1)
-    assert batch.rows.tolist() == [7, 2]
-
-
 def test_bad_images_keep_their_place_as_black_and_are_named(broken: Path) -> None:
     dataset = load_dataset(str(broken), data_root=Path())
     bank = ImageBank(dataset)
@@ -491,19 +397,6 @@ def test_bad_images_keep_their_place_as_black_and_are_named(broken: Path) -> Non
     images = torch.cat([batch.images for batch in batches])
     assert (images[[row for row, _ in bad]] == -1).all()
     assert not (images[bank.rows] == -1).all(dim=(1, 2, 3)).any()
-
-
-def test_workers_change_nothing_in_evaluation(broken: Path) -> None:
-    dataset = load_dataset(str(broken), data_root=Path())
-
-    def run(num_workers: int) -> list[Any]:
-        options: dict[str, Any] = {"batch_size": 4, "normalize": PLAIN3, "identify": True, "num_workers": num_workers}
-        return list(EvalLoader(dataset, plain_view(16), **options))
-
-    for a, b in zip(run(0), run(1), strict=True):
-        assert torch.equal(a.images, b.images)
-        assert a.bad == b.bad
-        assert np.array_equal(a.sha256, b.sha256)
 
 
 def test_images_are_identified_by_digest_and_sizes(broken: Path) -> None:
@@ -520,23 +413,6 @@ def test_images_are_identified_by_digest_and_sizes(broken: Path) -> None:
             assert batch.image_sizes[i].tolist() == [picture.height, picture.width]
         assert batch.sha256[i].tobytes() == hashlib.sha256(content).digest()
         assert batch.file_sizes[i] == len(content)
-
-
-def test_images_in_memory_are_identified_by_their_original() -> None:
-    dataset = in_memory(6, 8)
-    bank = ImageBank(dataset, channels=1, base_size=32)
-    (ours,) = EvalLoader(bank, ViewSpec(32), batch_size=9, normalize=PLAIN1, identify=True)
-    (read,) = EvalLoader(dataset, ViewSpec(32), batch_size=9, normalize=PLAIN1, identify=True)
-    assert np.array_equal(ours.sha256, read.sha256)
-    assert ours.image_sizes.tolist() == read.image_sizes.tolist() == [[8, 8]] * 6
-    assert ours.file_sizes.tolist() == [64] * 6
-    # A query read from a file must meet its own embedding in an index made from memory.
-    assert torch.equal(ours.images, read.images)
-
-
-def test_views_with_randomness_are_refused_for_evaluation() -> None:
-    with pytest.raises(ValueError, match="no randomness"):
-        EvalLoader(in_memory(), DIGIT_VIEWS[0], batch_size=4, normalize=PLAIN1)
 
 
 def test_a_last_batch_of_one_can_join_the_one_before() -> None:

@@ -15,12 +15,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from labelkit.cli.main import main
 from labelkit.data import remote
-from labelkit.data.datasets import EncodedImage, ImageDataset, listing
-from labelkit.data.decode import BadImage
-from labelkit.data.loaders import EvalLoader
+from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.registry import load_dataset
-from labelkit.data.views.recipes import test_view as plain_view
-from labelkit.data.views.spec import Normalize
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import open_store
 from PIL import Image
@@ -257,35 +253,6 @@ def test_a_file_that_cannot_be_fetched_ends_the_command_with_its_name(
     assert str(found.value).startswith("shaky://bucket/photos/test/cat/0.png: ")
 
 
-def test_a_file_that_is_gone_is_a_bad_image(shaky: ImageDataset) -> None:
-    Shaky.faults[:] = [FileNotFoundError("gone")]
-
-    with pytest.raises(BadImage, match="the file is gone"):
-        shaky.source.read(0)
-
-
-@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_batch_whose_image_cannot_be_fetched_is_a_fault_and_not_a_bad_image(num_workers: int) -> None:
-    dataset = listing("photos", None, list("abcd"), [None] * 4, [None] * 4, Broken(), class_names=(), split_names=())
-    plain = Normalize((0.0,) * 3, (1.0,) * 3)
-    loader = EvalLoader(dataset, plain_view(8), batch_size=2, normalize=plain, num_workers=num_workers)
-
-    with pytest.raises(DatasetError, match="s3://bucket/2: cannot be read"):
-        list(loader)
-
-
-class Broken:
-    """Reads two images, and then meets a network that is gone."""
-
-    def read(self, index: int) -> Any:
-        if index < 2:
-            return EncodedImage(np.zeros((8, 8, 3), dtype=np.uint8))
-        raise DatasetError(f"s3://bucket/{index}", "cannot be read in 3 attempts: reset", "Check the connection.")
-
-    def select(self, rows: Any) -> Broken:
-        return self
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -302,23 +269,3 @@ def test_what_is_not_there_is_named(text: str, said: str) -> None:
         listed(text)
 
     assert said in str(found.value)
-
-
-def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(protocol: str) -> Any:
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr(fsspec, "filesystem", missing)
-
-    with pytest.raises(DatasetError, match=r"needs a package: Install s3fs .*pip install gcsfs huggingface_hub s3fs"):
-        listed("s3://bucket/photos")
-
-
-def test_masks_at_an_address_are_refused(tmp_path: Path) -> None:
-    for name in ("images/a.png", "masks/a.png"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_bytes(picture(1))
-    upload(tmp_path, "memory://bucket/scenes")
-
-    with pytest.raises(DatasetError, match="has images/ and masks/"):
-        listed("memory://bucket/scenes")

@@ -109,15 +109,6 @@ def test_samples_of_webdataset_have_their_labels_whatever_archive_they_are_in(tm
     assert int(source.read(0).decode(3)[0, 0, 0]) == 8
 
 
-def test_numbers_in_json_are_classes_however_they_are_written(tmp_path: Path) -> None:
-    values = ['{"label": 1.0}', '{"label": 1}', '{"label": "1"}', '{"label": NaN}', '{"label": null}', '{"label": -1}']
-    members = {f"{i}.png": picture(i) for i in range(6)} | {f"{i}.json": text.encode() for i, text in enumerate(values)}
-    found = listed(pack(tmp_path / "a.tar", members))
-    assert classes(found) == ["1", "1", "1", None, None, None]
-    assert "'-1' (1 of 6)" in found.notes[0]
-    assert "'1.0', '1' are '1'" in found.notes[1]
-
-
 @pytest.mark.parametrize(
     ("text", "note"),
     [
@@ -130,20 +121,6 @@ def test_json_without_a_clear_label_says_so_with_the_option(tmp_path: Path, text
     found = listed(pack(tmp_path / "a.tar", {"1.png": picture(1), "1.json": text.encode()}))
     assert note in found.notes[0]
     assert "--label-column" in found.notes[0]
-
-
-def test_json_that_gives_no_label_is_not_told_where_there_is_one_or_no_image(tmp_path: Path) -> None:
-    members = {"1.png": picture(1), "1.cls": b"x", "1.json": b'{"width": 8}', "set.json": b'{"license": 1}'}
-    assert listed(pack(tmp_path / "a.tar", members)).notes == ()
-
-
-def test_the_field_that_is_named_holds_the_labels(tmp_path: Path) -> None:
-    path = pack(tmp_path / "a.tar", {"1.png": picture(1), "1.json": b'{"breed": "pug", "label": 3}', "1.cls": b"x"})
-    assert classes(load_dataset(str(path), data_root=tmp_path, label_column="breed")) == ["pug"]
-    with pytest.raises(DatasetError, match="no column 'race', found breed, label"):
-        load_dataset(str(path), data_root=tmp_path, label_column="race")
-    with pytest.raises(DatasetError, match="has no columns, and --label-column names one"):
-        load_dataset("digits", data_root=tmp_path, label_column="race")
 
 
 def test_a_packed_folder_is_the_folder(tmp_path: Path) -> None:
@@ -189,13 +166,6 @@ def test_members_that_are_no_files_are_counted_and_names_lead_nowhere(tmp_path: 
     assert found.notes == ("ignored: 1 hidden, 2 links and devices",)
 
 
-def test_archives_whose_names_only_begin_with_a_split_are_none(tmp_path: Path) -> None:
-    for name in ("train-station", "test-tubes"):
-        pack(tmp_path / f"{name}.tar", {f"{name}/{kind}/1.png": picture(1) for kind in ("a", "b")})
-    found = listed(tmp_path / "*.tar")
-    assert (len(found), found.split_names, found.class_names) == (4, (), ("test-tubes", "train-station"))
-
-
 @pytest.mark.parametrize(
     ("names", "splits"),
     [
@@ -212,15 +182,6 @@ def test_names_of_archives_say_splits_by_the_words_of_folders(
         pack(tmp_path / name, {f"{number}.png": picture(number)})
     found = listed(tmp_path / "*.tar")
     assert (len(found), found.split_names) == (len(names), splits)
-
-
-def test_folders_in_archives_are_left_out_as_in_a_folder(tmp_path: Path) -> None:
-    waste = (".ipynb_checkpoints/1.png", "cat/@eaDir/1.png/SMALL.png", "__MACOSX/cat/1.png", "old/3.png")
-    kept = ("cat/1.png", "dog/2.png", "unlabeled/4.png")
-    path = pack(tmp_path / "set.tar", {f"set/{name}": picture(1) for name in (*waste, *kept)})
-    found = load_dataset(str(path), data_root=tmp_path, exclude=("old",))
-    assert (found.sample_ids, classes(found)) == (kept, ["cat", "dog", None])
-    assert found.notes[0] == "ignored: 1 excluded, 1 folders @eaDir, 1 folders __MACOSX, 1 hidden"
 
 
 def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
@@ -258,27 +219,6 @@ def test_what_is_wrong_inside_is_told_with_the_archive(tmp_path: Path, members: 
         listed(pack(tmp_path / "a.tar", members))
 
 
-def test_a_name_in_two_archives_is_refused(tmp_path: Path) -> None:
-    pack(tmp_path / "a.tar", {"1.png": picture(1)})
-    pack(tmp_path / "b.tar", {"1.png": picture(2)})
-    with pytest.raises(DatasetError, match=r"b.tar: '1.png' is in .*a.tar too"):
-        listed(tmp_path / "*.tar")
-    (tmp_path / "c.tar").write_bytes(b"no archive at all" * 100)
-    with pytest.raises(DatasetError, match=r"c.tar: cannot be listed"):
-        listed(tmp_path / "c.tar")
-
-
-def test_an_archive_that_shrinks_later_gives_bad_images(tmp_path: Path) -> None:
-    path = pack(tmp_path / "a.tar", {"1.png": picture(1), "2.png": picture(2)})
-    found = listed(path)
-    path.write_bytes(path.read_bytes()[:700])
-    with pytest.raises(BadImage, match=r"a.tar ends before the member does"):
-        found.source.read(1)
-    path.unlink()
-    with pytest.raises(BadImage, match="cannot be read"):
-        found.source.read(0)
-
-
 # ---------------------------------------------------------------------- Parquet
 
 
@@ -298,27 +238,6 @@ def test_rows_of_hugging_face_have_names_of_their_classes(tmp_path: Path) -> Non
     assert [int(found.source.read(row).decode(3)[0, 0, 0]) for row in (9, 0, 4, 5)] == [9, 0, 4, 5]
     source = pickle.loads(pickle.dumps(found.source.select(np.array([3, 7]))))
     assert [int(source.read(row).decode(3)[0, 0, 0]) for row in (0, 1)] == [3, 7]
-
-
-def write_hugging_face(path: Path, names: dict[str, list[str]]) -> None:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    features = {column: {"names": classes, "_type": "ClassLabel"} for column, classes in names.items()}
-    table = pa.table({"img": [picture(i) for i in range(4)], **{column: [0, 1, 1, -1] for column in names}})
-    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}), path)
-
-
-def test_columns_of_classes_with_other_names_are_taken_or_named(tmp_path: Path) -> None:
-    write_hugging_face(tmp_path / "one.parquet", {"fine_label": ["None", "b"]})
-    assert classes(listed(tmp_path / "one.parquet")) == ["None", "b", "b", None]
-    write_hugging_face(tmp_path / "two.parquet", {"fine_label": ["a", "b"], "coarse_label": ["x", "y"]})
-    found = listed(tmp_path / "two.parquet")
-    assert classes(found) == [None] * 4
-    note = "no labels: 2 columns may hold the labels: fine_label, coarse_label; name the column with --label-column"
-    assert found.notes == (note,)
-    named = load_dataset(str(tmp_path / "two.parquet"), data_root=tmp_path, label_column="coarse_label")
-    assert classes(named) == ["x", "y", "y", None]
-    with pytest.raises(DatasetError, match="no column 'label', found fine_label, coarse_label"):
-        load_dataset(str(tmp_path / "two.parquet"), data_root=tmp_path, label_column="label")
 
 
 def test_numbers_with_gaps_of_one_file_are_the_classes_of_another(tmp_path: Path) -> None:

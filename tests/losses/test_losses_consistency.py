@@ -91,10 +91,6 @@ def test_mean_entropy_gradient_is_finite_where_a_probability_underflows() -> Non
     assert torch.isfinite(logits.grad).all()
 
 
-def test_mean_entropy_gradient_is_that_of_finite_differences() -> None:
-    assert torch.autograd.gradcheck(MeanEntropyRegularizer(0.3), random_logits(4, 3).requires_grad_())
-
-
 def test_label_loss_of_the_worked_example() -> None:
     loss = LabelLoss(0.1)(BOTH, torch.tensor([0, 1, 0, 1]))
 
@@ -119,19 +115,6 @@ def test_label_loss_without_labels_is_zero_and_differentiable() -> None:
     assert torch.equal(logits.grad, torch.zeros_like(logits))
 
 
-def test_empty_batches_are_zero_and_differentiable() -> None:
-    logits = torch.zeros(0, 4, requires_grad=True)
-
-    losses = [
-        DistillationLoss(0.1)(logits, logits, 0.07),
-        MeanEntropyRegularizer(0.1)(logits),
-        LabelLoss(0.1)(logits, torch.zeros(0, dtype=torch.int64)),
-    ]
-    sum(losses).backward()
-
-    assert [loss.item() for loss in losses] == [0.0, 0.0, 0.0]
-
-
 def test_autocast_does_not_reach_the_losses() -> None:
     student, teacher = random_logits(4, 5).float(), random_logits(4, 5, seed=1).float()
     expected = DistillationLoss(0.1)(student, teacher, 0.04)
@@ -140,14 +123,3 @@ def test_autocast_does_not_reach_the_losses() -> None:
         loss = DistillationLoss(0.1)(student, teacher, 0.04)
 
     assert torch.equal(loss, expected)
-
-
-def test_arguments_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match=r"student_temperature must be > 0, got -1"):
-        DistillationLoss(-1.0)
-    with pytest.raises(ValueError, match=r"teacher_temperature must be > 0, got 0"):
-        DistillationLoss(0.1)(STUDENT, TEACHER, 0.0)
-    with pytest.raises(ValueError, match=r"\(2, 3\) and \(1, 3\)"):
-        DistillationLoss(0.1)(STUDENT, TEACHER[:1], 0.1)
-    with pytest.raises(ValueError, match=r"temperature must be > 0, got nan"):
-        LabelLoss(math.nan)

@@ -132,21 +132,3 @@ def test_half_precision_and_autocast_are_computed_in_single_precision(dtype: tor
 
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-
-
-def test_empty_batch_is_zero_and_differentiable() -> None:
-    projections = torch.zeros(0, 4, requires_grad=True)
-
-    loss = InfoNCELoss(1.0)(projections) + SupConLoss(1.0)(projections, torch.zeros(0, dtype=torch.int64))
-    loss.backward()
-
-    assert loss.item() == 0.0
-
-
-def test_arguments_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match=r"temperature must be > 0, got 0"):
-        InfoNCELoss(0.0)
-    with pytest.raises(ValueError, match=r"\(2b, d\), got \(3, 4\)"):
-        InfoNCELoss(1.0)(torch.zeros(3, 4))
-    with pytest.raises(ValueError, match="got 4 for 3 labels"):
-        SupConLoss(1.0)(torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64))

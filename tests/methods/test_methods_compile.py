@@ -10,6 +10,7 @@ import pytest
 import torch
 from labelkit.cli.main import main
 from labelkit.methods.registry import METHODS
+from tests.tiers import quick_every
 from torch import nn
 
 Make = Callable[..., Any]
@@ -55,7 +56,7 @@ def test_every_method_that_takes_the_option_compiles(make: Make, graphs: list[An
     _assert_same_run(make, graphs, name)
 
 
-@pytest.mark.parametrize("name", sorted(METHODS.keys() - set(WHOLE)))
+@pytest.mark.parametrize("name", quick_every(4, sorted(METHODS.keys() - set(WHOLE))))
 def test_a_method_that_looks_inside_the_backbone_refuses(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

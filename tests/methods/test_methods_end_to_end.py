@@ -91,36 +91,6 @@ def test_two_processes_train_to_the_end(tmp_path: Path, folder: Path, method: st
     assert {"rank-00000.safetensors", "rank-00001.safetensors"} <= checkpoint.state["files"].keys()
 
 
-def test_a_run_killed_at_three_moments_ends_like_an_uninterrupted_one(tmp_path: Path, folder: Path) -> None:
-    whole = _run(_labelkit("train", "flipclass", *_options(folder, tmp_path / "whole")))
-    assert whole.returncode == 0, whole.stderr
-
-    out = tmp_path / "cut"
-    often = ("--checkpoint-every-minutes", "0.0001")
-    for lines in (3, 9, 17):
-        resume = ["--resume"] if out.exists() else []
-        process = subprocess.Popen(
-            _labelkit("train", "flipclass", *_options(folder, out, *often, *resume)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-        )
-        with process:
-            until = time.monotonic() + 120
-            metrics = out / "metrics.jsonl"
-            while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= lines):
-                assert process.poll() is None, process.stderr.read() if process.stderr else ""
-                assert time.monotonic() < until
-                time.sleep(0.002)
-            process.send_signal(signal.SIGKILL)
-    done = _run(_labelkit("train", "flipclass", *_options(folder, out, "--resume")))
-    assert done.returncode == 0, done.stderr
-
-    assert _weights(out) == _weights(tmp_path / "whole")
-    assert _metrics(out) == _metrics(tmp_path / "whole")
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_command_with_its_code_and_a_checkpoint(
     tmp_path: Path, folder: Path, number: signal.Signals, code: int

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from labelkit.commands.common import own_code
 from labelkit.errors import ConfigError, OutputExistsError, StoreError
-from labelkit.files import sha256_file
 from labelkit.methods.own import own_methods
 from labelkit.methods.registry import METHODS, own_digest
 from labelkit.methods.spec import MethodSpec
@@ -56,9 +55,6 @@ def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> No
     mine = tmp_path / "mine.py"
     mine.write_text(EXAMPLE.read_text())
 
-    shown = labelkit("train", "smooth", "--help", cwd=tmp_path, methods="mine.py")
-    assert "--smoothing" in shown.stdout, shown.stderr
-
     trained = labelkit(*SMOOTH, "--out", "run", cwd=tmp_path, methods="mine.py")
     assert trained.returncode == 0, trained.stderr
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
@@ -86,21 +82,6 @@ def test_a_run_of_ones_own_method_is_known_by_its_file(tmp_path: Path) -> None:
     mine.write_text(EXAMPLE.read_text())
     back = labelkit(*SMOOTH, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
     assert "the run has steps by 2 versions of it" in back.stderr
-
-
-@pytest.mark.slow
-def test_a_run_of_a_shipped_method_is_not_said_to_change_with_the_file(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text(EXAMPLE.read_text())
-    words = ("train", "softmax", "--dataset", "digits", *short_run("softmax").split(), "--out", "run")
-    assert labelkit(*words, cwd=tmp_path, methods="mine.py").returncode == 0
-    assert "own_method" not in json.loads((tmp_path / "run" / "environment.json").read_text())
-    mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
-
-    again = labelkit(*words, "--resume", cwd=tmp_path, methods="mine.py")
-
-    assert again.returncode == 0, again.stderr
-    assert "mine.py" not in again.stderr
 
 
 @pytest.mark.slow
@@ -149,19 +130,6 @@ def test_an_error_in_the_code_of_a_user_names_its_place(tmp_path: Path) -> None:
     done = labelkit("train", "smooth", "--dataset", "digits", "--out", "other", cwd=tmp_path, methods="mine.py")
     assert done.returncode == 1
     assert f"in the training of smooth ({tmp_path / 'mine.py'})" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_method_that_is_not_there_may_be_one_of_ones_own(tmp_path: Path) -> None:
-    unknown = labelkit("train", "smooth", cwd=tmp_path, methods=None)
-    slip = labelkit("train", "sofmax", cwd=tmp_path, methods=None)
-    other = labelkit("discover", "smooth", cwd=tmp_path, methods=None)
-
-    told = [" ".join(done.stderr.replace("│", " ").split()) for done in (unknown, slip, other)]
-    assert all(done.returncode == 2 for done in (unknown, slip, other))
-    assert "A method of your own is one while LABELKIT_METHODS names its file." in told[0]
-    assert "Did you mean 'softmax'" in told[1]
-    assert "LABELKIT_METHODS" not in told[2]
 
 
 @pytest.mark.slow
@@ -236,14 +204,6 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
         own_methods(str(path), METHODS)
 
     assert told in str(raised.value)
-
-
-@pytest.mark.slow
-def test_a_table_knows_the_code_of_its_runs() -> None:
-    program = "from labelkit.commands.common.own_code import own_digest; print(own_digest('smooth'))"
-    environment = os.environ | {"LABELKIT_METHODS": str(EXAMPLE)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == sha256_file(EXAMPLE)
 
 
 def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(

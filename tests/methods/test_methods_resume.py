@@ -7,60 +7,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from labelkit.cli.main import main
 from labelkit.methods.registry import METHODS
-from tests.resume_table import Bench, Outcome, borders, cuts, difference, write_digits
+from tests.resume_table import Bench, borders, cuts, write_digits
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "examples" / "results" / "resume.json"
 
 
-class InProcess(Bench):
-    """Runs of one process, in this one."""
-
-    def train(self, out: Path, *more: object, processes: int = 1, **options: Any) -> list[int]:
-        assert processes == 1
-        assert not options
-        return [main([str(word) for word in (*self.words, "--out", out, *more)])]
-
-
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_digits(tmp_path_factory.mktemp("resume") / "digits")
-
-
-# one of each family; the cut lies behind what only this family does. Those of half the families take most of the time:
-# slow, as every method is resumed in test_methods_table, too.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "cut"),
-    [
-        ("flipclass", "inside epoch 1"),
-        pytest.param("cotap", "end of epoch 1", marks=pytest.mark.slow),
-        pytest.param("tac-ccl", "end of epoch 2", marks=pytest.mark.slow),  # between two clusterings
-        ("snowball", "inside epoch 3"),  # in the second generation of labels
-        pytest.param("sela", "inside epoch 2", marks=pytest.mark.slow),  # between two label passes
-        ("dl2pa", "end of epoch 1"),  # before classes move
-    ],
-)
-def test_a_stopped_run_ends_like_a_whole_one(tmp_path: Path, images: Path, method: str, cut: str) -> None:
-    bench = InProcess(method, images, tmp_path)
-    ends = borders(bench.whole(1)[0])
-    assert bench.cut(dict(cuts(ends))[cut], (0, 0), (1, 1)) == ""
-
-
-@pytest.mark.slow
-def test_a_difference_is_found_and_measured(tmp_path: Path, images: Path) -> None:
-    first = InProcess("supervised", images, tmp_path)
-    whole = first.whole(1)[1]
-    name, (data, kind, shape) = next((name, value) for name, value in whole.arrays.items() if value[1] == "float32")
-    other = Outcome({**whole.arrays, name: (bytes(len(data)), kind, shape)}, {**whole.texts, "metrics.jsonl": []})
-    found = difference(whole, other)
-    assert found.startswith(f"1 of {len(whole.arrays)} tensors, by up to ")
-    assert found.endswith("; metrics.jsonl differs")
 
 
 def test_nothing_in_the_recorded_table_differs_without_a_reason() -> None:

@@ -24,7 +24,7 @@ from labelkit.options.presets import available_presets
 from labelkit.options.training import StepTrainConfig
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import Method
-from tests.short_runs import EACH_FAMILY, EACH_METHOD
+from tests.short_runs import EACH_FAMILY, EACH_LIGHT, EACH_METHOD
 from tests.tiers import quick_every
 
 Make = Callable[..., Any]
@@ -125,7 +125,7 @@ def test_every_option_of_a_method_is_read_where_it_can_act(name: str) -> None:
     assert [field for field in METHODS[name].config.model_fields if field not in read] == []
 
 
-@pytest.mark.parametrize("name", EACH_FAMILY)
+@pytest.mark.parametrize("name", EACH_LIGHT)
 def test_a_few_steps_lower_the_loss(make: Make, name: str) -> None:
     # Constant teacher: a sharper target would change the loss of unchanged weights.
     # a target that is not sharpened meanwhile, for methods that have one
@@ -177,15 +177,11 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("name", EACH_FAMILY)
-def test_two_runs_of_one_seed_are_equal_and_of_two_seeds_are_not(make: Make, name: str) -> None:
-    runs = []
-    for seed in (0, 0, 1):
-        setup = make(name, seed=seed, stop_after_steps=2)
-        setup.trainer.fit()
-        runs.append(setup.method)
-    _assert_equal_weights(runs[0], runs[1])
+def test_another_seed_gives_another_run(make: Make, whole: Callable[[str], Whole], name: str) -> None:
+    setup = make(name, seed=1, stop_after_steps=2)
+    setup.trainer.fit()
     with pytest.raises(AssertionError):
-        _assert_equal_weights(runs[0], runs[2])
+        _assert_equal_weights(whole(name).method, setup.method)
 
 
 @pytest.mark.parametrize("name", EACH_METHOD)

@@ -69,10 +69,3 @@ def test_they_agree_with_others_with_and_without_ties(values: int) -> None:
         assert eleven_point_average_precision(scores, present) == pytest.approx(
             eleven_by_loops(scores.tolist(), present.tolist())
         )
-
-
-@BOTH
-@pytest.mark.parametrize(("scores", "present"), [([1, 2], [True]), ([[1]], [[True]]), ([np.nan, 1], [True, False])])
-def test_what_does_not_fit_is_refused(score: Score, scores: list[float], present: list[bool]) -> None:
-    with pytest.raises(ValueError, match=r"one shape|NaN"):
-        score(scores, present)

@@ -78,14 +78,3 @@ def test_wider_levels_and_equal_seeds() -> None:
     assert wide.all_interval[0] < narrow.all_interval[0] < narrow.all_interval[1] < wide.all_interval[1]
     assert intervals(LABELS, CLUSTERS, OLD) == intervals(LABELS, CLUSTERS, OLD)
     assert wide.num_resamples == 1000
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"num_resamples": 0}, "num_resamples"), ({"level": 1.0}, "level"), ({"old": np.array([True])}, r"\(3,\)")],
-)
-def test_bad_input_is_refused(options: dict[str, Any], message: str) -> None:
-    score = cluster_accuracy(LABELS, CLUSTERS, OLD)
-    arguments = {"old": OLD, "generator": np.random.default_rng(0)} | options
-    with pytest.raises(ValueError, match=message):
-        accuracy_intervals(score, arguments.pop("old"), **arguments)

@@ -36,8 +36,3 @@ def test_nothing_found_has_no_error() -> None:
     assert math.isnan(found.error)
     assert found.per_round == ()
     assert found.precision_of_first == {}
-
-
-def test_columns_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="must be equal"):
-        discovery_errors([0, 1], [0], [1, 1], [1, 2], num_given=0)

@@ -60,20 +60,6 @@ def test_all_background_is_right_as_often_as_there_is_background() -> None:
     assert counts.scores().pixel_accuracy == pytest.approx(0.74)
 
 
-@pytest.mark.parametrize(
-    ("predictions", "labels", "problem"),
-    [
-        ([0, 1], [0, 3], "labels reach from 0 to 3, there are 3 classes"),
-        ([0, 3], [0, 1], "predictions reach"),
-        ([0, 1], [0, -1], "labels reach from -1"),
-        ([0, 1], [0], "shape"),
-    ],
-)
-def test_classes_out_of_range_are_errors(predictions: list[int], labels: list[int], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        SegmentationCounts(3).add(predictions, labels)
-
-
 def test_nothing_counted_has_no_score() -> None:
     counts = SegmentationCounts(3)
     counts.add([0, 1], [255, 255])

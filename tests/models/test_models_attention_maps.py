@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from labelkit.algorithms.attention import attention_update
-from labelkit.errors import ConfigError
 from labelkit.models.attention_maps import attention_maps
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.paired_attention import BlockLog, KeyUpdate, UnsupportedBackboneError, paired_forward
@@ -137,24 +136,6 @@ def test_the_network_stays_as_it_is_and_keeps_no_graph() -> None:
     assert [module.forward for module in vit.modules()] == forwards
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in vit.modules())
     assert not any(module.training for module in vit.modules())
-
-
-def test_training_mode_is_refused_as_it_may_drop_patches() -> None:
-    weak, strong = views()
-    with pytest.raises(ValueError, match="evaluation mode"):
-        attention_maps(tiny_vit().train(), weak, strong, blocks=(0,))
-
-
-def test_views_of_unequal_shape_are_refused() -> None:
-    weak, strong = views()
-    with pytest.raises(ValueError, match="views must have one shape"):
-        attention_maps(tiny_vit(), weak, strong[:1], blocks=(0,))
-
-
-def test_blocks_outside_the_network_are_told() -> None:
-    weak, strong = views()
-    with pytest.raises(ConfigError, match="no block 3 in a backbone of 3 blocks"):
-        attention_maps(tiny_vit(), weak, strong, blocks=(3,))
 
 
 def test_networks_without_class_token_or_attention_are_told() -> None:

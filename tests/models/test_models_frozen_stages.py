@@ -73,27 +73,6 @@ def test_frozen_stages_keep_weights_and_statistics_in_training() -> None:
             assert torch.equal(value, before[name]) == name.startswith(("bn1", "layer1", "layer2")), name
 
 
-@pytest.mark.slow
-def test_images_pass_as_before_where_maps_may_be_given() -> None:
-    backbone = build("resnet18", 64, 3).eval()
-    expected = backbone(images(64))
-    backbone.reuse_frozen()
-    assert torch.equal(backbone(images(64)), expected)
-    assert torch.equal(backbone.patch_features(images(64)).mean((1, 2)), expected)
-
-
-@pytest.mark.slow
-def test_the_digest_is_that_of_the_frozen_weights() -> None:
-    one, other = build("resnet18", 64, 2), build("resnet18", 64, 2)
-    assert one.frozen.fingerprint(one.net) == other.frozen.fingerprint(other.net)
-    with torch.no_grad():
-        other.net.layer3[0].conv1.weight.mul_(2)
-    assert one.frozen.fingerprint(one.net) == other.frozen.fingerprint(other.net)
-    with torch.no_grad():
-        other.net.layer2[0].conv1.weight.mul_(2)
-    assert one.frozen.fingerprint(one.net) != other.frozen.fingerprint(other.net)
-
-
 @pytest.mark.parametrize(
     ("name", "count", "problem"),
     [
@@ -106,11 +85,6 @@ def test_networks_that_cannot_be_cut_there_are_refused(name: str, count: int, pr
     backbone = build_backbone(name, seed=0)
     with pytest.raises(ConfigError, match=problem):
         backbone.freeze_stages(count)
-
-
-def test_nothing_is_reused_where_nothing_is_frozen() -> None:
-    with pytest.raises(ConfigError, match="every stage is trained"):
-        build_backbone("smallcnn", seed=0).reuse_frozen()
 
 
 def test_frozen_normalization_keeps_its_statistics_where_others_take_those_of_the_batch() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from labelkit.errors import ConfigError
-from labelkit.models.inference import BackboneNetwork, PixelNetwork
+from labelkit.models.inference import BackboneNetwork
 from labelkit.models.joined_tokens import JoinedTokens, joined_layer
 
 NAME = "vit_nano_p8_32"
@@ -40,20 +39,3 @@ def test_tokens_are_those_of_each_block_behind_the_last_norm(blocks: int, mean_p
     torch.testing.assert_close(found[:, 48 * (blocks - 1) : 48 * blocks], whole)
     assert joined_layer(joined.identity["layer"]) == (blocks, mean_patch)
     assert joined.input_spec == network.input_spec
-
-
-def test_other_layers_are_not_joined_ones() -> None:
-    assert [joined_layer(text) for text in ("backbone", "class tokens of many blocks", "")] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("network", "blocks", "said"),
-    [
-        (BackboneNetwork(NAME), 5, "has 4 blocks, 5 were asked for"),
-        (BackboneNetwork("convnet_demo"), 2, "not timm's VisionTransformer"),
-        (PixelNetwork(8, 3), 2, "pixels has no blocks"),
-    ],
-)
-def test_networks_without_these_blocks_are_refused(network: Any, blocks: int, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        JoinedTokens(network, blocks, mean_patch=False)

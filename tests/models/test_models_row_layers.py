@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.models.headed import HeadedNetwork
-from labelkit.models.inference import BackboneNetwork, PixelNetwork
 from labelkit.models.row_layers import RowLayers, RowShape
 
 
@@ -29,16 +27,3 @@ def test_every_layer_gets_a_gradient_once_the_last_one_has_moved() -> None:
     torch.nn.init.normal_(network.layers[2].weight)
     network(torch.randn(4, 6)).sum().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in network.parameters())
-
-
-@pytest.mark.parametrize("shape", [RowShape(6, 0), RowShape(6, 4), RowShape(6, 2, 0)])
-def test_a_shape_out_of_range_is_refused(shape: RowShape) -> None:
-    with pytest.raises(ValueError, match="1 to 3 layers"):
-        RowLayers(shape)
-
-
-def test_a_head_takes_rows_of_its_width_alone() -> None:
-    head = BackboneNetwork("rows", rows=RowShape(12, 1))
-    assert HeadedNetwork(PixelNetwork(2, 3), head).embed(torch.rand(2, 3, 2, 2)).shape == (2, 12)
-    with pytest.raises(ValueError, match="rows of 27 numbers"):
-        HeadedNetwork(PixelNetwork(3, 3), head)

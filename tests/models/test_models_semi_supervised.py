@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.errors import ConfigError
-from labelkit.models.backbones.convnet13 import convnet13, set_dropout
 from labelkit.models.backbones.convnets import WideBlock, wide_resnet
 from labelkit.models.backbones.registry import Backbone, build_backbone
 from labelkit.models.backbones.resnet import ShakeShake, shake, shake_resnet26
@@ -13,7 +11,6 @@ from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.heads import LinearHeads
 from tests.tiers import quick_every
 from torch import nn
-from torch.nn.utils.parametrizations import weight_norm
 
 SMALL = ("convnet13_w16", "convnet13_w32", "resnet26_shake_w32", "wrn10_1", "wrn16_2", "wrn28_2")
 
@@ -58,24 +55,6 @@ def test_networks_with_their_heads_have_the_published_number_of_parameters(
     assert count(backbone, LinearHeads(backbone.info.feature_dim, num_classes, heads)) == parameters
 
 
-@pytest.mark.parametrize(("heads", "parameters"), [(1, 3_125_908), (2, 3_127_208)])
-def test_weight_normalization_adds_a_gain_to_every_filter(heads: int, parameters: int) -> None:
-    backbone = build_backbone("convnet13_wn", seed=0)
-    assert count(backbone, *(weight_norm(nn.Linear(128, 10)) for _ in range(heads))) == parameters
-
-
-def test_the_parts_of_wrn_28_2_have_their_sizes() -> None:
-    stages = dict(wide_resnet(28, 2).stages.named_children())
-    assert count(stages["stem"]) == 432
-    assert [count(stages[f"group{n}"]) for n in (1, 2, 3)] == [70_112, 279_488, 1_116_032 + 256]
-
-
-@pytest.mark.parametrize(("name", "decision"), [("wrn28_2", 1_117_578), ("convnet13", 1_347_466), ("wrn10_1", 14_826)])
-def test_what_lies_behind_the_cut_has_the_size_of_the_decision_network(name: str, decision: int) -> None:
-    backbone = build_backbone(name, seed=0)
-    assert count(staged(backbone).last_stage, nn.Linear(backbone.info.feature_dim, 10)) == decision
-
-
 @pytest.mark.parametrize(
     ("name", "side", "shape"),
     [("wrn28_2", 32, (64, 16, 16)), ("convnet13", 32, (256, 8, 8)), ("wrn10_1", 16, (16, 8, 8))],
@@ -89,26 +68,6 @@ def test_the_two_parts_in_a_row_are_the_network(name: str) -> None:
     backbone = build_backbone(name, seed=0).eval()
     net, images = staged(backbone), torch.randn(2, 3, 16, 16)
     assert torch.equal(net.post(net.pre(images)), backbone(images))
-
-
-@pytest.mark.parametrize("name", quick_every(4, [*SMALL, "convnet13_wn"]))
-def test_a_gradient_reaches_every_parameter(name: str) -> None:
-    backbone = build_backbone(name, seed=0)
-    head = LinearHeads(backbone.info.feature_dim, 3, 2)
-    first, second = head.every(backbone(torch.randn(8, 3, 16, 16)))
-    (first.square().sum() + second.square().sum()).backward()
-    # a shortcut's batch normalization takes away the bias before it, so its gradient is rounding noise
-    for parameter_name, parameter in [*backbone.named_parameters(), *head.named_parameters()]:
-        assert parameter.grad is not None, parameter_name
-        if not parameter_name.endswith("conv.bias"):
-            assert bool((parameter.grad != 0).any()), parameter_name
-
-
-@pytest.mark.parametrize("name", ["convnet13_w16", "resnet26_shake_w32", "wrn10_1"])
-def test_the_seed_decides_the_weights(name: str) -> None:
-    first, same, other = (build_backbone(name, seed=seed).state_dict() for seed in (0, 0, 1))
-    assert all(torch.equal(first[key], same[key]) for key in first)
-    assert any(not torch.equal(first[key], other[key]) for key in first)
 
 
 def test_only_the_first_group_feeds_its_shortcut_with_the_activated_input() -> None:
@@ -150,59 +109,7 @@ def test_every_image_has_its_own_two_gates_in_training_and_halves_outside() -> N
                        torch.tensor([2.0, 2.0]))  # fmt: skip
 
 
-def test_a_shaken_network_differs_from_call_to_call_in_training_only() -> None:
-    net, images = shake_resnet26(4), torch.randn(4, 3, 8, 8)
-    assert not torch.equal(net(images), net(images))
-    net.eval()
-    assert torch.equal(net(images), net(images))
-
-
 def test_shake_convolutions_are_drawn_by_their_outgoing_connections() -> None:
     net = shake_resnet26(32)
     block = net.stages[2][1]
     assert float(block.branch1.conv1.weight.detach().std()) == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
-
-
-def test_dropout_can_be_switched_off() -> None:
-    net, images = convnet13(4), torch.randn(4, 3, 12, 12)
-    assert net(images).shape == (4, 4)
-    assert not torch.equal(net(images), net(images))
-    assert set_dropout(net, 0.0) == 2
-    assert torch.equal(net(images), net(images))
-
-
-def test_two_heads_differ_and_the_first_one_predicts() -> None:
-    head, features = LinearHeads(3, 5, 2), torch.randn(4, 3)
-    first, second = head.every(features)
-    assert torch.equal(head(features), first)
-    assert not torch.equal(first, second)
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "problem"),
-    [("convnet13", 11, "too few for a ConvNet-13"), ("resnet26_shake", 30, "no multiple of 4")],
-)
-def test_a_size_that_does_not_fit_is_refused_with_one_that_does(name: str, size: int, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        build_backbone(name, image_size=size)
-
-
-@pytest.mark.parametrize("depth", [4, 12, 30])
-def test_a_depth_that_cannot_be_is_refused(depth: int) -> None:
-    with pytest.raises(ValueError, match="6 m"):
-        wide_resnet(depth, 2)
-
-
-def test_impossible_widths_and_shares_are_refused() -> None:
-    with pytest.raises(ValueError, match="even"):
-        shake_resnet26(5)
-    with pytest.raises(ValueError, match="dropout 1"):
-        convnet13(dropout=1)
-    with pytest.raises(ValueError, match="dropout is"):
-        set_dropout(nn.Dropout(), -1)
-    with pytest.raises(ValueError, match="num_heads"):
-        LinearHeads(3, 5, 0)
-    with pytest.raises(ValueError, match="positive"):
-        wide_resnet(10, 0)
-    with pytest.raises(ValueError, match="a cut needs two"):
-        StagedNetwork({"only": nn.Identity()}, 3)

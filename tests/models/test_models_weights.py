@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, CheckpointRefused
+from labelkit.errors import CheckpointDamaged, CheckpointMismatch, CheckpointRefused
 from labelkit.models.weights.files import fingerprint, load_weights_file, map_weights
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -72,18 +71,6 @@ def test_torch_file_gives_its_tensors_under_dotted_names(tmp_path: Path) -> None
     assert_equal_states(loaded, {f"model.{name}": value for name, value in expected.items()})
 
 
-def test_old_torch_file_that_is_no_archive_gives_its_tensors(tmp_path: Path) -> None:
-    torch.save(state(), tmp_path / "weights.pt", _use_new_zipfile_serialization=False)
-
-    assert_equal_states(load_weights_file(tmp_path / "weights.pt"), state())
-
-
-def test_options_of_a_command_line_beside_the_tensors_are_left_out(tmp_path: Path) -> None:
-    torch.save({"teacher": state(), "args": argparse.Namespace(lr=1)}, tmp_path / "dino.pth")
-
-    assert_equal_states(load_weights_file(tmp_path / "dino.pth"), state(prefix="teacher."))
-
-
 def test_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tmp_path / "executed"
     torch.save({"w": torch.ones(2), "x": Bomb(trace)}, tmp_path / "bad.pth")
@@ -137,20 +124,6 @@ def test_a_safetensors_file_that_contradicts_itself_is_damaged(tmp_path: Path, c
 
     with pytest.raises(CheckpointDamaged, match=r"bad\.safetensors: cannot be read"):
         load_weights_file(tmp_path / "bad.safetensors")
-
-
-def test_paths_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "weights.onnx").write_bytes(b"x")
-    os.mkfifo(tmp_path / "pipe.pth")
-
-    for name, message in (
-        ("absent.pth", "no such file"),
-        (".", "not a regular file"),
-        ("pipe.pth", "not a regular file"),
-        ("weights.onnx", "unknown kind"),
-    ):
-        with pytest.raises(CheckpointError, match=message):
-            load_weights_file(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -212,13 +185,6 @@ def test_missing_and_mismatched_tensors_are_named_and_nothing_is_changed() -> No
     assert_equal_states(dict(model.state_dict()), state(1))
 
 
-def test_batch_counters_are_not_needed() -> None:
-    given = state(0)
-    del given["1.num_batches_tracked"]
-
-    assert map_weights(given, network(1)).missing == ("1.num_batches_tracked",)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_values_that_are_not_finite_are_refused(value: float) -> None:
     model, given = network(1), state(0)
@@ -228,30 +194,6 @@ def test_values_that_are_not_finite_are_refused(value: float) -> None:
         map_weights(given, model)
 
     assert_equal_states(dict(model.state_dict()), state(1))
-
-
-def test_values_beyond_the_range_of_the_network_are_refused() -> None:
-    given = {**state(0), "2.bias": torch.full((2,), 1e300, dtype=torch.float64)}
-
-    with pytest.raises(CheckpointDamaged, match=r"2.bias: 2 values"):
-        map_weights(given, network(1))
-
-
-def test_integers_in_place_of_weights_are_refused() -> None:
-    given = {**state(0), "2.bias": torch.ones(2, dtype=torch.int64)}
-
-    with pytest.raises(CheckpointMismatch, match=r"2.bias is torch.int64, needed torch.float32"):
-        map_weights(given, network(1))
-
-
-def test_half_precision_weights_are_widened() -> None:
-    model = network(1)
-    given = {name: value.half() if value.is_floating_point() else value for name, value in state(0).items()}
-
-    map_weights(given, model)
-
-    assert model[0].weight.dtype == torch.float32
-    assert torch.equal(model[0].weight, given["0.weight"].float())
 
 
 def test_converter_is_asked_only_when_names_do_not_fit() -> None:
@@ -293,11 +235,3 @@ def test_fingerprint_survives_both_file_formats_and_sees_every_change(tmp_path: 
         "name": {**{name: value for name, value in state().items() if name != "0.bias"}, "0.bios": state()["0.bias"]},
     }
     assert len({digest, *(fingerprint(given) for given in changed.values())}) == 5
-
-
-def test_fingerprint_reads_views_in_c_order_and_every_type() -> None:
-    matrix = torch.arange(6.0).reshape(2, 3)
-
-    assert fingerprint({"w": matrix.T}) == fingerprint({"w": matrix.T.contiguous()})
-    types = [torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
-    assert len({fingerprint({"w": matrix.to(dtype)}) for dtype in types}) == len(types)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, flag, metavar, nearest, option, preset_keys, value_text
+from labelkit.options.base import StageConfig, bounds, choices, flag, metavar, option, preset_keys, value_text
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
@@ -199,11 +199,6 @@ def test_operational_fields_are_no_preset_keys() -> None:
     assert "depth" in preset_keys(Pond)
 
 
-def test_the_nearest_name_is_found_or_none_is_named() -> None:
-    assert nearest("temprature", ["temperature", "lr"]) == "temperature"
-    assert nearest("xyz", ["temperature", "lr"]) is None
-
-
 def test_a_flag_is_the_field_with_dashes() -> None:
     assert flag("num_clusters") == "--num-clusters"
 
@@ -214,7 +209,3 @@ def test_a_flag_is_the_field_with_dashes() -> None:
 )
 def test_a_value_is_shown_as_it_would_be_typed(value: object, text: str) -> None:
     assert value_text(value) == text
-
-
-def test_a_long_value_is_shortened() -> None:
-    assert len(value_text("x" * 1000)) == 60

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
-import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from labelkit.errors import ConfigError
 from labelkit.options.base import StageConfig, option
 from labelkit.options.presets import (
@@ -277,12 +274,6 @@ def test_a_file_that_is_no_flat_mapping_is_refused_with_its_line(
     assert words in str(caught.value)
 
 
-def test_an_alias_is_read_like_its_anchor(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text("lr: &x 0.5\ntemperature: *x\n")
-    assert read_yaml(path) == {"lr": "0.5", "temperature": "0.5"}
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -295,60 +286,6 @@ def test_bytes_that_are_no_config_file_are_refused(tmp_path: Path, content: byte
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):
         read_yaml(path)
-
-
-def test_places_that_are_no_file_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
-        read_yaml(tmp_path / "nowhere.yaml")
-    with pytest.raises(ConfigError, match="a folder"):
-        read_yaml(tmp_path)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_yaml(tmp_path / ("x" * 5000))
-
-
-def test_a_file_without_keys_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "empty.yaml"
-    path.write_text("# nothing\n")
-    assert read_yaml(path) == {}
-
-
-KEYS = st.sampled_from([*TidepoolConfig.model_fields, "temprature", "x y", ""]) | st.text(max_size=8)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10, deadline=None)
-@given(
-    content=st.binary(max_size=200)
-    | st.text(st.sampled_from("ab:[]{}-?*&!|>'\"#%@, \n\t1.~"), max_size=60).map(str.encode)
-)
-def test_any_file_is_read_or_refused_with_its_name(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "fuzz.yaml"
-    path.write_bytes(content)
-    try:
-        values, where = read_yaml(path), str(path)
-    except ConfigError as error:
-        values, where = {}, error.where
-    assert where.startswith(str(path))
-    assert all(isinstance(key, str) for key in values)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
-@given(document=st.dictionaries(KEYS, VALUES, max_size=5))
-def test_any_mapping_makes_a_config_or_a_config_error(tmp_path: Path, document: dict[str, object]) -> None:
-    path = tmp_path / "fuzz.yaml"
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    try:
-        resolved, told = resolve(TidepoolConfig, config_file=path, preset="none"), ""
-    except ConfigError as error:
-        resolved, told = None, str(error)
-    # Some values are refused, but an unknown key always is.
-    assert (resolved is None) == bool(told)
-    assert told or set(document) <= set(TidepoolConfig.model_fields)
-    assert resolved is None or all(resolved.origins[key] == str(path) for key in document)
 
 
 def test_a_preset_tells_the_command_that_runs_it(presets: Path) -> None:

@@ -65,48 +65,6 @@ def test_classes_without_boxes_are_left_out_of_the_mean() -> None:
     assert math.isnan(voc_scores([_boxes([])], [full])[0]["ap50"])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_both_rules_of_voc_are_cocos_code_at_their_recalls(seed: int) -> None:
-    coco = pytest.importorskip("pycocotools.coco", reason="needs the extra coco")
-    evaluation = pytest.importorskip("pycocotools.cocoeval")
-    rng = np.random.default_rng(seed)
-    # boxes far from each other, so that no detection could belong to two of them
-    truth = [
-        (image, np.array([x, y, x + 20.0, y + 20]), 1.0) for image in range(3) for x in (0, 50, 100) for y in (0, 50)
-    ]
-    truth = [truth[place] for place in sorted(rng.choice(len(truth), 11, replace=False))]
-    found = []
-    for image, box, _ in truth:
-        for _ in range(int(rng.integers(0, 3))):
-            found.append((image, box + rng.normal(0, 3, 4), float(rng.random())))
-    found += [(int(rng.integers(0, 3)), np.array([200.0, 200, 230, 230]), float(rng.random())) for _ in range(4)]
-
-    scores, _ = voc_scores([_boxes(truth)], [_boxes(found)])
-
-    def table(rows: list[Any]) -> Any:
-        made = coco.COCO()
-        entries = [
-            {
-                "id": i, "image_id": image, "category_id": 0, "iscrowd": 0, "score": sure,
-                "bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]], "area": 400.0,
-            }
-            for i, (image, box, sure) in enumerate(rows, start=1)
-        ]  # fmt: skip
-        made.dataset = {"images": [{"id": i} for i in range(3)], "categories": [{"id": 0}], "annotations": entries}
-        made.createIndex()
-        return made
-
-    # the best precision at a recall changes at multiples of 1/11 alone: halfway between them, its mean is its area
-    for name, recalls in (("ap50_11_point", np.linspace(0, 1, 11)), ("ap50", (np.arange(11) + 0.5) / 11)):
-        with contextlib.redirect_stdout(io.StringIO()):
-            scorer = evaluation.COCOeval(table(truth), table(found), "bbox")
-            scorer.params.iouThrs, scorer.params.recThrs = np.array([0.5]), recalls
-            scorer.evaluate()
-            scorer.accumulate()
-        assert scores[name] == pytest.approx(scorer.eval["precision"][0, :, 0, 0, -1].mean())
-        assert 0 < scores[name] < 1
-
-
 def _official(folder: Path, results: list[dict[str, Any]], kind: str) -> list[float]:
     """COCO's own path: its file, and results as it wants them."""
     coco = pytest.importorskip("pycocotools.coco", reason="needs the extra coco")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from typing import Any
 
 import pytest
 import torch
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.vit import keep_windows
 from labelkit.models.inference import BackboneNetwork, PixelNetwork
 from labelkit.protocols.detection.cascade_heads import (
-    BOX_WEIGHTS,
     STAGE_WEIGHTS,
     CascadeRoIHeads,
-    corrected,
     stage_loss,
 )
 from labelkit.protocols.detection.detector import (
@@ -26,7 +21,6 @@ from labelkit.protocols.detection.detector import (
     build_detector,
     keep_statistics,
 )
-from labelkit.protocols.segmentation.pyramid_heads import level_maps
 from torch import Tensor
 from torchvision.ops import box_iou
 
@@ -74,38 +68,6 @@ def test_maps_of_a_backbone_have_the_strides_that_it_says(name: str, strides: tu
 
 
 @pytest.mark.slow
-def test_a_swin_keeps_its_windows_at_every_size() -> None:
-    net: Any = BackboneNetwork("swin_tiny_patch4_window7_224", seed=0).backbone.net.eval()
-    images = torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))
-    before = level_maps(net, images, "swin")
-    keep_windows(net)
-    after = level_maps(net, images, "swin")
-    # maps of 7 x 7 are one window, which was not shifted; those before it are what they were
-    assert all(one.equal(other) for one, other in zip(before[:3], after[:3], strict=True))
-    assert not before[3].equal(after[3])
-    # a part of an image far from the rest gives the same as the rest changes: windows are local in the first stage
-    larger = torch.cat([images, images.flip(-1)], dim=-1)
-    changed = larger.clone()
-    changed[..., 300:] = 0
-    one, other = (level_maps(net, given, "swin")[0] for given in (larger, changed))
-    assert one[..., :60].equal(other[..., :60])
-    assert not one[..., 75:].equal(other[..., 75:])
-
-
-def test_patches_of_another_size_than_a_power_of_two_are_brought_to_one() -> None:
-    from timm.models import VisionTransformer
-
-    backbone = BackboneNetwork("vit_micro_p8_64", seed=0).backbone.eval()
-    backbone.net = VisionTransformer(
-        img_size=42, patch_size=14, embed_dim=64, depth=1, num_heads=2, num_classes=0
-    ).eval()
-    body = DetectionBackbone(backbone, 64)
-    assert (body.stride, body.divisible) == (16, 224)
-    levels = body(torch.zeros(1, 3, 224, 224))
-    assert [level.shape[-1] for level in levels.values()] == [56, 28, 14, 7, 4]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"])
 def test_a_detector_learns_and_finds_boxes_within_its_images(kind: str) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
@@ -133,20 +95,6 @@ def test_a_detector_learns_and_finds_boxes_within_its_images(kind: str) -> None:
     assert ("masks" in found) == (kind != "faster-rcnn")
     if kind != "faster-rcnn":
         assert found["masks"].shape == (count, 1, 48, 64)
-
-
-@pytest.mark.slow
-def test_a_cascade_has_the_parameters_of_three_heads() -> None:
-    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    classes, width = 3, 256
-    heads = build_detector(network, "cascade-mask-rcnn", classes - 1, size=SIZE, seed=0).roi_heads
-    convolutions = 4 * (9 * width * width + 2 * width)  # and group norm in place of a bias
-    layer = 7 * 7 * width * 1024 + 1024
-    boxes = 1024 * classes + classes + 1024 * 4 + 4
-    masks = 4 * (9 * width * width + width) + (4 * width * width + width) + (width * classes + classes)
-    assert sum(weights.numel() for weights in heads.parameters()) == 3 * (convolutions + layer + boxes + masks)
-    assert [stage.proposal_matcher.high_threshold for stage in heads.stages] == [0.5, 0.6, 0.7]
-    assert [stage.box_coder.weights[0] for stage in heads.stages] == [10, 20, 30]
 
 
 def test_the_loss_of_a_stage_is_what_plain_loops_give() -> None:
@@ -200,44 +148,6 @@ def test_the_second_stage_learns_from_the_boxes_of_the_first_and_asks_for_an_iou
     assert losses["stage2_boxes"].item() == pytest.approx(0, abs=1e-6)
 
 
-def test_scores_and_masks_of_a_cascade_are_the_means_of_its_stages() -> None:
-    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    heads: CascadeRoIHeads = build_detector(network, "cascade-mask-rcnn", 2, size=SIZE, seed=0).roi_heads.eval()
-    logits = [[0.0, 2.0, 1.0], [1.0, 3.0, 0.0], [0.0, 0.0, 0.5]]
-    masks = [[0.0, 1.0, -1.0], [0.0, 0.5, 2.0], [0.0, -2.0, 0.0]]
-    for stage, own, drawn in zip(heads.stages, logits, masks, strict=True):
-        for layer in (stage.box_predictor.classes, stage.box_predictor.boxes, stage.mask_predictor.mask_fcn_logits):
-            torch.nn.init.zeros_(layer.weight)
-            torch.nn.init.zeros_(layer.bias)
-        stage.box_predictor.classes.bias.data = torch.tensor(own)
-        stage.box_predictor.boxes.bias.data[0] = stage.box_coder.weights[0] / 10  # a tenth of the width to the right
-        stage.mask_predictor.mask_fcn_logits.bias.data = torch.tensor(drawn)
-    features = {str(level): torch.zeros(1, 256, 16 // 2**level, 24 // 2**level) for level in range(4)}
-
-    with torch.inference_mode():
-        (found,) = heads(features, [torch.tensor([[10.0, 10, 30, 30]])], [(64, 96)])[0]
-
-    assert found["boxes"].tolist() == [pytest.approx([16, 10, 36, 30], abs=1e-4)] * 2  # moved by each of the three
-    assert found["labels"].tolist() == [1, 2]
-    for score, mask, label in zip(found["scores"], found["masks"], (1, 2), strict=True):
-        shares = [math.exp(own[label]) / sum(map(math.exp, own)) for own in logits]
-        assert score.item() == pytest.approx(sum(shares) / 3, rel=1e-5)
-        drawn_shares = [1 / (1 + math.exp(-own[label])) for own in masks]
-        assert mask.unique().tolist() == pytest.approx([sum(drawn_shares) / 3], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_boxes_are_moved_by_the_weights_of_their_stage_and_end_with_the_image() -> None:
-    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    heads = build_detector(network, "cascade-mask-rcnn", 2, size=SIZE, seed=0).roi_heads
-    box = torch.tensor([[10.0, 20, 30, 60]])
-    for stage, (x, y, width, height) in zip(heads.stages, BOX_WEIGHTS, strict=True):
-        offsets = torch.tensor([[0.1 * x, 0.0 * y, math.log(2) * width, 0.0 * height]])
-        (moved,) = corrected(stage, offsets, [box], [(50, 100)])
-        # the center moves by a tenth of the width, the width doubles; the image ends at row 50
-        assert moved.tolist()[0] == pytest.approx([2, 20, 42, 50], abs=1e-4)
-
-
 def test_weights_depend_on_the_seed_and_on_nothing_else() -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     first, again, other = (
@@ -256,25 +166,6 @@ def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
     after = dict(detector.named_buffers())
     assert before
     assert all(value.equal(after[name]) for name, value in before.items())
-
-
-@pytest.mark.slow
-def test_boxes_keep_their_places_where_the_backbone_computes_in_half_precision() -> None:
-    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    detector = build_detector(network, "faster-rcnn", 2, size=DetectorSize(64, 2000, 12, 8), seed=0).eval()
-    detector.backbone.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
-    seen: dict[str, Any] = {}
-    detector.rpn.head.register_forward_hook(lambda head, given, made: seen.update(offsets=made[1]))
-    levels = detector.backbone(torch.zeros(1, 3, 64, 64))
-    assert {level.dtype for level in levels.values()} == {torch.float32}
-    # it did compute in bf16: numbers differ from those of float32 by more than rounding
-    detector.backbone.autocast = contextlib.nullcontext
-    exact = detector.backbone(torch.zeros(1, 3, 64, 64))
-    assert not torch.allclose(levels["0"], exact["0"], atol=1e-5)
-    detector.backbone.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
-    with torch.inference_mode():
-        detector([torch.rand(3, 64, 1600)])
-    assert {offsets.dtype for offsets in seen["offsets"]} == {torch.float32}
 
 
 def test_what_has_no_backbone_or_no_maps_is_refused() -> None:

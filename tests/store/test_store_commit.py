@@ -11,7 +11,7 @@ import stat
 import pytest
 from labelkit.errors import ResourceError
 from labelkit.files import sha256_file
-from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
+from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, fsync_folder
 
 
 def test_canonical_json_has_sorted_keys_and_no_spaces():
@@ -63,26 +63,6 @@ def test_commit_without_replacing_works_where_there_are_no_hard_links(tmp_path, 
     assert (tmp_path / "x").read_bytes() == b"old"
 
 
-def test_a_committed_file_has_the_usual_permissions(tmp_path):
-    before = os.umask(0o027)
-    try:
-        commit_bytes(tmp_path / "x", b"")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o640
-
-
-def test_commit_json_ends_with_a_line_break(tmp_path):
-    commit_json(tmp_path / "x.json", {"b": 1, "a": 2})
-    assert (tmp_path / "x.json").read_bytes() == b'{"a":2,"b":1}\n'
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(ResourceError) as caught:
-        commit_bytes(tmp_path / "no" / "x", b"")
-    assert caught.value.where == str(tmp_path / "no" / "x")
-
-
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "replace"])
 def test_a_full_disk_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, call):
     commit_bytes(tmp_path / "x", b"old")
@@ -103,16 +83,6 @@ def test_short_writes_are_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:2]))
     commit_bytes(tmp_path / "x", b"abcdefg")
     assert (tmp_path / "x").read_bytes() == b"abcdefg"
-
-
-def test_an_error_of_the_caller_passes_through_and_leaves_nothing(tmp_path):
-    def pieces():
-        yield b"abc"
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        commit_bytes(tmp_path / "x", pieces())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_is_synced_before_it_gets_its_name_and_the_folder_after(tmp_path, monkeypatch):
@@ -161,14 +131,6 @@ def test_a_folder_does_not_replace_one_with_files(tmp_path):
     with pytest.raises(ResourceError):
         commit_folder(tmp_path / ".tmp", tmp_path / "step-1")
     assert (tmp_path / "step-1" / "a").read_bytes() == b"old"
-
-
-def test_folders_that_cannot_be_synced_are_left_to_their_file_system(tmp_path, monkeypatch):
-    def refuse(descriptor):
-        raise OSError(errno.EINVAL, "not here")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    fsync_folder(tmp_path)
 
 
 def test_a_failing_disk_is_reported_when_a_folder_is_synced(tmp_path, monkeypatch):

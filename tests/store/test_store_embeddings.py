@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 
 import h5py
@@ -100,16 +99,6 @@ def test_stores_differ_in_length_and_normalization_too(tmp_path):
     right = make_store(tmp_path / "b.h5", make_plan(dim=4, normalized=True))
     assert left.differences(left) == []
     assert left.differences(right) == ["normalized", "dim"]
-
-
-def test_a_long_model_description_is_kept(tmp_path):
-    model = replace(MODEL, preprocess={"note": "x" * 70_000})
-    assert make_store(tmp_path / "s.h5", make_plan(model=model)).model == model
-
-
-def test_a_store_is_not_pickled(tmp_path):
-    with pytest.raises(TypeError, match="open_store in each process"):
-        pickle.dumps(make_store(tmp_path / "s.h5"))
 
 
 @pytest.mark.parametrize("name", ["missing.h5", "folder"])

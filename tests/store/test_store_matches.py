@@ -67,11 +67,6 @@ def test_a_match_turned_round_leads_back() -> None:
     assert len(no_matches().reversed()) == 0
 
 
-def test_no_matches_can_be_written(tmp_path: Path) -> None:
-    write_matches(tmp_path / "m.h5", some_file(no_matches()))
-    assert len(read_matches(tmp_path / "m.h5").matches) == 0
-
-
 def test_the_same_written_twice_is_no_error_and_another_is(tmp_path: Path) -> None:
     write_matches(tmp_path / "m.h5", some_file())
     write_matches(tmp_path / "m.h5", some_file())

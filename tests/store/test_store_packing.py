@@ -133,13 +133,6 @@ def test_packing_again_changes_nothing_and_other_content_is_kept(store, tmp_path
     assert pack_store(store, out, overwrite=True).results == ("first", "second")
 
 
-def blocked_store(path):
-    """A store whose embeddings have a digest per two rows."""
-    make_store(path)
-    path.write_bytes(Image(contents_of(path), block_bytes=24).to_bytes())
-    return path
-
-
 def test_damaged_rows_are_found_while_they_are_copied(tmp_path):
     path = tmp_path / "s.h5"
     # large enough not to be read at once
@@ -183,13 +176,3 @@ def test_damage_in_a_packed_result_is_found_when_it_is_read_and_the_store_stays_
     with pytest.raises(Damaged) as caught:
         read_result(store, "first")
     assert caught.value.where == f"{packed}:/results/first"
-
-
-def test_a_group_that_is_no_result_is_refused_when_it_is_read(packed):
-    with h5py.File(packed, "r+") as file:
-        file.create_group("results/empty")
-    store = open_store(packed)
-    assert store.packed_results == ("empty", "first")
-    with pytest.raises(StoreError, match=r"expected format labelkit\.result, found nothing") as caught:
-        read_result(store, "empty")
-    assert caught.value.where == f"{packed}:/results/empty"

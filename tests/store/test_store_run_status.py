@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 from labelkit.commands.store_files.status import embedding_status, patches_status
 from labelkit.errors import Damaged, Mismatch
-from labelkit.store import parts as run_folder
 from labelkit.store.parts import count_workers, working
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.plans import PatchPlan
@@ -34,12 +32,6 @@ def test_where_nothing_runs_there_is_no_status(tmp_path):
     assert patches_status(tmp_path / "s.h5") is None
     make_store(tmp_path / "s.h5")
     assert embedding_status(tmp_path / "s.h5") is None
-
-
-def test_a_run_that_has_begun_has_no_parts(run):
-    status = embedding_status(run.out)
-    assert (status.planned_images, status.planned_parts, status.done_parts) == (8, 4, 0)
-    assert (status.last_part_at, status.seconds_left, status.is_publishing) == (None, None, False)
 
 
 def test_parts_rows_and_skipped_images_are_counted(run):
@@ -77,28 +69,6 @@ def test_damaged_parts_are_named_and_left_as_they_are(run):
     assert embedding_status(run.out).set_aside == ["000001.h5.bad", "000003.h5.bad"]
 
 
-def hold(folder, ready, done):
-    with run_folder.locked(folder):
-        ready.set()
-        done.wait(60)
-
-
-@pytest.mark.slow
-def test_a_held_lock_is_seen_and_a_free_one_is_not_taken(run):
-    context = multiprocessing.get_context("spawn")
-    ready, done = context.Event(), context.Event()
-    folder = part(run, 0).parents[1]
-    holder = context.Process(target=hold, args=(folder, ready, done))
-    holder.start()
-    assert ready.wait(120)
-    assert embedding_status(run.out).is_publishing
-    done.set()
-    holder.join()
-    assert not embedding_status(run.out).is_publishing
-    with run_folder.locked(folder) as still_there:
-        assert still_there
-
-
 @pytest.mark.parametrize(
     "change",
     [{"part_rows": 0}, {"part_rows": "2"}, {"files": None}, {"files": {"count": 10**18}}, {"batch_size": True}],
@@ -109,22 +79,6 @@ def test_a_plan_that_is_none_is_an_error(run, change):
     with pytest.raises(Damaged) as caught:
         embedding_status(run.out)
     assert caught.value.where == str(path)
-
-
-def test_a_damaged_list_of_names_is_a_fault_and_skipped_images_keep_their_number(run):
-    write_part(run, 0, {1: "truncated"})
-    (part(run, 0).parents[1] / "files").write_bytes(b"other")
-    status = embedding_status(run.out)
-    assert status.skipped == [("image 1", "truncated")]
-    assert [fault.where for fault in status.faults] == [str(part(run, 0).parents[1] / "files")]
-
-
-def test_nothing_is_changed(run):
-    write_part(run, 0)
-    folder = part(run, 0).parents[1]
-    before = {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
-    embedding_status(run.out)
-    assert before == {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
 
 
 @pytest.mark.parametrize("per_image", [None, 3])

@@ -15,7 +15,6 @@ import pytest
 from full_disk import full_disk
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import Refused, ResourceError, StoreError
-from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import open_store
 from labelkit.store.shards import Shards, shards_folder
@@ -84,17 +83,6 @@ def test_pack_splits_a_store_and_puts_it_together_with_the_same_bytes(tmp_path):
     assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
 
 
-def test_pack_splits_rows_of_several_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(schema, "BLOCK_BYTES", 4 * 3 * 2)  # two rows per digest
-    one = make_store(tmp_path / "one.h5")
-    pack_store(one, tmp_path / "split.h5", sharding=Sharding(count=3))
-    many = open_store(tmp_path / "split.h5")
-    assert many.content_digest == one.content_digest
-    np.testing.assert_array_equal(many.embeddings, one.embeddings)
-    pack_store(many, tmp_path / "other.h5", sharding=Sharding(count=5))
-    np.testing.assert_array_equal(open_store(tmp_path / "other.h5").embeddings, one.embeddings)
-
-
 @pytest.mark.slow
 def test_a_table_of_many_shards_is_a_dataset_that_is_packed_away(tmp_path):
     names = [f"{number:03d}.png" for number in range(90)]
@@ -132,16 +120,6 @@ def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
     assert [row for start, stop in borders for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in borders]
     assert max(sizes) - min(sizes) <= 1
-
-
-def test_at_most_so_many_rows_are_in_a_shard():
-    assert Sharding(rows=4).borders(10) == ((0, 4), (4, 8), (8, 10))
-
-
-@pytest.mark.parametrize("wrong", [{}, {"count": 0}, {"rows": 0}, {"count": 1, "rows": 1}])
-def test_a_sharding_is_by_count_or_by_rows(wrong):
-    with pytest.raises(ValueError, match="count or rows"):
-        Sharding(**wrong)
 
 
 # ---- writing
@@ -192,11 +170,6 @@ def test_shards_that_a_kill_left_are_written_again(tmp_path):
     assert {path.name: path.read_bytes() for path in shard_paths(out)} == whole
 
 
-def test_the_sharding_is_no_part_of_the_plan(tmp_path):
-    make_sharded(tmp_path / "s.h5")
-    assert EmbeddingRun.open(tmp_path / "s.h5", make_plan()).already_done
-
-
 # ---- hostile
 
 
@@ -220,21 +193,6 @@ def test_what_is_no_file_in_the_place_of_a_shard_is_refused(store, kind):
     with pytest.raises(Refused) as caught:
         open_store(store)
     assert caught.value.where == str(path)
-
-
-def test_a_folder_of_shards_that_is_a_link_is_refused(store):
-    folder = shards_folder(store)
-    folder.rename(store.parent / "elsewhere")
-    folder.symlink_to(store.parent / "elsewhere")
-    with pytest.raises(Refused, match="is a link"):
-        open_store(store)
-
-
-def test_a_link_to_a_store_finds_its_shards(store):
-    (store.parent / "links").mkdir()
-    link = store.parent / "links" / "latest.h5"
-    link.symlink_to(store)
-    np.testing.assert_array_equal(open_store(link).embeddings, open_store(store).embeddings)
 
 
 def table_of(store):

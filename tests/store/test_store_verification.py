@@ -142,12 +142,6 @@ def test_stale_results_are_named(store):
         assert faults(checked) == [(Mismatch, str(path))]
 
 
-def test_a_result_without_its_store_is_checked_alone(store, tmp_path):
-    path = write(store)
-    shutil.copy(path, tmp_path / "alone.h5")
-    assert faults(verify_file(tmp_path / "alone.h5")) == []
-
-
 def test_what_no_store_may_hold_is_named_although_all_digests_are_right(store):
     contents = contents_of(store.path)
     contents.datasets["embeddings"][4, 1] = np.nan
@@ -172,29 +166,7 @@ def test_damaged_matches_are_found(tmp_path):
     assert faults(verify_file(path)) == [(Refused, f"{path}:/pairs")]
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"\x89HDF\r\n\x1a\n"])
-def test_a_file_that_is_none_of_ours_is_a_fault(tmp_path, content):
-    path = tmp_path / "x.h5"
-    path.write_bytes(content)
-    (found,) = verify_file(path)
-    assert (found.kind, len(found.faults)) == ("file", 1)
-
-
 # ---- patches
-
-
-@pytest.mark.slow
-def test_all_faults_of_a_set_of_patches_are_named(store):
-    store = write_patches(store)
-    folder = patches_folder(store.path)
-    flip(folder / "SET-00000-of-00004.h5", "patches")
-    (folder / "SET-00001-of-00004.h5").unlink()
-    shutil.copy(folder / "SET-00003-of-00004.h5", folder / "SET-00002-of-00004.h5")
-    assert faults(verify_patches(folder)) == [
-        (Damaged, str(folder / "SET-00000-of-00004.h5")),
-        (NotAStore, str(folder / "SET-00001-of-00004.h5")),
-        (Mismatch, str(folder / "SET-00002-of-00004.h5")),
-    ]
 
 
 def test_files_are_checked_also_where_set_json_is_damaged(store):
@@ -207,12 +179,6 @@ def test_files_are_checked_also_where_set_json_is_damaged(store):
         (Damaged, str(folder / "SET.json")),
         (Damaged, str(folder / "SET-00002-of-00004.h5")),
     ]
-
-
-def test_patches_of_other_content_are_named(store):
-    store = write_patches(store)
-    make_store(store.path, make_plan(metric="l2"), overwrite=True)
-    assert faults(verify_patches(patches_folder(store.path))) == [(Mismatch, str(patches_folder(store.path)))]
 
 
 # ---- images
@@ -250,17 +216,6 @@ def test_missing_and_changed_images_are_told_apart(images):
         ("b/\udcff.png", "25 bytes, was 21"),
         ("c.png", "SHA-256 differs"),
     ]
-
-
-def test_a_named_pipe_among_images_does_not_block(images):
-    (images[0] / "c.png").unlink()
-    os.mkfifo(images[0] / "c.png")
-    assert verify_images(*images).faults == [("c.png", "not a regular file")]
-
-
-def test_a_folder_of_images_that_is_not_there_is_named(images, tmp_path):
-    with pytest.raises(NotAStore, match="is no folder"):
-        verify_images(tmp_path / "nowhere", *images[1:])
 
 
 @pytest.mark.parametrize(

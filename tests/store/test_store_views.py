@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.errors import Mismatch, Refused, StoreError
+from labelkit.errors import Refused, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writer import Contents, Image
 from labelkit.store.writing import EmbeddingRun
@@ -89,15 +89,3 @@ def test_a_note_that_does_not_fit_the_views_is_refused(
     with pytest.raises(Refused) as caught:
         open_store(path)
     assert problem in f"{caught.value.where}: {caught.value.problem}"
-
-
-def test_views_of_other_rows_or_types_are_refused(tmp_path: Path) -> None:
-    path = make(tmp_path / "s.h5").path
-    fewer = VIEWS[1:].reshape(len(VIEWS) - 1, -1)
-    changed(path, lambda contents: contents.datasets.update(view_embeddings=fewer))
-    with pytest.raises(Mismatch, match="7 rows"):
-        open_store(path)
-    whole = VIEWS.astype(np.int64).reshape(len(VIEWS), -1)
-    changed(path, lambda contents: contents.datasets.update(view_embeddings=whole))
-    with pytest.raises(Refused, match="expected f4"):
-        open_store(path)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from labelkit.errors import (
     BusyError,
-    ConfigError,
     Damaged,
     DatasetError,
     Mismatch,
@@ -96,15 +91,6 @@ def test_the_digest_covers_names_labels_and_model():
     assert make_plan().digest() == plans[0].digest()
 
 
-def test_the_plan_on_disk_is_plain_json(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
-    folder = tmp_path / "s.h5.run"
-    assert (folder / "files").read_bytes().split(b"\0") == [os.fsencode(name) for name in SAMPLE_IDS]
-    loaded = json.loads((folder / "plan.json").read_bytes())
-    assert loaded == run.plan.to_json()
-    assert loaded["files"] == {"count": 8, "sha256": hashlib.sha256((folder / "files").read_bytes()).hexdigest()}
-
-
 # ---- the same bytes
 
 
@@ -170,22 +156,6 @@ def test_a_part_damaged_just_before_publishing_is_found(tmp_path):
     assert not (tmp_path / "s.h5").exists()
 
 
-def test_a_part_of_another_plan_is_not_used(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "a.h5", make_plan())
-    other = EmbeddingRun.open(tmp_path / "b.h5", make_plan(metric="l2"))
-    write_part(other, 0)
-    shutil.copy(tmp_path / "b.h5.run" / "parts" / "000000.h5", tmp_path / "a.h5.run" / "parts" / "000000.h5")
-    assert run.pending_parts() == [0, 1]
-
-
-def test_a_part_is_plain_hdf5(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
-    write_part(run, 0, {1: "broken"})
-    with h5py.File(tmp_path / "s.h5.run" / "parts" / "000000.h5") as file:
-        assert file["embeddings"].shape == (3, DIM)
-        assert file["skipped/rows"][:].tolist() == [1]
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -231,22 +201,6 @@ def test_too_many_broken_images_publish_nothing_and_keep_the_parts(tmp_path):
     assert open_store(again.publish(max_bad=0.25)).n == 6
 
 
-def test_not_one_broken_image_is_allowed_when_strict(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
-    for part in run.pending_parts():
-        write_part(run, part, {1: "truncated"})
-    with pytest.raises(DatasetError):
-        run.publish(max_bad=0)
-
-
-def test_nothing_but_broken_images_is_no_store(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
-    for part in run.pending_parts():
-        write_part(run, part, dict.fromkeys(range(8), "gone"))
-    with pytest.raises(DatasetError, match="and 3 more"):
-        run.publish(max_bad=1)
-
-
 def test_missing_parts_are_told(tmp_path):
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
     write_part(run, 1)
@@ -279,14 +233,6 @@ def test_a_finished_store_of_the_same_plan_is_done(tmp_path):
     assert run.publish() == store.path
     assert store.path.stat().st_mtime_ns == before
     assert not (tmp_path / "s.h5.run").exists()
-
-
-def test_a_left_over_run_folder_of_the_same_plan_is_removed(tmp_path):
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan())
-    write_part(run, 0)
-    make_store(tmp_path / "other.h5").path.rename(tmp_path / "s.h5")
-    assert EmbeddingRun.open(tmp_path / "s.h5", make_plan()).already_done
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.h5"]
 
 
 def test_a_store_of_another_plan_is_kept_unless_overwritten(tmp_path):
@@ -344,13 +290,6 @@ def test_an_unfinished_run_of_another_plan_names_the_keys(tmp_path):
     assert EmbeddingRun.open(tmp_path / "s.h5", other).pending_parts() == [0, 1]
 
 
-def test_a_run_folder_without_a_plan_is_begun_anew(tmp_path):
-    (tmp_path / "s.h5.run" / "parts").mkdir(parents=True)
-    (tmp_path / "s.h5.run" / "files").write_bytes(b"other")
-    (tmp_path / "s.h5.run" / "parts" / "000000.h5").write_bytes(b"other")
-    assert make_store(tmp_path / "s.h5").n == 8
-
-
 def test_an_interrupted_run_goes_on_with_the_names_it_began_with(tmp_path):
     out = tmp_path / "s.h5"
     write_part(EmbeddingRun.open(out, make_plan()), 0)
@@ -370,23 +309,6 @@ def test_an_interrupted_run_goes_on_with_the_names_it_began_with(tmp_path):
 # ---- before the first image
 
 
-def test_a_missing_folder_is_made(tmp_path):
-    assert make_store(tmp_path / "a" / "b" / "s.h5").n == 8
-
-
-def test_a_file_in_place_of_the_folder_is_named(tmp_path):
-    (tmp_path / "a").write_bytes(b"")
-    with pytest.raises(ResourceError) as caught:
-        EmbeddingRun.open(tmp_path / "a" / "s.h5", make_plan())
-    assert str(tmp_path / "a") in caught.value.where
-
-
-def test_a_folder_in_place_of_the_store_is_refused(tmp_path):
-    (tmp_path / "s.h5").mkdir()
-    with pytest.raises(ConfigError, match="is a folder"):
-        EmbeddingRun.open(tmp_path / "s.h5", make_plan(), overwrite=True)
-
-
 def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
     plan = make_plan()
     needed = int(2.1 * plan.estimated_bytes())
@@ -401,9 +323,3 @@ def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
     written = (tmp_path / "s.h5.run" / "parts" / "000000.h5").stat().st_size
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - written))
     assert EmbeddingRun.open(tmp_path / "s.h5", plan).pending_parts() == [1]
-
-
-def test_the_estimate_is_near_the_truth(tmp_path):
-    plan = make_plan(dim=3000)
-    store = make_store(tmp_path / "s.h5", plan)
-    assert 0.5 * plan.estimated_bytes() < store.path.stat().st_size < plan.estimated_bytes()

@@ -1,7 +1,7 @@
 """Try to break labelkit, in full: kills, faults of the disk, damaged and hostile files; ``python -m tests.torture``.
 
-One table at the end: row, attempts, failures, seconds. The exit code is 1 when a row has failures. The quick suite
-runs a sample of every row.
+One table at the end: row, attempts, failures, seconds. The exit code is 1 when a row has failures. The quick tier
+runs a sample of some rows.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ ROW = "b  each write, fsync, link, rename, mkdir, unlink, truncate fails or stop
 
 PLAN = make_plan(part_rows=2)
 BAD = {1: "broken"}
-QUICK = ("ENOSPC", "kill")
+QUICK = ("ENOSPC", "kill")  # modes; the writers in place of others are slow
 
 
 @dataclass
@@ -201,7 +201,9 @@ SUBJECTS = {
 @pytest.mark.parametrize(
     "mode", [pytest.param(mode, marks=() if mode in QUICK else pytest.mark.torture) for mode in MODES]
 )
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if " over " in name else ()) for name in SUBJECTS]
+)
 def test_a_fault_at_any_call_loses_nothing_and_the_same_again_ends_the_same(
     tmp_path: Path, tally: Tally, name: str, mode: str, count: int
 ) -> None:

@@ -164,7 +164,7 @@ SUBJECTS = {
 }
 
 
-@sized(sample=40, full=1_700)
+@sized(sample=12, full=1_700)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, tally: Tally, subject: str, count: int) -> None:
     files, read = SUBJECTS[subject](tmp_path)

@@ -205,19 +205,11 @@ def _kill(place: Place, name: str, count: int, tmp_path: Path, tally: Tally) -> 
 
 
 # faults at any call of what writes results are a row of their own
-SAMPLE = {"embed": 1, "train softmax": 1}
 FULL = {"embed": 45, "embed --shards": 30, "embed --dense": 30}
 
 
 def _full(name: str) -> int:
     return FULL.get(name, 6 if name.startswith("train") else 9)
-
-
-@pytest.mark.parametrize(("name", "count"), SAMPLE.items(), ids=[*SAMPLE])
-def test_a_command_killed_now_and_then_ends_with_the_same_bytes(
-    place: Place, tmp_path: Path, tally: Tally, name: str, count: int
-) -> None:
-    _kill(place, name, count, tmp_path, tally)
 
 
 @pytest.mark.torture

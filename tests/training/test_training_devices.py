@@ -15,9 +15,8 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from labelkit.errors import ResourceError
-from labelkit.options.shared import DeviceOption
 from labelkit.training import devices
-from labelkit.training.compute_device import has_native_bf16, images_at_once
+from labelkit.training.compute_device import has_native_bf16
 from labelkit.training.devices import Runtime, generator_states, named_nondeterminism, restore_generators, seed_step
 from labelkit.training.saving import exactness
 from safetensors.torch import load, save
@@ -78,24 +77,6 @@ def test_the_generator_of_a_step_depends_on_seed_step_and_rank_alone() -> None:
     assert torch.rand(4).tolist() == draws[0, 1, 0]
 
 
-def test_cuda_where_there_is_none_is_a_resource_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ResourceError, match="--device cuda: no CUDA device") as caught:
-        Runtime(device="cuda")
-    assert caught.value.exit_code == 5
-
-
-def test_metal_where_there_is_none_is_a_resource_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(ResourceError, match="--device mps"):
-        Runtime(device="mps")
-
-
-def test_half_precision_on_a_cpu_is_a_resource_error() -> None:
-    with pytest.raises(ResourceError, match=r"--precision fp16: needs a GPU\. Use bf16 or float32"):
-        Runtime(device="cpu", precision="fp16")
-
-
 def test_one_process_may_use_one_precision_after_another() -> None:
     product = {}
     for precision in ("float32", "bf16", "float32"):
@@ -104,15 +85,6 @@ def test_one_process_may_use_one_precision_after_another() -> None:
             product[precision] = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product["float32"].dtype == torch.float32
     assert product["bf16"].dtype == torch.bfloat16
-
-
-def test_threads_are_set() -> None:
-    before = torch.get_num_threads()
-    try:
-        Runtime(device="cpu", threads=3)
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_rows_are_put_where_they_belong() -> None:
@@ -202,23 +174,6 @@ def test_single_precision_on_a_gpu_is_not_tf32(on_cuda: Callable[..., Runtime]) 
     assert not torch.backends.cuda.matmul.allow_tf32
 
 
-def test_memory_on_a_gpu_is_that_of_the_gpu(on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123 if device.type == "cuda" else 0)
-    assert on_cuda().peak_memory() == 123
-    assert Runtime.peak_memory(SimpleNamespace(device=CPU)) > 2**20  # type: ignore[arg-type] # all that it reads
-
-
-@pytest.mark.parametrize(("device", "images"), [("cpu", 16), ("cuda", 256), ("mps", 256)])
-def test_a_gpu_gets_more_images_at_once(device: str, images: int) -> None:
-    assert images_at_once(torch.device(device)) == images
-
-
-def test_one_of_several_gpus_is_named_by_its_number(on_cuda: Callable[..., Runtime]) -> None:
-    assert on_cuda("cuda:1").device == torch.device("cuda", 1)
-    with pytest.raises(ResourceError, match=r"--device cuda:2: torch sees 2 GPUs.*Use cuda:0 to cuda:1"):
-        on_cuda("cuda:2")
-
-
 def test_processes_do_not_share_one_gpu(on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ResourceError, match="--device cuda:1: is one GPU, and 2 processes take one each"):
@@ -249,10 +204,6 @@ def test_a_resume_on_a_gpu_compares_what_decides_about_its_bits(
     assert facts["cudnn"] == 91002
 
 
-def test_a_resume_on_a_cpu_compares_nothing_of_a_gpu() -> None:
-    assert not exactness(Runtime(device="cpu")).keys() & {"gpu", "cuda", "cudnn", "deterministic"}
-
-
 def test_an_operation_that_differs_each_time_is_named(on_cuda: Callable[..., Runtime]) -> None:
     on_cuda(deterministic=True)
     with pytest.raises(ResourceError, match="--deterministic: torch has no form of put_ for a GPU"):
@@ -260,12 +211,6 @@ def test_an_operation_that_differs_each_time_is_named(on_cuda: Callable[..., Run
             torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
     with pytest.raises(RuntimeError, match="shape"), named_nondeterminism():
         torch.zeros(3) @ torch.zeros(4, 4)
-
-
-@pytest.mark.parametrize("text", ["tpu", "cuda:", "cuda:x", "cpu:0", "cuda:-1", ""])
-def test_a_device_of_another_kind_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="must be one of auto, cpu, cuda, cuda:NUMBER, mps"):
-        DeviceOption(device=text)
 
 
 @pytest.mark.parametrize(("precision", "last"), [("float32", False), ("bf16", True), ("fp16", True)])

@@ -76,33 +76,6 @@ def test_state_of_an_unknown_parameter_is_refused_by_name() -> None:
         load_named_optimizer_state(_optimizer(net, "sgd"), net, tensors, {}, where="run")
 
 
-def test_state_of_a_frozen_parameter_is_refused() -> None:
-    net = _layers("alpha", "beta")
-    net.get_submodule("beta").requires_grad_(False)
-    tensors = {"optimizer.0/beta.weight/momentum_buffer": torch.zeros(3, 3)}
-    with pytest.raises(CheckpointMismatch, match=r"beta\.weight"):
-        load_named_optimizer_state(_optimizer(net, "sgd"), net, tensors, {}, where="run")
-
-
-def test_state_of_another_shape_is_refused() -> None:
-    net = _layers("alpha")
-    tensors = {"optimizer.0/alpha.weight/momentum_buffer": torch.zeros(2, 3)}
-    with pytest.raises(CheckpointMismatch, match=r"shape \(2, 3\) where the parameter has \(3, 3\)"):
-        load_named_optimizer_state(_optimizer(net, "sgd"), net, tensors, {}, where="run")
-
-
-def test_restored_moments_do_not_share_memory_with_the_checkpoint() -> None:
-    net = _layers("alpha")
-    optimizer = _optimizer(net, "sgd")
-    saved = {
-        f"optimizer.0/alpha.{p}/momentum_buffer": torch.zeros_like(v)
-        for p, v in net.get_submodule("alpha").named_parameters()
-    }
-    load_named_optimizer_state(optimizer, net, saved, {}, where="x")
-    _step(net, optimizer)
-    assert not saved["optimizer.0/alpha.weight/momentum_buffer"].any()
-
-
 def test_learning_rate_respects_the_scale_of_a_group() -> None:
     net = _layers("alpha", "beta")
     groups: list[dict[str, Any]] = [
@@ -112,19 +85,3 @@ def test_learning_rate_respects_the_scale_of_a_group() -> None:
     optimizer = build_optimizer(groups, name="sgd", lr=1.0)
     set_lr(optimizer, 0.5)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, pytest.approx(0.05)]
-
-
-def test_empty_groups_are_dropped() -> None:
-    net = _layers("alpha")
-    groups: list[dict[str, Any]] = [{"params": list(net.parameters())}, {"params": []}]
-    assert len(build_optimizer(groups, name="sgd", lr=1.0).param_groups) == 1
-
-
-def test_nothing_to_train_is_refused() -> None:
-    with pytest.raises(ValueError, match="no parameter is trainable"):
-        build_optimizer([{"params": []}], name="sgd", lr=0.1)
-
-
-def test_an_unknown_optimizer_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="'lion'"):
-        build_optimizer([{"params": [nn.Parameter(torch.zeros(1))]}], name="lion", lr=0.1)

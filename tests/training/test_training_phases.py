@@ -164,16 +164,6 @@ def test_a_run_resumed_at_any_step_ends_the_same(tmp_path: Path, build: Any, sto
     assert whole.method.seen[stop_at:] == resumed.method.seen
 
 
-def test_a_finished_run_that_is_resumed_does_nothing(tmp_path: Path, build: Any) -> None:
-    trainer = build(tmp_path / "run")
-    trainer.fit()
-    trainer.run.close()
-    resumed = build(tmp_path / "run")
-    resumed.restore(load_checkpoint(tmp_path / "run"))
-    fit = resumed.fit()
-    assert (fit.finished, fit.step, fit.history, resumed.method.events) == (True, 11, [], [])
-
-
 def test_an_event_may_train_in_a_loop_of_its_own(build: Any) -> None:
     trainer = build()
     phase = trainer.method.phases(trainer.bank.rows)[0]

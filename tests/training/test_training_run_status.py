@@ -13,7 +13,7 @@ import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, CheckpointError
 from labelkit.training.checkpoint import MODEL, TRAINING, CheckpointWriter, load_checkpoint, rank_file
-from labelkit.training.run_status import checkpoint_status, look_at_checkpoints, training_status
+from labelkit.training.run_status import checkpoint_status, training_status
 
 GOLDEN = Path(__file__).parents[1] / "data" / "formats" / "checkpoints-1.0"
 BYTES = {
@@ -73,12 +73,6 @@ def test_a_checkpoint_of_format_1_0_is_read() -> None:
         assert found.tensors(rank_file(0))["torch"].tolist() == [0, 1, 2, 3]
 
 
-def test_a_checkpoint_of_format_1_0_is_whole() -> None:
-    found = checkpoint_status(GOLDEN / "step-00000003")
-    assert (found.step, found.epoch, found.num_files, found.faults) == (3, 1, 4, [])
-    assert found.num_bytes == 216 + 76 + 120
-
-
 # ---- runs
 
 
@@ -93,12 +87,6 @@ def test_a_stopped_run_tells_where_it_is(tmp_path: Path) -> None:
     ]
     assert (status.last, status.best) == ("step-00000004", "step-00000002")
     assert status.last_record == {"epoch": 1, "step": 4, "loss": 0.25}
-
-
-def test_a_summary_means_finished(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    (run / "summary.json").write_text("{}")
-    assert training_status(run).is_finished
 
 
 def test_a_torn_last_line_is_passed_over(tmp_path: Path) -> None:
@@ -136,13 +124,6 @@ def test_pointers_that_name_no_or_another_checkpoint_are_faults(tmp_path: Path) 
     assert wheres(training_status(run).faults)[0] == str(folder / "last.json")
 
 
-def test_a_checkpoint_in_the_trash_of_a_save_that_was_killed_is_no_fault(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    folder = run / "checkpoints"
-    (folder / "step-00000004").rename(folder / ".trash-step-00000004-00")
-    assert training_status(run).faults == []
-
-
 def test_metrics_that_were_cut_are_a_fault(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes()[:-5])
@@ -157,11 +138,6 @@ def test_a_running_training_is_seen(tmp_path: Path) -> None:
     assert not training_status(run).is_running
 
 
-def test_a_folder_without_options_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is no run folder"):
-        training_status(tmp_path)
-
-
 def test_a_state_that_names_no_files_does_not_verify(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(GOLDEN / "step-00000003", tmp_path / "step-00000003"))
     state = json.loads((folder / "state.json").read_text())
@@ -174,11 +150,3 @@ def test_a_state_that_names_no_files_does_not_verify(tmp_path: Path) -> None:
             json.dumps({**changed, "sha256": digest}, sort_keys=True, separators=(",", ":"))
         )
         assert wheres(checkpoint_status(folder).faults) == [str(folder / "state.json")]
-
-
-def test_nothing_is_changed(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in [run, *run.rglob("*")]}
-    status = training_status(run)
-    look_at_checkpoints(run / "checkpoints", status)
-    assert before == {path: path.stat().st_mtime_ns for path in [run, *run.rglob("*")]}

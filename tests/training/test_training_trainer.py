@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from labelkit.errors import CheckpointMismatch, ConfigError, DivergenceError, Interrupted
-from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
+from labelkit.errors import DivergenceError, Interrupted
+from labelkit.training.checkpoint import MODEL, load_checkpoint
 from labelkit.training.devices import Runtime
 from labelkit.training.method import FullPass, Monitor
 from labelkit.training.trainer import Trainer
@@ -179,15 +178,6 @@ def test_a_run_killed_before_its_first_checkpoint_leaves_no_lines_behind(tmp_pat
     _assert_same_end(tmp_path / "whole", whole, tmp_path / "cut", again)
 
 
-def test_a_finished_run_resumes_to_its_own_result(tmp_path: Path, trainers: MakeTrainer) -> None:
-    finished = trainers(tmp_path / "run", monitor=CountingMonitor()).fit()
-    again = _resume(trainers(tmp_path / "run", monitor=CountingMonitor())).fit()
-    assert again.finished
-    assert again.step == finished.step == 2 * STEPS_PER_EPOCH
-    assert again.metrics == finished.metrics
-    assert len(_metrics(tmp_path / "run")) == 2
-
-
 def test_a_resume_removes_what_a_kill_in_the_last_cleaning_left(tmp_path: Path, trainers: MakeTrainer) -> None:
     trainers(tmp_path / "run").fit()
     checkpoints = tmp_path / "run" / "checkpoints"
@@ -199,13 +189,6 @@ def test_a_resume_removes_what_a_kill_in_the_last_cleaning_left(tmp_path: Path, 
     _resume(trainers(tmp_path / "run")).fit()
 
     assert sorted(path.name for path in checkpoints.iterdir()) == whole
-
-
-def test_a_run_that_has_passed_the_planned_stop_does_nothing(tmp_path: Path, trainers: MakeTrainer) -> None:
-    trainers(tmp_path / "run", stop_after_steps=3).fit()
-    again = _resume(trainers(tmp_path / "run", stop_after_steps=3))
-    result = again.fit()
-    assert (result.finished, result.step, again.clock.step) == (False, 3, 3)
 
 
 def test_equal_runs_write_equal_bytes(tmp_path: Path, trainers: MakeTrainer) -> None:
@@ -273,14 +256,6 @@ def test_other_conditions_are_named_where_bits_may_differ(tmp_path: Path, traine
     assert messages == [f"not bit-exact: threads {threads + 1}, was {threads}"]
 
 
-def test_weights_of_another_network_are_refused_by_name_and_shape() -> None:
-    network = torch.nn.Linear(2, 3)
-    with pytest.raises(CheckpointMismatch) as caught:
-        load_model_state(network, {"weight": torch.zeros(4, 2), "scale": torch.zeros(1)}, "run")
-    for part in ("bias is missing", "scale is unknown here", "weight has shape (4, 2), expected (3, 2)"):
-        assert part in caught.value.problem
-
-
 # ---------------------------------------------------------------------- the clock
 
 
@@ -288,33 +263,6 @@ def test_learning_rate_moves_per_epoch(trainers: MakeTrainer) -> None:
     trainer = trainers(epochs=2, lr=1.0, lr_final_ratio=0.0)
     trainer.fit()
     assert trainer.method.lrs == pytest.approx([1.0] * 4 + [0.5] * 4)
-
-
-def test_learning_rate_moves_per_step(trainers: MakeTrainer) -> None:
-    trainer = trainers(epochs=2, lr=1.0, lr_final_ratio=0.0, lr_update="step")
-    trainer.fit()
-    assert trainer.method.lrs == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 8)) for step in range(8)])
-
-
-def test_a_last_smaller_batch_is_left_out(trainers: MakeTrainer) -> None:
-    trainer = trainers(batch_size=24)
-    assert (trainer.steps_per_epoch(0), trainer.total_steps()) == (2, 4)
-    assert trainer.fit().step == 4
-
-
-def test_a_batch_larger_than_an_epoch_is_refused(trainers: MakeTrainer) -> None:
-    with pytest.raises(ConfigError, match="--batch-size"):
-        trainers(batch_size=65).fit()
-
-
-def test_phases_that_do_not_fill_the_run_are_a_programming_error(
-    bank: Any, labels: Any, make_method: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method = make_method(epochs=3)
-    phases = method.phases(bank.rows)
-    monkeypatch.setattr(method, "phases", lambda rows: (*phases, *phases))
-    with pytest.raises(ValueError, match="phases have 6 epochs where the configuration has 3"):
-        Trainer(method, bank, labels, method.config, Runtime(device="cpu"))
 
 
 def test_evaluations_come_every_so_many_epochs_and_at_the_end(tmp_path: Path, trainers: MakeTrainer) -> None:
@@ -341,12 +289,6 @@ def test_a_full_pass_gives_every_row_once_in_the_order_asked_for(trainers: MakeT
     expected = (bank.gather(rows).float() / 255 - 0.5) / 0.5
     torch.testing.assert_close(pixels, expected.flatten(1))
     assert trainer.full_pass(lambda images: images.flatten(1)).shape == (64, 64)
-
-
-@pytest.mark.slow
-def test_training_lowers_the_loss(trainers: MakeTrainer) -> None:
-    history = trainers(epochs=12, dropout=0.0, augment=False).fit().history
-    assert history[-1]["loss"] < 0.5 * history[0]["loss"]
 
 
 def test_bfloat16_trains(bank: Any, labels: Any, make_method: Callable[..., Any]) -> None:
@@ -405,13 +347,6 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
     assert all(value.isfinite().all() for value in checkpoint.tensors(MODEL).values())
 
 
-def test_weights_that_broke_in_the_last_step_are_not_saved_at_a_signal(tmp_path: Path, trainers: MakeTrainer) -> None:
-    trainer = trainers(tmp_path / "run", lr=1e38, stop_after_steps=2)
-    with pytest.raises(DivergenceError):
-        trainer.fit()
-    assert load_checkpoint(tmp_path / "run") is None
-
-
 def test_a_monitor_that_gives_up_keeps_the_last_checkpoint(tmp_path: Path, trainers: MakeTrainer) -> None:
     with pytest.raises(DivergenceError, match="collapsed"):
         trainers(tmp_path / "run", monitor=CountingMonitor(fail_at=2)).fit()
@@ -463,22 +398,6 @@ def test_sigusr1_writes_a_checkpoint_and_goes_on(tmp_path: Path, trainers: MakeT
     assert trainer.fit().finished
     assert seen == [2, 2]
     _assert_same_end(tmp_path / "whole", whole, tmp_path / "run", trainer)
-
-
-def test_handlers_of_the_caller_are_put_back(trainers: MakeTrainer) -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    trainers(epochs=1).fit()
-    assert [signal.getsignal(number) for number in numbers] == before
-
-
-def test_training_works_in_a_thread_where_signals_belong_to_others(trainers: MakeTrainer) -> None:
-    trainer = trainers(epochs=1)
-    results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.append(trainer.fit().finished))
-    thread.start()
-    thread.join()
-    assert results == [True]
 
 
 # ---------------------------------------------------------------------- keeping

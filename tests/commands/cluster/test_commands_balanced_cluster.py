@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig, SinkhornConfig
-from labelkit.errors import ConfigError, StoreError
+from labelkit.errors import ConfigError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 
@@ -35,16 +35,6 @@ def test_given_sizes_find_blobs_of_these_sizes(blobs: EmbeddingStore, tmp_path: 
     assert [len(set(ids[part])) for part in (slice(0, 24), slice(24, 36), slice(36, 40))] == [1, 1, 1]
     assert found["converged"]
     assert found["marginal_error"] <= 1e-6
-
-
-def test_shares_and_sizes_say_the_same(blobs: EmbeddingStore, tmp_path: Path) -> None:
-    (tmp_path / "sizes.txt").write_text("4, 24, 12")
-    (tmp_path / "shares.txt").write_text("0.1 0.6 0.3")
-
-    first = run(blobs, prior=str(tmp_path / "sizes.txt"), result="sizes")
-    second = run(blobs, prior=str(tmp_path / "shares.txt"), result="shares")
-
-    assert first["sizes"] == second["sizes"]
 
 
 def test_exact_balance_has_equal_sizes(blobs: EmbeddingStore) -> None:
@@ -80,24 +70,6 @@ def test_prototypes_of_another_result_are_where_it_starts(blobs: EmbeddingStore)
     assert found["rounds"] == 1
 
 
-def test_prototypes_of_another_number_are_refused(blobs: EmbeddingStore) -> None:
-    cluster_store(KMeansConfig(index=blobs.path, num_clusters=4))
-
-    with pytest.raises(ConfigError, match="has 4 of 3 numbers; 3 of 3 are needed"):
-        run(blobs, prototypes="k-means")
-
-
-@pytest.mark.parametrize("init", ["k-means", "random"])
-def test_the_same_seed_gives_the_same_result(blobs: EmbeddingStore, init: str) -> None:
-    first = run(blobs, init=init, seed=3, result="first")
-    second = run(blobs, init=init, seed=3, result="second")
-
-    assert first["sizes"] == second["sizes"]
-    np.testing.assert_array_equal(
-        read_result(blobs, "first").arrays["potentials"], read_result(blobs, "second").arrays["potentials"]
-    )
-
-
 def test_rows_outside_the_split_get_no_cluster(make_store: Any, rng: np.random.Generator) -> None:
     store = make_store(rng.normal(size=(20, 3)), splits=[0] * 12 + [1] * 8, split_names=["train", "test"])
 
@@ -108,13 +80,6 @@ def test_rows_outside_the_split_get_no_cluster(make_store: Any, rng: np.random.G
     assert (result["cluster_ids"][:12] >= 0).all()
     assert (result["cluster_ids"][12:] == -1).all()
     assert (result["confidence"][12:] == 0).all()
-
-
-def test_rows_of_zeros_are_refused(make_store: Any) -> None:
-    store = make_store([[0, 0], [1, 0], [0, 1], [1, 1]])
-
-    with pytest.raises(StoreError, match="1 rows are all zero and have no direction"):
-        run(store)
 
 
 def test_an_exact_balance_of_many_rows_is_refused(make_store: Any, rng: np.random.Generator) -> None:

@@ -15,16 +15,10 @@ from labelkit.commands.cluster.diff import diff_groups
 from labelkit.commands.cluster.options import (
     DiffConfig,
     KMeansConfig,
-    SinkhornConfig,
-    SphericalKMeansConfig,
     SSKMeansConfig,
 )
-from labelkit.commands.common.results import Table
 from labelkit.commands.discover.categories import discover_head
 from labelkit.commands.discover.options import DiscoverHeadConfig
-from labelkit.commands.exchange.importing import import_store
-from labelkit.commands.exchange.options import ImportConfig
-from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import read_result, write_result
@@ -97,20 +91,6 @@ def group_of(store: EmbeddingStore, result: str = "k-means") -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_groups_keep_their_ids_and_new_ones_get_the_next(make_named: MakeNamed, seed: int) -> None:
-    old = make_named("old.h5", images("abc"))
-    new = make_named("new.h5", [*images("abc"), *(f"more/{name}" for name in ("a5", "b5")), *images("d")])
-    cluster(old, 3)
-    told = cluster(new, 4, old, seed=seed)
-    before, after = group_of(old), group_of(new)
-
-    assert {letter: after[letter] for letter in "abc"} == before
-    assert after["d"] == 3
-    assert told["previous"] == {"shared_images": 12, "kept": [0, 1, 2], "new": [3], "retired": []}
-
-
-@pytest.mark.slow
 def test_ids_of_vanished_groups_are_never_used_again(make_named: MakeNamed) -> None:
     first, second, third = (
         make_named(f"{name}.h5", images(letters)) for name, letters in (("1", "abc"), ("2", "bc"), ("3", "bcde"))
@@ -135,18 +115,6 @@ def test_moved_files_are_the_same_images(make_named: MakeNamed) -> None:
     cluster(new, 3, old, seed=5)
 
     assert group_of(new) == group_of(old)
-
-
-def test_other_clusterings_keep_ids_too(make_named: MakeNamed) -> None:
-    old, new = make_named("old.h5", images("abc")), make_named("new.h5", images("abcd"))
-    cluster(old, 3)
-    for config in (SphericalKMeansConfig, SinkhornConfig):
-        found = cluster_store(
-            config(index=new.path, num_clusters=4, previous=old.path, previous_result="k-means", seed=2, result="it")
-        ).values
-        assert {key: value for key, value in group_of(new, "it").items() if key != "d"} == group_of(old)
-        assert found["previous"]["new"] == [3]  # type: ignore[index]
-        read_result(new, "it").path.unlink()
 
 
 def test_named_groups_keep_their_class_and_new_ones_their_number(make_named: MakeNamed) -> None:
@@ -182,30 +150,6 @@ def test_classes_of_a_classifier_keep_ids(make_named: MakeNamed) -> None:
 
     assert after[:8] == before
     assert set(after[8:]) == {3}
-
-
-def test_rows_without_files_are_the_same_by_id(tmp_path: Path) -> None:
-    corners = np.eye(3, dtype=np.float32).repeat(4, axis=0)
-    for name, rows in (("old", range(12)), ("new", range(11, -1, -1))):
-        ids = np.array([f"{row:02d}" for row in rows])
-        np.savez(tmp_path / f"{name}.npz", embeddings=corners[list(rows)], ids=ids)
-        import_store(ImportConfig(source=tmp_path / f"{name}.npz", model="m", out=tmp_path / f"{name}.h5"))
-    old, new = open_store(tmp_path / "old.h5"), open_store(tmp_path / "new.h5")
-
-    cluster(old, 3)
-    told = cluster(new, 3, old, seed=5)
-
-    before, after = (read_result(store, "k-means").arrays["cluster_ids"] for store in (old, new))
-    assert told["previous"]["shared_images"] == 12
-    assert list(old.sample_ids) == list(new.sample_ids)
-    assert before.tolist() == after.tolist()
-
-
-def test_a_run_without_shared_images_is_refused(make_named: MakeNamed) -> None:
-    old, new = make_named("old.h5", images("ab")), make_named("new.h5", images("cd"))
-    cluster(old, 2)
-    with pytest.raises(StoreError, match="groups none of the images"):
-        cluster(new, 2, old)
 
 
 def put(store: EmbeddingStore, groups: dict[str, int]) -> None:
@@ -254,29 +198,6 @@ def test_a_difference_names_groups_and_images(make_named: MakeNamed, tmp_path: P
     }
 
 
-def test_the_most_frequent_moves_are_shown_first(make_named: MakeNamed) -> None:
-    names = "abcde"
-    old, new = (make_named(name, images(names, 30)) for name in ("old.h5", "new.h5"))
-    put(old, {name: names.index(name[0]) for name in old.sample_ids})
-    # one of each group moves to each other one, and two more of the last to the first
-    moved = {f"{name}{k}": (place + 1 + k) % 5 for place, name in enumerate(names) for k in range(4)} | {
-        "e5": 0,
-        "e6": 0,
-    }
-    put(new, {name: moved.get(name, names.index(name[0])) for name in new.sample_ids})
-
-    def shown(result: str) -> list[Table]:
-        return diff_groups(DiffConfig(index=new.path, result="groups", previous=Path(result))).tables()
-
-    table = shown(str(old.path))[-1]
-    assert table.title == "moved, the 10 most frequent of 20 pairs of groups"
-    assert table.rows[:2] == [["4", "0", 3], ["0", "1", 1]]
-    assert len(table.rows) == 10
-
-    # nothing moved: there is no such table
-    assert [table.title for table in shown(str(new.path))] == ["groups", "images"]
-
-
 @pytest.mark.parametrize("kind", ["a class with labels", "an id that went on", "an id by chance"])
 def test_a_group_of_which_most_images_are_others_is_changed(make_named: MakeNamed, kind: str) -> None:
     old, new = make_named("old.h5", images("ab", 6)), make_named("new.h5", images("ab", 6))
@@ -307,17 +228,3 @@ def test_a_group_of_which_most_images_are_others_is_changed(make_named: MakeName
     else:
         assert (pairs, told["new"], told["vanished"]) == ([(0, 0, 3), (1, 1, 3)], [], [])
         assert (told["images"]["stayed"], told["images"]["moved"]) == (6, 6)
-
-
-def test_a_result_that_the_earlier_store_lacks_is_to_be_named(make_named: MakeNamed) -> None:
-    old, new = make_named("old.h5", images("ab", 2)), make_named("new.h5", images("ab", 2))
-    put(new, {"a0": 0, "b0": 1})
-    cluster(old, 2)
-
-    with pytest.raises(StoreError, match="has no result 'groups', but k-means"):
-        diff(new, old)
-
-
-def test_two_results_are_needed() -> None:
-    with pytest.raises(ValueError, match="give what to compare with"):
-        DiffConfig(index=Path("a.h5"), result="groups")

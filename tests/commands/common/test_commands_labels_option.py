@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from labelkit.commands.common.labels import labels_to_use, with_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import read_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 
@@ -58,33 +56,9 @@ def test_paths_may_begin_at_the_store_the_table_or_be_endings(plain: EmbeddingSt
     }
 
 
-def test_the_same_name_in_two_folders_is_an_error_that_lists_both(plain: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"01\.png: ant/01\.png, bee/01\.png, cat/01\.png, dog/01\.png"):
-        used(plain, write(tmp_path / "labels.csv", "01.png,x"))
-
-
 def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"'photos/bee/01\.png' is 'y', and as 'bee/01\.png' the same image is 'x'"):
         used(plain, write(tmp_path / "labels.csv", "bee/01.png,x", "photos/bee/01.png,y"))
-
-
-def test_unknown_images_are_counted_and_the_first_are_shown(plain: EmbeddingStore, tmp_path: Path) -> None:
-    lines = [f"bee/{row}.png,x" for row in range(90, 98)]
-    with pytest.raises(DatasetError) as caught:
-        used(plain, write(tmp_path / "labels.csv", "bee/01.png,x", *lines))
-    assert f"8 of 9 images are not among those of {plain.path}, first: bee/90.png" in caught.value.problem
-    assert "bee/95.png" not in caught.value.problem
-
-
-def test_what_suggest_writes_is_read_wherever_it_lies(
-    labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path
-) -> None:
-    inside = tmp_path / "photos" / "bee" / "next.csv"
-    assert labelkit("suggest", "--index", plain.path, "-n", "6", "--out", inside).code == 0
-    with inside.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    write(inside, *(f"{row['path']},x" for row in rows))
-    assert set(used(plain, inside)) == {row["path"] for row in rows} <= set(plain.sample_ids)
 
 
 def test_the_file_wins_over_the_store_and_differences_are_counted(
@@ -127,24 +101,6 @@ def test_a_result_of_another_store_is_taken_by_file(labelkit: Labelkit, plain: E
     assert f"{result}: 1 of 2 labels are of images that are here (same file)" in answer.err
 
 
-def test_a_result_of_a_store_without_known_files_is_taken_by_id(
-    labelkit: Labelkit, make_store: Any, tmp_path: Path
-) -> None:
-    np.save(tmp_path / "rows.npy", np.eye(3, dtype=np.float32))
-    names = tmp_path / "ids.txt"
-    names.write_text("0000.png\n0001.png\nother.png\n")
-    words = ("import", "--source", tmp_path / "rows.npy", "--ids", names, "--out", tmp_path / "first.h5")
-    assert labelkit(*words).code == 0
-    label_images(LabelConfig(index=tmp_path / "first.h5", from_=write(tmp_path / "a.csv", "0001.png,x", "other.png,y")))
-    assert used(make_store(np.eye(4)), tmp_path / "first.h5.results" / "labels-1.h5") == {"0001.png": "x"}
-
-
-def test_a_result_of_other_images_is_refused(make_store: Any, plain: EmbeddingStore, tmp_path: Path) -> None:
-    label_images(LabelConfig(index=plain.path, from_=write(tmp_path / "a.csv", "bee/01.png,x")))
-    with pytest.raises(DatasetError, match=r"gives no image of .* a label"):
-        used(make_store(np.eye(4), name="other.h5"), tmp_path / "photos.h5.results" / "labels-1.h5")
-
-
 def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="is no result that lies beside its store"):
         used(plain, plain.path)
@@ -169,20 +125,6 @@ def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, 
     assert "names of folders are no classes" in answer.err
 
 
-def test_embed_takes_the_labels_of_a_column_of_its_data_set(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
-    lines = [f"{photos}/ant/01.png,x,1", f"{photos}/bee/02.png,y,2"]
-    path = write(tmp_path / "set.csv", *lines, header="path,breed,label")
-    answer = embed(labelkit, path, tmp_path / "a.h5", "--label-column", "breed")
-    assert open_store(tmp_path / "a.h5").class_names == ("x", "y"), answer.err
-
-
-def test_labels_that_mean_none_are_said_once(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "known.csv", "ant/01.png,nan", "ant/02.png,nan", "bee/02.png,1.0")
-    answer = embed(labelkit, photos, tmp_path / "a.h5", "--labels", path)
-    assert open_store(tmp_path / "a.h5").class_names == ("1",)
-    assert answer.err.count("labels that mean none: 'nan' (2 of 3)") == 1
-
-
 def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
     labelkit: Labelkit, photos: Path, tmp_path: Path
 ) -> None:
@@ -195,17 +137,6 @@ def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
     given = labels_to_use(path, store, np.arange(store.n))
     assert given.class_names == names
     assert given.labels[[store.sample_ids.index(f"1.0/0{i}.png") for i in (1, 2, 3)]].tolist() == [1, 0, 0]
-
-
-def test_embed_says_that_labels_are_from_folder_names_and_how_to_stop_it(
-    labelkit: Labelkit, photos: Path, tmp_path: Path
-) -> None:
-    line = "labels from folder names: 4 classes (--label-split none uses no label)"
-    assert line in embed(labelkit, photos, tmp_path / "a.h5").err
-    store = open_store(tmp_path / "a.h5")
-    assert store.labeled is not None
-    assert store.labeled.all()
-    assert "folder names" not in embed(labelkit, photos, tmp_path / "b.h5", "--label-split", "none").err
 
 
 def test_embed_keeps_folder_names_beside_labels_if_asked(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
@@ -231,24 +162,6 @@ def test_embed_keeps_the_truth_of_named_sets_and_uses_only_the_file(labelkit: La
     assert np.flatnonzero(store.labeled).tolist() == [3]
 
 
-def test_embed_does_not_both_draw_and_take_labels(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "known.csv", "ant/01.png,x")
-    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8", "--out", tmp_path / "a.h5")
-    answer = labelkit(*words, "--labels", path, "--label-split", "gcd")
-    assert answer.code == 2
-    assert "draws labels" in answer.err
-
-
-def test_retrieve_shows_and_filters_by_given_labels(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
-    path = write(tmp_path / "known.csv", *(f"bee/{row:02d}.png,wasp" for row in range(6)))
-    words = ("retrieve", "--index", plain.path, "--query-rows", "13", "-k", "5", "--labels", path, "--json")
-    told = labelkit(*words, "--label", "wasp").json["queries"][0]
-
-    assert told["label"] == "wasp"
-    assert {hit["label"] for hit in told["hits"]} == {"wasp"}
-    assert labelkit(*words, "--label", "owl").code == 2
-
-
 def test_evaluate_judges_by_given_labels(labelkit: Labelkit, make_store: Any, tmp_path: Path) -> None:
     rows = np.repeat(np.eye(2), 6, axis=0) + 0.01 * np.arange(24).reshape(12, 2)
     store = make_store(rows)
@@ -262,46 +175,3 @@ def test_evaluate_judges_by_given_labels(labelkit: Labelkit, make_store: Any, tm
     found = labelkit("evaluate", "retrieval", "--index", store.path, "-k", "1", "--labels", path, "--json")
     assert found.code == 0, found.err
     assert found.json["recall"]["1"] == 1
-
-
-@pytest.mark.slow
-def test_the_report_counts_given_labels(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
-    path = write(tmp_path / "known.csv", "bee/01.png,wasp")
-    page = tmp_path / "page.html"
-    answer = labelkit("report", "--index", plain.path, "--labels", path, "--projection", "pca", "--out", page)
-    assert answer.code == 0, answer.err
-    assert "wasp" in page.read_text()
-
-
-def test_a_result_of_labels_is_kept_with_where_another_stores_labels_are_from(
-    labelkit: Labelkit, make_store: Any, tmp_path: Path
-) -> None:
-    first, second = (make_store(np.eye(6)[:n], name=f"{n}.h5") for n in (5, 6))
-    label_images(LabelConfig(index=first.path, from_=write(tmp_path / "a.csv", "0000.png,x", "0001.png,y")))
-    answer = labelkit(
-        *("cluster", "ss-kmeans", "--index", second.path, "--num-clusters", "3"),
-        *("--labels", tmp_path / "5.h5.results" / "labels-1.h5"),
-    )
-    assert answer.code == 0, answer.err
-    source = read_result(second, "ss-kmeans").params["labels"]
-    assert (source["store"], source["result"]) == ("5.h5", "labels-1")
-
-
-@pytest.mark.slow
-def test_classes_of_another_kind_that_must_not_be_used_do_not_mix_with_given_ones(
-    labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path
-) -> None:
-    lines = [f"{name}/{row:02d}.png,{kind}" for name, kind in (("ant", "six"), ("cat", "four")) for row in range(5)]
-    path = write(tmp_path / "legs.csv", *lines)
-    label_images(LabelConfig(index=plain.path, from_=path))
-
-    for option in (path, Path("labels-1")):
-        given = labels_to_use(option, plain, np.arange(plain.n))
-        assert given.class_names == ("four", "six")
-        assert (given.truth == -1).all()
-        assert [given.class_names[label] for label in given.labels[given.labeled]] == ["six"] * 5 + ["four"] * 5
-    found = labelkit("discover", "snowball", "--index", plain.path, "--labels", path)
-    assert found.code == 0, found.err
-    knn = labelkit("evaluate", "knn", "--index", plain.path, "-k", "3", "--labels", path, "--json")
-    assert knn.json["leave_one_out"] is True
-    assert set(knn.json["per_class"]) == {"four", "six"}

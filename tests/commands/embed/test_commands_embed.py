@@ -18,9 +18,7 @@ import pytest
 import torch
 from labelkit.commands.common.networks import run_network
 from labelkit.commands.embed.embed import embed_images
-from labelkit.data.registry import load_dataset
-from labelkit.errors import CheckpointError, ConfigError, DatasetError, OutputExistsError
-from labelkit.models.inference import PixelNetwork
+from labelkit.errors import DatasetError, OutputExistsError
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import SilentProgress, Task, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -99,16 +97,6 @@ def test_rows_are_what_the_runs_network_makes_of_the_pictures(embedded: Path, ph
 
 
 @pytest.mark.slow
-def test_columns_of_logits_are_the_classifiers_outputs_of_the_rows(embedded: Path, trained: Path) -> None:
-    store, network = open_store(embedded), run_network(trained).network
-
-    with torch.inference_mode():
-        logits = network.classify(torch.from_numpy(store.embeddings.copy())).numpy()
-
-    np.testing.assert_allclose(store.extras["logits"], logits, atol=1e-5)
-
-
-@pytest.mark.slow
 def test_columns_of_old_classes_come_first_in_class_order(photos: Path, trained: Path, tmp_path: Path) -> None:
     # the same run, told that it learned bee before ant
     run = Path(shutil.copytree(trained, tmp_path / "run"))
@@ -122,87 +110,7 @@ def test_columns_of_old_classes_come_first_in_class_order(photos: Path, trained:
     np.testing.assert_array_equal(swapped.extras["logits"], plain.extras["logits"][:, [1, 0, 2, 3]])
 
 
-@pytest.mark.slow
-def test_logits_can_be_left_out(photos: Path, trained: Path, tmp_path: Path) -> None:
-    assert "logits" not in embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=trained, logits=False).extras
-
-
-@pytest.mark.slow
-def test_half_precision_rows_are_the_rounded_full_ones(
-    photos: Path, trained: Path, embedded: Path, tmp_path: Path
-) -> None:
-    store = embed(tmp_path / "half.h5", dataset=str(photos), checkpoint=trained, dtype="float16")
-
-    np.testing.assert_array_equal(store.embeddings, open_store(embedded).embeddings.astype(np.float16))
-
-
-@pytest.mark.slow
-def test_pixels_of_digits_at_their_own_size_are_the_digits(tmp_path: Path) -> None:
-    digits = load_dataset("digits", data_root=tmp_path)
-    expected = np.stack([digits.source.read(row).decode(1).ravel() for row in range(len(digits))]) / np.float32(255)
-
-    store = embed(tmp_path / "pixels.h5", dataset="digits", backbone="pixels", image_size=8)
-
-    np.testing.assert_allclose(store.embeddings, expected, atol=1e-6)
-    assert store.labeled is not None
-    assert 0 < store.labeled.sum() < 1797
-    assert store.extras == {}
-
-
-@pytest.mark.slow
-def test_random_weights_depend_on_the_seed_alone(photos: Path, tmp_path: Path) -> None:
-    options = {"dataset": str(photos), "backbone": "vit_nano_p8_32", "random_weights": True}
-
-    first, again, other = (
-        embed(tmp_path / f"{number}.h5", **options, seed=seed) for number, seed in enumerate((0, 0, 1))
-    )
-
-    assert_same_bytes(first, again)
-    assert not np.array_equal(first.embeddings, other.embeddings)
-    assert first.model.weights_fingerprint != other.model.weights_fingerprint
-
-
-@pytest.mark.slow
-def test_weights_of_a_file_embed_as_the_run_they_come_from(
-    photos: Path, trained: Path, embedded: Path, tmp_path: Path
-) -> None:
-    file = next(trained.glob("checkpoints/*/model.safetensors"))
-
-    store = embed(tmp_path / "file.h5", dataset=str(photos), backbone="vit_nano_p8_32", weights=file)
-
-    # the run's picture is resized with another rule, so this shows the weights, not the bits
-    cosine = np.sum(store.embeddings * open_store(embedded).embeddings, axis=1) / (
-        np.linalg.norm(store.embeddings, axis=1) * np.linalg.norm(open_store(embedded).embeddings, axis=1)
-    )
-    assert (cosine > 0.99).all()
-
-
 # --- which labels --------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_another_data_set_gets_labels_as_asked_and_no_logits(trained: Path, labelkit: Any, tmp_path: Path) -> None:
-    words = ("--dataset", "digits", "--checkpoint", trained, "--out", tmp_path / "digits.h5")
-
-    answer = labelkit("embed", *words, "--label-split", "few-labels", "--num-labels", 20, "--json")
-
-    assert answer.code == 0
-    assert answer.json["labeled"] == 20
-    assert "is not what the run was trained on (photos): labels as --label-split says" in answer.err
-    assert "its output is not stored" in answer.err
-    assert open_store(tmp_path / "digits.h5").extras == {}
-
-
-@pytest.mark.slow
-def test_a_renamed_folder_is_still_what_the_run_was_trained_on(
-    photos: Path, trained: Path, embedded: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(photos, tmp_path / "pictures")
-
-    store = embed(tmp_path / "x.h5", dataset=str(tmp_path / "pictures"), checkpoint=trained)
-
-    np.testing.assert_array_equal(store.labeled, open_store(embedded).labeled)
-    assert "logits" in store.extras
 
 
 @pytest.mark.slow
@@ -228,17 +136,6 @@ def test_truth_that_training_did_not_have_does_not_change_the_split(
     assert store.extras["logits"].shape == (24, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"label_split": "gcd"}, {"label_ratio": 0.2}, {"split_seed": 3}])
-def test_options_that_the_runs_split_leaves_no_room_for_are_refused(
-    photos: Path, trained: Path, tmp_path: Path, options: dict[str, Any]
-) -> None:
-    with pytest.raises(ConfigError, match="split of that run is used"):
-        embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=trained, **options)
-
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_labels_of_test_images_are_never_usable(photos: Path, tmp_path: Path) -> None:
     for part in ("train", "test"):
         shutil.copytree(photos, tmp_path / "set" / part)
@@ -252,30 +149,7 @@ def test_labels_of_test_images_are_never_usable(photos: Path, tmp_path: Path) ->
     assert store.labeled[store.rows("test")].sum() == 0
 
 
-def test_a_class_without_a_labeled_image_is_warned_about(labelkit: Any, photos: Path, tmp_path: Path) -> None:
-    words = ("--dataset", photos, "--backbone", "pixels", "--num-old-classes", 4, "--label-ratio", 0.03)
-
-    answer = labelkit("embed", *words, "--out", tmp_path / "x.h5", "-q")
-
-    assert answer.code == 0
-    assert "warning: 3 of 4 old classes without a labeled image: " in " ".join(answer.err.split())
-
-
 # --- again, over, stopped ------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_same_command_again_does_nothing(photos: Path, trained: Path, tmp_path: Path) -> None:
-    config = EmbedConfig(dataset=str(photos), checkpoint=trained, out=tmp_path / "x.h5")
-    first = embed_images(config).to_json()
-    status = (tmp_path / "x.h5").stat()
-
-    again = embed_images(config).to_json()
-
-    assert (first["already_done"], again["already_done"]) == (False, True)
-    assert again["content_digest"] == first["content_digest"]
-    assert (tmp_path / "x.h5").stat() == status
-    assert [path.name for path in tmp_path.iterdir()] == ["x.h5"]
 
 
 def test_another_store_in_the_way_stays_unless_overwrite_is_given(photos: Path, index: Path) -> None:
@@ -340,28 +214,6 @@ embed_images(EmbedConfig(dataset=dataset, checkpoint=checkpoint, out=out, batch_
 
 
 @pytest.mark.slow
-def test_sigterm_keeps_the_finished_parts(
-    labelkit: Any, photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_part = EmbeddingRun.write_part
-
-    def write_then_stop(self: EmbeddingRun, part: int, **values: Any) -> None:
-        write_part(self, part, **values)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    words = ("embed", "--dataset", photos, "--checkpoint", trained, "--batch-size", 16, "--part-rows", 16)
-    monkeypatch.setattr(EmbeddingRun, "write_part", write_then_stop)
-    stopped = labelkit(*words, "--out", tmp_path / "x.h5")
-    monkeypatch.undo()
-
-    assert stopped.code == 143
-    assert "SIGTERM" in stopped.err
-    assert len(list((tmp_path / "x.h5.run" / "parts").glob("*.h5"))) == 1
-    resumed = labelkit(*words, "--out", tmp_path / "x.h5", "--json")
-    assert resumed.json["rows"] == 48
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("finished", [True, False])
 def test_who_names_no_batch_size_goes_on_with_that_of_the_store(
     finished: bool, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -409,25 +261,6 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_dry_run_does_not_count_the_start_of_the_device(
-    labelkit: Any, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embed, started = PixelNetwork.embed, []
-
-    def slow_at_first(self: PixelNetwork, images: Any) -> Any:
-        if not started:
-            time.sleep(1.5)
-        started.append(len(images))
-        return embed(self, images)
-
-    monkeypatch.setattr(PixelNetwork, "embed", slow_at_first)
-    words = ("embed", "--dataset", photos, "--backbone", "pixels", "--out", tmp_path / "x.h5", "--dry-run", "--json")
-    plan = labelkit(*words, "--batch-size", 16).json
-    assert started == [16, 16, 16]
-    assert plan["estimated_minutes"] * 60 < 1.5  # two batches of three: above 2 if the start is counted
-
-
 # --- images that cannot be read ------------------------------------------------------------------
 
 
@@ -462,14 +295,6 @@ def test_more_broken_images_than_allowed_are_an_error(
     assert not (tmp_path / "x.h5").exists()
 
 
-@pytest.mark.slow
-def test_allowing_more_after_a_refusal_takes_what_was_embedded(broken: Path, trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError):
-        embed(tmp_path / "x.h5", dataset=str(broken), checkpoint=trained)
-
-    assert embed(tmp_path / "x.h5", dataset=str(broken), checkpoint=trained, max_bad=0.1).n == 47
-
-
 # --- models that cannot be used ------------------------------------------------------------------
 
 
@@ -492,37 +317,6 @@ def test_images_that_show_next_to_nothing_are_said_once_with_the_reason(
     assert said.count("images show next to nothing") == 2
     assert "2 of 15 images show next to nothing, first white0.png: white on transparent" in said
     assert "1 of 15 images show next to nothing, first dark.png: 16-bit values" in said
-
-
-@pytest.mark.parametrize(
-    ("checkpoint", "problem"),
-    [("nothing", "does not exist"), ("photos", "is no run folder"), ("photos/ant/00.png", "is a file")],
-)
-def test_what_is_no_run_is_named(photos: Path, tmp_path: Path, checkpoint: str, problem: str) -> None:
-    with pytest.raises(CheckpointError, match=problem) as caught:
-        embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=photos.parent / checkpoint)
-
-    assert caught.value.where == str(photos.parent / checkpoint)
-    assert caught.value.remedy
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_one_checkpoint_of_a_run_can_be_given(photos: Path, trained: Path, embedded: Path, tmp_path: Path) -> None:
-    store = embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=next(trained.glob("checkpoints/step-*")))
-
-    assert_same_bytes(store, open_store(embedded))
-
-
-def test_a_damaged_checkpoint_is_refused(photos: Path, trained: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    file = next(run.glob("checkpoints/*/model.safetensors"))
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-
-    with pytest.raises(CheckpointError, match="bytes differ from what was written"):
-        embed(tmp_path / "x.h5", dataset=str(photos), checkpoint=run)
 
 
 def test_a_network_that_gives_no_numbers_makes_no_store(

@@ -85,22 +85,6 @@ def test_weights_come_from_one_place(options: dict[str, object], said: str) -> N
         EmbedConfig(out=Path("photos.h5"), **options)  # type: ignore[arg-type] # one of each
 
 
-@pytest.mark.slow
-def test_weights_alone_say_which_network_they_are_of(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_cache: Path
-) -> None:
-    path = tmp_path / "mine.safetensors"
-    save_file(build_backbone("vit_micro_p8_64", seed=0).net.state_dict(), path)
-    out = tmp_path / "photos.h5"
-
-    assert main(["embed", "--dataset", str(pictures), "--weights", str(path), "--out", str(out)]) == 0
-
-    assert "backbone vit_micro_p8_64: what the weights fit" in capsys.readouterr().err
-    model = open_store(out).model
-    assert (model.name, model.source) == ("vit_micro_p8_64", "mine.safetensors")
-    assert recorded_network(model, None).identity({}).differences(model) == []
-
-
 @pytest.mark.parametrize("words", [(), ("--backbone", "resnet18.a1_in1k")])
 def test_weights_of_a_file_are_not_called_published_ones(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_cache: Path,

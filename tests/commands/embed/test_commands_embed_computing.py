@@ -11,7 +11,7 @@ import torch
 from labelkit.commands.common import embed_images as computing
 from labelkit.commands.common.embed_images import _is_depthwise, agreement
 from labelkit.commands.embed.embed import embed_images
-from labelkit.errors import ConfigError, Mismatch, OutputExistsError
+from labelkit.errors import ConfigError
 from labelkit.models.inference import BackboneNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -52,37 +52,6 @@ def test_agreement_is_the_least_cosine_and_the_share_of_equal_neighbors() -> Non
 
     assert found["cosine"] == pytest.approx(np.cos(np.deg2rad(16)), abs=1e-4)
     assert found["neighbors"] == 0.5
-
-
-@pytest.mark.slow
-def test_bf16_that_agrees_is_taken_and_recorded_and_gives_the_rows_of_bf16(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_bf16(monkeypatch, native=True)
-    monkeypatch.setattr(computing, "LEAST_NEIGHBORS", 0.5)  # features of random weights lie close together
-
-    chosen = embed(tmp_path / "auto.h5", photos, precision="auto")
-
-    asked = embed(tmp_path / "bf16.h5", photos, precision="bf16")
-    assert chosen.model.numerics["compute"] == "bf16"
-    assert chosen.model.numerics["trial"]["images"] == 48
-    assert 0.999 < chosen.model.numerics["trial"]["cosine"] <= 1
-    assert np.asarray(chosen.embeddings).tobytes() == np.asarray(asked.embeddings).tobytes()
-
-
-@pytest.mark.slow
-def test_bf16_that_disagrees_is_left_and_the_trial_recorded(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pretend_bf16(monkeypatch, native=True)
-    monkeypatch.setattr(computing, "LEAST_COSINE", 1.0)
-
-    chosen = embed(tmp_path / "auto.h5", photos, precision="auto")
-
-    exact = embed(tmp_path / "float32.h5", photos)
-    assert chosen.model.numerics["compute"] == "float32"
-    assert chosen.model.numerics["trial"]["images"] == 48
-    assert np.asarray(chosen.embeddings).tobytes() == np.asarray(exact.embeddings).tobytes()
 
 
 def test_a_processor_without_bf16_computes_in_float32_and_says_why(
@@ -128,17 +97,6 @@ def test_onnx_that_cannot_be_is_refused(options: dict[str, Any], needs: str, pho
 
     assert needs in caught.value.problem
     assert list(tmp_path.iterdir()) == []
-
-
-def test_onnx_that_is_not_installed_is_refused_with_the_command_that_brings_it(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELKIT_ONNX", "0")
-
-    with pytest.raises(ConfigError) as caught:
-        embed(tmp_path / "x.h5", photos, runtime="onnx")
-
-    assert "pip install onnx onnxruntime" in caught.value.problem
 
 
 @pytest.mark.parametrize(
@@ -207,12 +165,3 @@ def test_fast_decoding_is_near_the_whole_one_and_keeps_sizes_and_small_photos(mi
     assert fast.model.numerics["fast_decode"] is True
     assert "fast_decode" not in whole.model.numerics
     assert fast.model.differences(whole.model) == []
-
-
-def test_both_decodings_do_not_mix(mixed: Path, tmp_path: Path) -> None:
-    whole = embed(tmp_path / "whole.h5", mixed)
-
-    with pytest.raises(OutputExistsError):
-        embed(whole.path, mixed, fast_decode=True)
-    with pytest.raises(Mismatch, match="fast_decode"):
-        embed(tmp_path / "x.h5", mixed, fast_decode=True, reuse=whole.path)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.common.training_data import prepare_data
-from labelkit.methods.discovery.options import GCDConfig, SimGCDConfig
-from labelkit.options.data import DataConfig
+from labelkit.methods.discovery.options import GCDConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 FEW = ("--dataset", "digits", "--max-per-class", "12")
@@ -40,26 +39,6 @@ def store_of(labelkit: Any, run: Path, out: Path, *options: str) -> EmbeddingSto
     return open_store(out)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", LABEL_FREE)
-@pytest.mark.parametrize("config", [GCDConfig, SimGCDConfig])
-def test_the_split_is_the_one_that_a_discovery_method_draws(
-    labelkit: Any, runs: dict[str, Path], tmp_path: Path, method: str, config: type[DataConfig]
-) -> None:
-    options = {"old_classes": "3,5-7", "label_ratio": 0.4, "split_seed": 4}
-    words = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
-    drawn = prepare_data(config.model_validate({"dataset": "digits", "max_per_class": 12, **options}))
-
-    store = store_of(labelkit, runs[method], tmp_path / "x.h5", *words)
-
-    assert list(store.sample_ids) == list(drawn.dataset.sample_ids)
-    assert store.labeled is not None
-    assert store.old_classes is not None
-    assert int(store.labeled.sum()) == int(0.4 * 48)
-    np.testing.assert_array_equal(np.asarray(store.labeled, bool), drawn.split.labeled)
-    assert np.flatnonzero(store.old_classes).tolist() == [3, 5, 6, 7] == sorted(drawn.split.old_classes)
-
-
 def test_images_that_the_run_held_out_get_no_label(labelkit: Any, runs: dict[str, Path], tmp_path: Path) -> None:
     shared = {"dataset": "digits", "max_per_class": 12, "holdout": 0.2, "old_classes": "0-4"}
     drawn = prepare_data(GCDConfig.model_validate(shared))
@@ -73,22 +52,6 @@ def test_images_that_the_run_held_out_get_no_label(labelkit: Any, runs: dict[str
     assert held_out.isdisjoint(usable)
     assert {store.sample_ids[int(row)] for row in store.rows("test")} <= held_out
     assert len(store.rows("test")) == 120
-
-
-@pytest.mark.slow
-def test_groups_and_categories_follow_from_the_drawn_labels(
-    labelkit: Any, runs: dict[str, Path], tmp_path: Path
-) -> None:
-    store_of(labelkit, runs["siamese"], tmp_path / "x.h5", "--label-split", "gcd")
-
-    grouped = labelkit("cluster", "ss-kmeans", "--index", tmp_path / "x.h5", "--num-clusters", 10)
-    judged = labelkit("evaluate", "clustering", "--index", tmp_path / "x.h5", "--json")
-    found = labelkit("discover", "categories", "--index", tmp_path / "x.h5", "--json")
-
-    assert (grouped.code, judged.code, found.code) == (0, 0, 0), (grouped.err, judged.err, found.err)
-    # half of the 60 images of old classes have a label, and the others are scored
-    assert [entry["rows"] for entry in judged.json["scores"]] == [90]
-    assert [entry["name"] for entry in found.json["classes"]][:5] == ["0", "1", "2", "3", "4"]
 
 
 def test_without_such_an_option_no_label_is_usable(labelkit: Any, runs: dict[str, Path], tmp_path: Path) -> None:
@@ -117,17 +80,3 @@ def test_what_draws_nothing_or_sets_images_apart_stays_refused(
     assert done.code == 2
     assert f"error: {named}: has no meaning here" in done.err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_run_that_saw_labels_keeps_its_split(labelkit: Any, tmp_path: Path) -> None:
-    short = ("--epochs", "1", "--batch-size", "32", "--device", "cpu", "--out", tmp_path / "run")
-    assert labelkit("train", "gcd", *FEW, *short).code == 0
-
-    done = labelkit("embed", "--checkpoint", tmp_path / "run", *FEW, "--old-classes", "5-9", "--out", tmp_path / "x.h5")
-
-    assert done.code == 2
-    said = " ".join(done.err.split())
-    assert "error: --old-classes: has no meaning here" in said
-    assert "the split of that run is used. Leave it out. After training without labels (--label-split none)" in said
-    assert not (tmp_path / "x.h5").exists()

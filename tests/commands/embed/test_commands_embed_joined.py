@@ -31,10 +31,3 @@ def test_a_photo_is_found_by_the_tokens_that_the_store_records(
     assert found.code == 0, found.err
     (hit,) = found.json["queries"][0]["hits"]
     assert (hit["row"], round(hit["score"], 4)) == (0, 1.0)
-
-
-def test_a_network_without_blocks_is_refused(photos: Path, tmp_path: Path, labelkit: Callable[..., Any]) -> None:
-    answer = labelkit(
-        "embed", "--dataset", photos, "--backbone", "pixels", "--last-blocks", "2", "--out", tmp_path / "rows.h5"
-    )
-    assert (answer.code, "pixels has no blocks" in answer.err) == (2, True)

@@ -12,14 +12,11 @@ import h5py
 import numpy as np
 import pytest
 from labelkit.commands.embed.embed import embed_images
-from labelkit.commands.exchange.importing import import_store
-from labelkit.commands.exchange.options import ImportConfig
 from labelkit.errors import Mismatch
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
 from PIL import Image
-from tests.copies import copy_store
 
 MODEL = {"backbone": "vit_nano_p8_32", "random_weights": True, "batch_size": 8, "part_rows": 16, "threads": 1}
 
@@ -88,51 +85,6 @@ def test_a_store_with_copied_rows_is_that_from_scratch_but_for_last_bits(
     assert not once.differences(scratch)
 
 
-def test_the_count_is_in_the_plan_the_summary_and_json(
-    labelkit: Any, old: EmbeddingStore, changed: Path, tmp_path: Path
-) -> None:
-    options = ("--backbone", "vit_nano_p8_32", "--random-weights", "--threads", 1, "--max-bad", 0.1)
-    words = ("embed", "--dataset", changed, *options, "--reuse", old.path, "--out", tmp_path / "x.h5")
-
-    plan = labelkit(*words, "--dry-run", "--json").json
-    assert plan["reused"] == 46
-    assert not (tmp_path / "x.h5.run").exists()
-    shown = labelkit(*words)
-
-    assert "copied, not computed" in shown.out
-    assert f"{old.path}" in shown.out
-    assert "46 of 49 rows are copied, not computed" in shown.err
-    again = labelkit(*words, "--json").json
-    assert (again["reused"], again["already_done"]) == (46, True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", ["one,two", "two,one"])
-def test_rows_come_from_several_stores(photos: Path, tmp_path: Path, order: str) -> None:
-    for name, classes in (("one", ("ant", "bee")), ("two", ("bee", "cat"))):
-        for folder in classes:
-            shutil.copytree(photos / folder, tmp_path / name / folder)
-        embed(tmp_path / f"{name}.h5", tmp_path / name)
-
-    paths = ",".join(str(tmp_path / f"{name}.h5") for name in order.split(","))
-    result = embed_images(EmbedConfig(out=tmp_path / "x.h5", dataset=str(photos), reuse=paths, **MODEL)).to_json()
-
-    assert result["reused"] == 36
-    whole, one, two = (open_store(tmp_path / f"{name}.h5") for name in ("x", "one", "two"))
-    assert row_of(whole, "ant/07.png") == row_of(one, "ant/07.png")
-    assert row_of(whole, "cat/07.png") == row_of(two, "cat/07.png")
-    assert row_of(whole, "bee/07.png") == row_of(one if order.startswith("one") else two, "bee/07.png")
-
-
-def test_a_store_can_be_replaced_by_one_with_its_rows(old: EmbeddingStore, changed: Path, tmp_path: Path) -> None:
-    out = copy_store(old.path, tmp_path / "x.h5")
-
-    store = embed(out, changed, reuse=out, overwrite=True, max_bad=0.1)
-
-    assert row_of(store, "dog/zoe.png") == row_of(old, "ant/00.png")
-    assert store.n == 48
-
-
 # ---- stops and several processes
 
 
@@ -188,16 +140,6 @@ def test_a_resumed_run_keeps_what_it_planned_when_images_are_added(
     assert store.path.read_bytes() == once.path.read_bytes()
 
 
-def test_a_run_is_not_resumed_with_other_stores_to_reuse(
-    old: EmbeddingStore, changed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        embed_unpublished(patch, tmp_path / "new.h5", changed, old.path)
-
-    with pytest.raises(Mismatch, match=r"an unfinished run differs in: .*reuse"):
-        embed(tmp_path / "new.h5", changed, max_bad=0.1)
-
-
 # ---- what cannot be reused
 
 
@@ -220,19 +162,6 @@ def test_rows_of_another_model_are_refused_with_the_key_that_differs(
     assert key in caught.value.problem
     assert caught.value.where == str(old.path)
     assert not (tmp_path / "x.h5.run").exists()
-
-
-def test_imported_rows_and_patches_are_refused(
-    labelkit: Any, old: EmbeddingStore, photos: Path, tmp_path: Path
-) -> None:
-    np.save(tmp_path / "x.npy", np.eye(2))
-    import_store(ImportConfig(source=tmp_path / "x.npy", out=tmp_path / "imported.h5"))
-    with pytest.raises(Mismatch, match="imported without their images"):
-        embed(tmp_path / "x.h5", photos, reuse=tmp_path / "imported.h5")
-    words = ("--dataset", photos, "--backbone", "vit_nano_p8_32", "--random-weights", "--dense")
-    answer = labelkit("embed", *words, "--reuse", old.path, "--out", tmp_path / "x.h5")
-    assert answer.code == 2
-    assert "--reuse saves nothing with --dense" in answer.err
 
 
 def test_other_batches_and_threads_do_not_keep_rows_from_being_reused(

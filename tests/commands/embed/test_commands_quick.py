@@ -7,18 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from labelkit.commands.common import onnx_export
-from labelkit.commands.common.networks import embedding_network, preprocess_record
+from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.onnx_export import NotExported, keep_for_next_time, onnx_bytes
-from labelkit.commands.common.onnx_session import DECODER, onnx_record, prepared, quick_embeddings
+from labelkit.commands.common.onnx_session import DECODER, prepared, quick_embeddings
 from labelkit.commands.embed.embed import embed_images
-from labelkit.commands.exchange.exporting import export_store
-from labelkit.commands.exchange.options import ExportConfig
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Interpolation, Normalize, ViewSpec
@@ -27,7 +24,6 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from PIL import Image
 from tests.tiers import quick_every
-from torch import Tensor
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +90,7 @@ def use_kept(kept: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> tuple[
     return kept
 
 
+@pytest.mark.slow
 def test_kept_network_gives_the_rows_of_the_store_and_names_what_it_cannot_read(
     use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
 ) -> None:
@@ -130,27 +127,6 @@ def test_a_photo_is_looked_up_without_torch(use_kept: tuple[Path, Path], photos:
 
 
 @pytest.mark.slow
-def test_libraries_send_nothing_about_their_use_and_leave_no_id_of_the_machine(
-    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
-) -> None:
-    program = (
-        "import sys\nfrom labelkit.cli.main import main\ncode = main(sys.argv[1:])\n"
-        "from huggingface_hub import constants\n"
-        "print(code, 'onnxruntime' in sys.modules, constants.HF_HUB_DISABLE_TELEMETRY, file=sys.stderr)"
-    )
-    words = ["retrieve", "--query", str(photos / "1.png"), "--index", str(use_kept[0]), "-k", "1", "--json"]
-    switches = ("CI", "TELEMETRY", "DO_NOT_TRACK", "XDG_")  # and what the import of labelkit has set here
-    told = {key: value for key, value in os.environ.items() if not any(switch in key for switch in switches)}
-    environment = told | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment, check=False
-    )
-
-    assert done.stderr.splitlines()[-1] == "0 True True"
-    assert list(tmp_path.rglob("*")) == []
-
-
 def test_a_file_of_the_cache_that_changed_is_not_used(
     use_kept: tuple[Path, Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,35 +138,6 @@ def test_a_file_of_the_cache_that_changed_is_not_used(
     found = quick_embeddings(load_dataset(str(photos), data_root=photos), open_store(use_kept[0]).model)
 
     assert found is None
-
-
-class _Unlike(BackboneNetwork):
-    """A network that adds noise, so that no copy of it can agree."""
-
-    def embed(self, images: Tensor) -> Tensor:
-        found = super().embed(images)
-        return found + torch.rand_like(found)
-
-
-@pytest.mark.slow
-def test_a_network_whose_copy_differs_is_not_kept_and_not_tried_again(
-    use_kept: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path))
-    network: Any = _Unlike("vit_nano_p8_32").eval()
-    model = open_store(use_kept[0]).model
-
-    keep_for_next_time(network, model)
-
-    record = onnx_record(model)
-    assert record is not None
-    assert "failed" in record
-    assert [path.suffix for path in (tmp_path / "onnx").iterdir()] == [".json"]
-    before = next((tmp_path / "onnx").iterdir()).stat().st_mtime_ns
-    keep_for_next_time(network, model)
-    assert next((tmp_path / "onnx").iterdir()).stat().st_mtime_ns == before
-    with pytest.raises(NotExported):
-        onnx_bytes(network)
 
 
 def test_a_network_that_the_run_time_cannot_run_is_not_exported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,41 +154,3 @@ def test_a_network_that_the_run_time_cannot_run_is_not_exported(monkeypatch: pyt
     monkeypatch.setattr(onnx_export, "OnnxNetwork", Refuses)
     with pytest.raises(NotExported, match="cannot run it: INVALID_ARGUMENT : Got: 7 Expected: 2 Please fix the model"):
         onnx_bytes(BackboneNetwork("smallcnn", seed=0))
-
-
-@pytest.mark.slow
-def test_exported_network_gives_the_rows_of_the_store_to_another_program(
-    use_kept: tuple[Path, Path], photos: Path, tmp_path: Path
-) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    export_store(ExportConfig(index=use_kept[0], what="model", format="onnx"))
-
-    session = onnxruntime.InferenceSession(str(use_kept[0].with_suffix(".onnx")))
-    record = json.loads(session.get_modelmeta().custom_metadata_map["preprocess"])
-    dataset, store = load_dataset(str(photos), data_root=photos), open_store(use_kept[0])
-    images = np.stack([prepared(dataset, row, record) for row in range(len(dataset))])
-    (rows,) = session.run(["embeddings"], {"images": images})
-    np.testing.assert_allclose(rows, store.embeddings, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"what": "model", "out": Path("x.csv")}, "--what model goes with"),
-        ({"what": "labels", "out": Path("x.onnx")}, "--what model goes with"),
-        ({"what": "model", "format": "csv"}, "--what model goes with"),
-        ({"out": Path("x.csv"), "checkpoint": Path("runs/x")}, "--checkpoint goes with --what model"),
-    ],
-)
-def test_only_a_model_is_written_as_onnx(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ExportConfig(index=Path("s.h5"), **options)
-
-
-def test_record_of_preparation_is_understood(photos: Path) -> None:
-    network = BackboneNetwork("vit_nano_p8_32")
-    spec = network.input_spec
-
-    record = preprocess_record(network, ViewSpec(spec.size, spec.resize_ratio))
-
-    assert prepared(load_dataset(str(photos), data_root=photos), 0, record).shape == (3, spec.size, spec.size)

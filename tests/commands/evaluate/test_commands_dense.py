@@ -71,57 +71,6 @@ def test_the_best_learning_rate_is_chosen_without_the_images_that_are_scored(lab
     assert done.json["protocol"]["lr"] == 0.1
 
 
-def test_crops_and_convolutions_learn_too(labelkit: Any, folder: Path) -> None:
-    done = labelkit(
-        "evaluate", "segmentation", *PIXELS, "--head", "fcn", "--samples", 64, "--batch-size", 8, "--seeds", 1,
-        "--dataset", folder, "--per-class",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    assert "ground" in done.out
-    assert "fcn" in done.out
-
-
-TUNED = ("--backbone", "vit_nano_p8_32", "--random-weights", "--threads", 1, "--tune")
-
-
-def test_a_whole_network_learns_classes_that_are_colors(labelkit: Any, folder: Path) -> None:
-    words = ("evaluate", "segmentation", *TUNED, "--dataset", folder, "--batch-size", 8, "--seeds", 1, "--json")
-    before = labelkit(*words, "--samples", 8, "--lr", "1e-9", "--no-augment")
-    assert before.code == 0, before.err
-    done = labelkit(*words, "--samples", 96, "--lr", "3e-3", "--no-augment")
-    assert done.json["pixel_accuracy"]["mean"] > before.json["pixel_accuracy"]["mean"] + 0.15
-    protocol = done.json["protocol"]
-    assert (protocol["tune"], protocol["optimizer"], protocol["final_lr"]) == (True, "adamw", 0)
-    # the network that is reported is the one that was given
-    assert done.json["network"]["weights_fingerprint"] == before.json["network"]["weights_fingerprint"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("head", ["fpn", "upernet"])
-def test_heads_on_four_depths_score_the_same_each_time(labelkit: Any, folder: Path, head: str) -> None:
-    words = ("evaluate", "segmentation", *TUNED, "--dataset", folder, "--head", head, "--image-size", 16)
-    words = (*words, "--batch-size", 2, "--samples", 4, "--max-images", 2, "--seeds", 1, "--json")
-    first, again = labelkit(*words), labelkit(*words)
-    assert first.code == 0, first.err
-    assert first.json["mean_iou"] == again.json["mean_iou"]
-    assert (first.json["protocol"]["head"], first.json["protocol"]["lr"]) == (head, 1e-4)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--head", "fpn"), "head fpn goes with --tune"),
-        (("--tune",), "pixels have nothing to tune"),
-        (("--lr", "0"), "above 0"),
-    ],
-)
-def test_heads_and_networks_that_do_not_go_together_are_refused(
-    labelkit: Any, folder: Path, words: tuple[str, ...], said: str
-) -> None:
-    answer = labelkit("evaluate", "segmentation", *PIXELS, "--dataset", folder, *words)
-    assert (answer.code, said in answer.err) == (2, True), answer.err
-
-
 def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder: Path) -> None:
     network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -218,27 +167,3 @@ def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
     done = labelkit(*words)
     assert (done.code, "value 7 in row 0, column 0 is no class" in " ".join(done.err.split())) == (3, True)
-
-
-def test_sets_without_masks_and_films_are_refused(labelkit: Any) -> None:
-    done = labelkit("evaluate", "segmentation", *PIXELS, "--dataset", "digits")
-    assert (done.code, "has no masks" in done.err) == (3, True)
-    done = labelkit("evaluate", "segmentation", *PIXELS, "--dataset", "scene_videos")
-    assert (done.code, "number the objects of films" in done.err) == (3, True)
-
-
-def test_all_pixels_ignored_have_no_score(labelkit: Any, folder: Path) -> None:
-    for i in range(4):
-        Image.fromarray(np.full((16, 16), 255, dtype=np.uint8)).save(folder / f"val/masks/{i}.png")
-    done = labelkit("evaluate", "patch-clusters", *PIXELS, "--dataset", folder)
-    assert (done.code, "all pixels that are scored are ignored" in " ".join(done.err.split())) == (3, True)
-
-
-@pytest.mark.slow
-def test_a_random_network_is_a_baseline(labelkit: Any, folder: Path) -> None:
-    done = labelkit(
-        "evaluate", "patch-clusters", "--backbone", "resnet18", "--random-weights", "--image-size", 64, "--seeds", 1,
-        "--dataset", folder, "--threads", 1, "--json",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    assert done.json["network"]["source"] == "random:0"

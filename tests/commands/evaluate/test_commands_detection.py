@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from labelkit.commands.evaluate.detection import BoxPicture, shown_boxes
 from labelkit.commands.evaluate.detection_training import DetectionPlan, depth_below, train_detector
 from labelkit.data.registry import load_dataset
@@ -18,6 +17,7 @@ from labelkit.protocols.detection.detector import DetectorSize
 from labelkit.training.devices import Runtime
 from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
+from tests.tiers import quick_every
 
 SMALL = (
     "--backbone", "vit_micro_p8_64", "--random-weights", "--image-size", 64, "--threads", 1,
@@ -47,16 +47,6 @@ def test_a_square_is_found_after_a_few_steps(labelkit: Any, root: Path, tmp_path
     assert (protocol["lr_drop_steps"], protocol["warmup_steps"], protocol["longer_side"]) == ([22, 28], 3, 106)
     assert (protocol["train_images"], protocol["eval_images"]) == (4, 2)
     assert json.loads((tmp_path / "scores.json").read_text())["box"] == done.json["box"]
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_bits_with_and_without_workers(labelkit: Any, root: Path) -> None:
-    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "cascade-mask-rcnn", "--json")
-    first = labelkit(*words, "--steps", 2)
-    assert first.code == 0, first.err
-    again = labelkit(*words, "--steps", 2, "--num-workers", 1)
-    assert first.json == again.json
-    assert set(first.json["mask"]) == {"ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"}
 
 
 def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
@@ -93,7 +83,7 @@ def _plan(**options: Any) -> DetectionPlan:
     return DetectionPlan(**{**plan, **options})
 
 
-@pytest.mark.parametrize("tune", [True, False])
+@pytest.mark.parametrize("tune", quick_every(2, [True, False]))
 def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     before = {name: value.clone() for name, value in network.backbone.state_dict().items()}
@@ -141,21 +131,6 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
     assert depth_below("rpn.head.conv.0.0.weight", 4) == 0
 
 
-@pytest.mark.slow
-def test_images_without_an_object_are_not_trained_on_but_scored(labelkit: Any, root: Path) -> None:
-    for split in ("train", "val"):
-        path = root / f"coco/annotations/instances_{split}2017.json"
-        table = json.loads(path.read_text())
-        first = table["images"][0]["id"]
-        table["annotations"] = [entry for entry in table["annotations"] if entry["image_id"] != first]
-        path.write_text(json.dumps(table))
-    done = labelkit(
-        "evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1, "--json"
-    )
-    assert done.code == 0, done.err
-    assert (done.json["protocol"]["train_images"], done.json["protocol"]["eval_images"]) == (3, 2)
-
-
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -174,14 +149,6 @@ def test_what_does_not_go_together_is_refused_in_a_line(
     answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, *words)
     assert (answer.code, said in answer.err) == (code, True), answer.err
     assert "Traceback" not in answer.err
-
-
-def test_pixels_and_networks_without_blocks_are_refused(labelkit: Any, root: Path) -> None:
-    words = ("evaluate", "detection", "--data-root", root, "--image-size", 64, "--steps", 1)
-    answer = labelkit(*words, "--backbone", "pixels")
-    assert (answer.code, "pixels have no maps" in answer.err) == (2, True)
-    answer = labelkit(*words, "--backbone", "resnet18", "--random-weights", "--layer-decay", 0.5)
-    assert (answer.code, "resnet18 is no plain ViT with blocks" in answer.err) == (2, True), answer.err
 
 
 def test_a_missing_image_and_a_broken_outline_are_named(labelkit: Any, root: Path) -> None:
@@ -212,56 +179,6 @@ def test_an_image_of_another_size_than_its_annotation_is_found_before_training(
     answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
     assert answer.code == 3
     assert f"{split}.jpg: the image has 80 x 64 pixels, its annotation says 160 x 128" in answer.err
-
-
-def test_a_loss_that_is_no_number_ends_the_run(labelkit: Any, root: Path) -> None:
-    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 8)
-    answer = labelkit(*words, "--lr", 1e30)
-    assert (answer.code, "no number" in answer.err) == (4, True), answer.err
-
-
-@pytest.mark.slow
-def test_scores_can_be_gates(labelkit: Any, root: Path) -> None:
-    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
-    answer = labelkit(*words, "--fail-under", "box.ap=0.99")
-    assert (answer.code, "box.ap" in answer.err) == (10, True), answer.err
-
-
-@pytest.mark.slow
-def test_options_are_checked_before_torch_and_pycocotools_load() -> None:
-    import subprocess
-
-    code = (
-        "import sys; from labelkit.cli.main import main; "
-        "code = main(['evaluate', 'detection', '--train-sizes', '2']); "
-        "print(code, [name for name in ('torch', 'torchvision', 'pycocotools') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "2 []", done.stderr
-
-
-@pytest.mark.slow
-def test_training_leaves_the_global_generator_alone(root: Path) -> None:
-    network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
-    dataset = load_dataset("coco_2017", data_root=root)
-    before = torch.get_rng_state()
-    train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
-    assert torch.get_rng_state().equal(before)
-
-
-def test_a_sheet_shows_true_boxes_and_the_surest_found_ones(labelkit: Any, root: Path, tmp_path: Path) -> None:
-    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
-    done = labelkit(*words, "--sheet", tmp_path / "boxes.png")
-    assert done.code == 0, done.err
-    assert str(tmp_path / "boxes.png") in done.out
-    assert "on random weights of seed 0," in " ".join(done.out.split())
-    with Image.open(tmp_path / "boxes.png") as sheet:
-        assert sheet.size[0] >= 240
-        colors = {tuple(pixel[:3]) for pixel in np.asarray(sheet.convert("RGB")).reshape(-1, 3).tolist()}
-    # boxes of the three classes, in the colors of VOC's masks
-    assert {(128, 0, 0), (0, 128, 0), (128, 128, 0)} <= colors
-    refused = labelkit(*words, "--sheet", tmp_path / "boxes.png")
-    assert (refused.code, "already exists" in refused.err) == (2, True)
 
 
 def test_boxes_below_a_half_are_drawn_only_where_there_is_no_other() -> None:

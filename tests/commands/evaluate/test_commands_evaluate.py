@@ -10,13 +10,12 @@ import pytest
 from labelkit.commands.evaluate.groups import evaluate_clustering
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, Mismatch, StoreError
+from labelkit.errors import StoreError
 from labelkit.metrics.bootstrap import accuracy_intervals
-from labelkit.metrics.clustering import adjusted_rand_index, cluster_accuracy, normalized_mutual_information
+from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.progress import SilentProgress, use_progress
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import list_results, read_result, write_result
-from sklearn.metrics import adjusted_mutual_info_score
+from labelkit.store.results import write_result
 
 LABELS = [0, 0, 0, 1, 1, 1, 2, 2]
 LABELED = [1, 0, 0, 1, 0, 0, 0, 0]
@@ -77,31 +76,6 @@ def test_all_rows_are_scored_when_no_label_could_be_used(make_store: Any) -> Non
     assert (score["rows"], score["all_accuracy"], score["old_accuracy"]) == (8, 1.0, None)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("protocol", ["v2", "v1", "v2b"])
-def test_numbers_are_those_of_the_metrics(make_store: Any, rng: np.random.Generator, protocol: Any) -> None:
-    labels, ids, labeled = rng.integers(0, 4, 60), rng.integers(0, 6, 60), rng.integers(0, 2, 60)
-    labeled[labels > 1] = 0
-    old = np.array([True, True, False, False])
-    store = make_store(np.eye(60), labels=labels.tolist(), labeled=labeled.tolist(), old_classes=old)
-    put(store, ids.tolist())
-    rows = labeled == 0
-    expected = cluster_accuracy(labels[rows], ids[rows], old, protocol=protocol)
-
-    (score,) = evaluate(store, protocol=protocol)
-
-    for name in ("all_accuracy", "old_accuracy", "new_accuracy", "true_old", "false_old", "true_new", "false_new"):
-        assert score[name] == pytest.approx(getattr(expected, name)), name
-    assert score["nmi"] == pytest.approx(normalized_mutual_information(labels[rows], ids[rows]))
-    assert score["ami"] == pytest.approx(adjusted_mutual_info_score(labels[rows], ids[rows]))
-    assert score["ari"] == pytest.approx(adjusted_rand_index(labels[rows], ids[rows]))
-    assert score["mapping"] == expected.mapping.tolist()
-    for row in score["per_class"]:
-        mine = rows & (labels == int(row["class"].removeprefix("class-")))
-        assert row["images"] == mine.sum()
-        assert row["accuracy"] == pytest.approx((expected.mapping[ids[mine]] == labels[mine]).mean())
-
-
 def test_intervals_are_those_of_the_metrics_and_equal_for_equal_groupings(
     make_store: Any, rng: np.random.Generator
 ) -> None:
@@ -127,41 +101,6 @@ def test_intervals_are_those_of_the_metrics_and_equal_for_equal_groupings(
     }
     assert one["intervals"] == two["intervals"]
     assert evaluate(store, bootstrap=500, seed=4)[0]["intervals"] != one["intervals"]
-
-
-def test_intervals_can_be_left_out(labelkit: Any, store: EmbeddingStore) -> None:
-    put(store, LABELS)
-    words = ("evaluate", "clustering", "--index", store.path)
-
-    assert "95 % intervals in %: 1000 bootstrap resamples" in labelkit(*words).out
-    answer = labelkit(*words, "--bootstrap", 0)
-    assert "intervals" not in answer.out
-    assert labelkit(*words, "--bootstrap", 0, "--json").json["scores"][0]["intervals"] is None
-
-
-def test_every_class_is_shown_when_asked(labelkit: Any, store: EmbeddingStore) -> None:
-    # class-0 is right on both rows scored, class-1 on one of two, class-2 on both
-    put(store, [0, 0, 0, 1, 1, 2, 2, 2])
-    words = ("evaluate", "clustering", "--index", store.path)
-
-    assert "accuracy of each class" not in labelkit(*words).out
-    shown = labelkit(*words, "--per-class").out
-    lines = [line.split() for line in shown[shown.index("accuracy of each class") :].splitlines()[2:5]]
-    assert lines == [
-        ["guess", "all", "class-0", "old", "2", "100.0"],
-        ["guess", "all", "class-1", "old", "2", "50.0"],
-        ["guess", "all", "class-2", "new", "2", "100.0"],
-    ]
-
-
-def test_fewer_clusters_than_classes_leave_classes_unmatched(store: EmbeddingStore) -> None:
-    put(store, [0] * 8)
-
-    (score,) = evaluate(store)
-
-    assert score["used_clusters"] == 1
-    assert score["all_accuracy"] == pytest.approx(2 / 6)
-    assert sorted(row["accuracy"] for row in score["per_class"]) == [0, 0, 1]
 
 
 def test_each_split_is_scored_on_its_own(make_store: Any) -> None:
@@ -236,31 +175,6 @@ def test_rows_of_the_matching_are_those_of_the_option(two_splits: EmbeddingStore
     assert evaluate(two_splits, split="test", mapping_from="train", rows="all")[0]["mapping"][5] == 1
 
 
-def test_a_matching_that_no_row_can_give_is_refused(two_splits: EmbeddingStore, make_store: Any) -> None:
-    put(two_splits, [-1, -1, -1, 5, 5, 5, 5, 5, 5, 5])
-    with pytest.raises(StoreError, match="no row of split train has both a group and a label that training") as caught:
-        evaluate(two_splits, mapping_from="train")
-    assert "--rows all" in str(caught.value)
-    with pytest.raises(ConfigError, match="has no split 'val'") as unknown:
-        evaluate(two_splits, mapping_from="val")
-    assert unknown.value.where == "--mapping-from"
-
-
-def test_two_matchings_of_protocol_v1_cannot_be_kept(labelkit: Any, two_splits: EmbeddingStore) -> None:
-    words = ("evaluate", "clustering", "--index", two_splits.path, "--mapping-from", "train", "--protocol", "v1")
-    answer = labelkit(*words)
-    assert answer.code == 2
-    assert "mapping_from goes with v2 or v2b" in answer.err
-
-
-@pytest.mark.slow
-def test_a_kept_matching_is_said_above_the_scores(labelkit: Any, two_splits: EmbeddingStore) -> None:
-    words = ("evaluate", "clustering", "--index", two_splits.path)
-    assert "matched with classes on split train" in labelkit(*words, "--mapping-from", "train").out
-    assert "matched with classes" not in labelkit(*words).out
-    assert labelkit(*words, "--mapping-from", "train", "--json").json["mapping_from"] == "train"
-
-
 def test_rows_without_a_label_or_a_cluster_are_not_scored(make_store: Any) -> None:
     store = make_store(np.eye(4), labels=[0, 1, -1, 1], labeled=[0] * 4, old_classes=[0, 0])
     put(store, [0, 1, 1, -1])
@@ -279,13 +193,6 @@ def test_every_grouping_is_scored_and_others_are_passed_over(store: EmbeddingSto
     assert [score["result"] for score in evaluate(store, results=("b-clusters",))] == ["b-clusters"]
 
 
-def test_a_result_that_groups_nothing_is_refused_when_it_is_named(store: EmbeddingStore) -> None:
-    write_result(store, "note", kind="note", arrays={"metrics": {"x": 1}}, params={}, stage="test")
-
-    with pytest.raises(StoreError, match="does not group the rows"):
-        evaluate(store, results=("note",))
-
-
 def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: Any, make_store: Any) -> None:
     store = make_store(np.eye(4), labels=[0, 0, 1, 1], labeled=[0] * 4, old_classes=[1, 1])
     put(store, [0, 0, 1, 1])
@@ -296,32 +203,6 @@ def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: An
     assert answer.json["scores"][0]["new_accuracy"] is None
     assert "NaN" not in answer.out
     assert shown.out.splitlines()[2].split()[:6] == ["guess", "all", "4", "100.0", "100.0", "-"]
-
-
-@pytest.mark.slow
-def test_scores_can_be_kept_beside_the_store(store: EmbeddingStore) -> None:
-    put(store, LABELS)
-
-    first = evaluate_clustering(EvaluateClusteringConfig(index=store.path, result="scores"))
-    again = evaluate_clustering(EvaluateClusteringConfig(index=store.path, result="scores"))
-
-    assert first.made() == again.made() == [store.path.with_name("made.h5.results") / "scores.h5"]
-    kept = read_result(store, "scores").metrics
-    assert kept["scores"][0]["all_accuracy"] == 1.0
-    assert kept["scores"][0]["new_accuracy"] == 1.0
-    # they are no grouping, so they are not scored themselves
-    assert [score["result"] for score in evaluate(store)] == ["guess"]
-
-
-def test_results_of_another_store_are_refused(store: EmbeddingStore, make_store: Any) -> None:
-    other = make_store(2 * np.eye(8), name="other.h5", labels=LABELS, labeled=LABELED, old_classes=[1, 1, 0])
-    put(store, LABELS)
-    shutil.copytree(store.path.with_name("made.h5.results"), other.path.with_name("other.h5.results"))
-
-    with pytest.raises(Mismatch, match="made from other content") as caught:
-        evaluate(other, results=("guess",))
-
-    assert "Make it again" in caught.value.remedy
 
 
 def test_a_stale_result_among_others_is_passed_over_with_a_warning(store: EmbeddingStore, make_store: Any) -> None:
@@ -349,34 +230,3 @@ def test_a_store_without_results_says_what_to_run(store: EmbeddingStore) -> None
         evaluate(store)
 
     assert "labelkit cluster" in caught.value.remedy
-
-
-@pytest.mark.parametrize("columns", [{}, {"labels": [-1] * 4}])
-def test_a_store_without_labels_cannot_be_scored(make_store: Any, columns: dict[str, Any]) -> None:
-    store = make_store(np.eye(4), **columns)
-    put(store, [0, 0, 1, 1])
-
-    with pytest.raises(StoreError, match="there are no labels to compare with") as caught:
-        evaluate(store)
-
-    assert caught.value.where == f"{store.path}:/labels"
-    assert list_results(store) == ["guess"]
-
-
-def test_a_store_whose_every_label_could_be_used_says_how_to_score_it(make_store: Any) -> None:
-    store = make_store(np.eye(4), labels=[0, 0, 1, 1], labeled=[1] * 4, old_classes=[1, 1])
-    put(store, [0, 0, 1, 1])
-
-    with pytest.raises(StoreError, match="--rows all"):
-        evaluate(store)
-
-    assert evaluate(store, rows="all")[0]["all_accuracy"] == 1.0
-
-
-def test_names_that_are_not_there_are_named(store: EmbeddingStore) -> None:
-    put(store, LABELS)
-
-    with pytest.raises(StoreError, match="there is no result 'gess'; results of this store: guess"):
-        evaluate(store, results=("gess",))
-    with pytest.raises(ConfigError, match="has no split 'test'"):
-        evaluate(store, split="test")

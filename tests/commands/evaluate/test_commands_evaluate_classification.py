@@ -64,18 +64,6 @@ def refuse(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str
     return " ".join(capsys.readouterr().err.split())
 
 
-@pytest.mark.slow
-def test_a_run_is_scored_on_what_it_held_out(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = evaluate(capsys, "--checkpoint", run, "--threads", 1)
-    everything = answer["scores"][0]
-    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
-    assert answer["split"] == "test"
-    assert everything["images"] == 21  # a fifth of 105
-    assert everything["accuracy"] == pytest.approx(last["accuracy"])
-    low, high = everything["interval"]
-    assert low <= everything["accuracy"] <= high
-
-
 def test_a_store_gives_the_same_scores_as_the_run_and_as_counting(
     run: Path, index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -148,15 +136,3 @@ def test_what_cannot_be_scored_is_refused(
     bare = tmp_path / "pixels.h5"
     assert main(["embed", "--dataset", str(photos), "--backbone", "pixels", "--out", str(bare), "-q"]) == 0
     assert "holds no output of a classifier" in refuse(capsys, 3, "--index", bare)
-
-
-def test_more_classes_than_the_checkpoint_has_prototypes_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    photos = write_photos(tmp_path / "photos", range(3))
-    words = ["--dataset", str(photos), "--preset", "digits", "--device", "cpu", "--threads", "1", "--batch-size", "12"]
-    assert main(["train", "dl2pa", *words, "--epochs", "1", "--out", str(tmp_path / "run"), "-q"]) == 0
-    write_photos(tmp_path / "photos", range(5))
-    message = refuse(capsys, 3, "--checkpoint", tmp_path / "run")
-    assert "has scores for 3 classes, the data now have 5" in message
-    assert main(["train", "dl2pa", *words, "--epochs", "1", "--out", str(tmp_path / "run"), "--resume"]) == 3

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +14,6 @@ from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.metrics.retrieval import map_at_r, r_precision, recall_at_k
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result
 
 
 def evaluate(index: Path, **options: Any) -> Any:
@@ -154,29 +149,6 @@ def test_rows_without_a_label_are_left_out_and_said(labelkit: Any, make_store: A
     assert "1 rows of" in answer.err
 
 
-def test_classes_are_shown_one_by_one(labelkit: Any, make_store: Any) -> None:
-    store = make_store(directions(EIGHT["degrees"]), labels=EIGHT["labels"])
-
-    answer = labelkit("evaluate", "retrieval", "--index", store.path, "-k", "1", "--per-class", "--nmi-seeds", "0")
-
-    assert answer.out.splitlines()[1].split() == ["R@1", "MAP@R", "R-precision"]
-    lines = [line.split() for line in answer.out.splitlines() if line.startswith("class-")]
-    # first matches at places 2, 4, 3 of class 0; 3, 1, 1 of class 1; 1, 1 of class 2
-    assert [line[:3] for line in lines] == [
-        ["class-0", "3", "0.0"],
-        ["class-1", "3", "66.7"],
-        ["class-2", "2", "100.0"],
-    ]
-
-
-def test_scores_are_kept_as_a_result(labelkit: Any, index: Path) -> None:
-    answer = labelkit("evaluate", "retrieval", "--index", index, "--result", "recall", "-q")
-
-    assert answer.out == f"{index}.results/recall.h5\n"
-    metrics = read_result(open_store(index), "recall").metrics
-    assert set(metrics["recall"]) == {"1", "2", "4", "8"}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -192,23 +164,6 @@ def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str,
         evaluate(store.path, **{"k": (1,), "threads": 1, **options})
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"k": ()},
-        {"k": (0,)},
-        {"split": ()},
-        {"gallery": "test"},
-        {"queries": "test"},
-        {"queries": "test", "gallery": "train", "split": ("all",)},
-        {"gallery_index": Path("x.h5"), "split": ("all",)},
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"-k takes|split|gallery|queries"):
-        EvaluateRetrievalConfig(index=Path("x.h5"), **options)
-
-
 def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Path) -> None:
     with pytest.raises(StoreError, match="no row of all has a label"):
         evaluate(make_store(directions([0, 1, 2])).path, k=(1,))
@@ -218,31 +173,3 @@ def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Pat
         evaluate(make_store([[1, 0], [0, 0], [0, 1.0]], labels=[0, 0, 1]).path, k=(1,))
     with pytest.raises(Mismatch, match="weights_fingerprint"):
         evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 1]).path, k=(1,), gallery_index=embedded)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory from /proc")
-def test_the_whole_process_keeps_to_its_memory(make_store: Any) -> None:
-    rows = np.random.default_rng(0).standard_normal((9_990, 64))
-    store = make_store(rows, labels=[i // 6 for i in range(9_990)])
-    code = (
-        "import sys; from labelkit.cli.main import main; code = main(sys.argv[1:]); "
-        "peak = next(line for line in open('/proc/self/status') if line.startswith('VmHWM')); "
-        "print(code, peak.split()[1], 'torch' in sys.modules)"
-    )
-    words = ("evaluate", "retrieval", "--index", str(store.path), "--nmi-seeds", "0", "--max-memory", "0.4", "--json")
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-    )
-
-    first, last = done.stdout.splitlines()
-    exit_code, peak, has_torch = last.split()
-    assert (exit_code, has_torch) == ("0", "False")
-    assert int(peak) * 1024 < 0.4 * 2**30
-    # a block of all queries would take 400 MB
-    assert 100 < json.loads(first)["block_rows"] <= 1024

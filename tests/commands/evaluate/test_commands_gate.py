@@ -12,7 +12,7 @@ import pytest
 from labelkit.commands.common.gate import Gate, matching_scores, named_scores
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
-from labelkit.options.gate import GateConfig, parse_limits, score_direction
+from labelkit.options.gate import GateConfig
 from labelkit.store.results import write_result
 from tests.tiers import quick_every
 
@@ -51,14 +51,6 @@ def test_a_score_below_its_limit_exits_with_10(
     assert ("guess/all/all_accuracy 0.75 is below 0.76" in answer.err) is (code == 10)
 
 
-@pytest.mark.slow
-def test_every_result_must_keep_a_limit_unless_one_is_named(grouped: Path, labelkit: Callable[..., Any]) -> None:
-    words = (*EVALUATE, "--index", grouped, "--json", "--fail-under")
-
-    assert labelkit(*words, "all_accuracy=0.9").code == 10
-    assert labelkit(*words, "perfect/all_accuracy=0.9,guess/all_accuracy=0.7").code == 0
-
-
 def test_a_name_that_no_score_has_is_an_option_that_cannot_be_used(grouped: Path, labelkit: Callable[..., Any]) -> None:
     typed = labelkit(*EVALUATE, "--index", grouped, "--fail-under", "all_acuracy=0.9")
     elsewhere = labelkit(*EVALUATE, "--index", grouped, "--fail-under", "knn_accuracy=0.9")
@@ -74,13 +66,6 @@ def test_a_name_that_no_score_has_is_an_option_that_cannot_be_used(grouped: Path
 @pytest.mark.parametrize("text", ["all_accuracy", "all_accuracy=much", "all_accuracy=nan", "=0.5"])
 def test_a_limit_that_is_no_number_is_refused(grouped: Path, labelkit: Callable[..., Any], text: str) -> None:
     assert labelkit(*EVALUATE, "--index", grouped, "--fail-under", text).code == 2
-
-
-@pytest.mark.parametrize("words", [("--fail-under", "aurc=0.1"), ("--fail-over", "nmi=0.1"), ("--tolerance", "0.1")])
-def test_options_that_would_mean_the_opposite_or_nothing_are_refused(
-    grouped: Path, labelkit: Callable[..., Any], words: tuple[str, ...]
-) -> None:
-    assert labelkit(*EVALUATE, "--index", grouped, *words).code == 2
 
 
 @pytest.mark.parametrize(
@@ -133,15 +118,6 @@ def test_a_baseline_that_is_none_is_refused_before_the_work(
     assert "baseline.json" in answer.err
 
 
-def test_a_baseline_of_another_command_is_refused(tmp_path: Path) -> None:
-    baseline = tmp_path / "baseline.json"
-    baseline.write_text('{"knn_accuracy": 0.9}')
-
-    _, error = gated({"nmi": 0.5}, baseline=baseline)
-
-    assert error.exit_code == 3
-
-
 def test_less_is_better_for_errors(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     baseline.write_text('{"after": {"ece": 0.1}, "nmi": 0.5}')
@@ -187,16 +163,3 @@ def test_every_evaluate_command_has_the_gate() -> None:
 
     assert len(found) == 12
     assert all(issubclass(config, GateConfig) for config in found)
-
-
-def test_names_that_are_no_score_have_no_direction() -> None:
-    assert [score_direction(name) for name in ("rows", "nmi", "after.ece", "recall.1", "recall")] == [0, 1, -1, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("header", "score"),
-    [("R@1", "recall.1"), ("MAP@R", "map_at_r"), ("R-precision", "r_precision"), ("All", "all_accuracy")],
-)
-def test_headers_of_tables_are_no_names_of_scores_but_lead_to_them(header: str, score: str) -> None:
-    with pytest.raises(ValueError, match=f"Did you mean `{score}`"):
-        parse_limits((f"{header}=0.9",))

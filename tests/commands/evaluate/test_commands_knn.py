@@ -66,15 +66,6 @@ def test_labels_of_a_file_name_the_other_rows_of_a_store_without_splits(
     assert answer.json["leave_one_out"] is False
 
 
-def test_a_linear_classifier_cannot_leave_one_out(make_store: Any, labelkit: Callable[..., Any]) -> None:
-    store = make_store(ROWS, labels=LABELS)
-
-    answer = labelkit("evaluate", "knn", "--index", store.path, "--linear")
-
-    assert answer.code == 2
-    assert "--linear: would train on the rows that it is asked for" in answer.err
-
-
 def test_votes_on_principal_components_are_those_of_the_rows_there(
     make_store: Any, labelkit: Callable[..., Any]
 ) -> None:
@@ -100,9 +91,3 @@ def test_votes_on_principal_components_are_those_of_the_rows_there(
     # far from the origin, directions of the rows as they are say less
     assert labelkit(*words, "--json").json["knn_accuracy"] != pytest.approx(np.mean(right))
     assert "on 2 principal components" in labelkit(*words, "--pca", "2").out
-
-
-def test_more_components_than_numbers_are_refused(make_store: Any, labelkit: Callable[..., Any]) -> None:
-    answer = labelkit("evaluate", "knn", "--index", make_store(ROWS, labels=LABELS).path, "--pca", "3")
-    assert answer.code == 2
-    assert "--pca: 3 components of rows of 2 numbers" in answer.err

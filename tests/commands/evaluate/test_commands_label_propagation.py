@@ -53,13 +53,3 @@ def test_a_patch_that_moves_takes_its_mask_along() -> None:
 def test_shares_are_stretched_for_each_object() -> None:
     shares = torch.tensor([[0.2, 0.5], [0.4, 0.5], [0.3, 0.5]])
     torch.testing.assert_close(stretch_shares(shares), torch.tensor([[0.0, 0.5], [1.0, 0.5], [0.5, 0.5]]))
-
-
-def test_numbers_out_of_range_are_refused() -> None:
-    features, masks = torch.ones(2, 2, 3), torch.ones(1, 2, 2, 1)
-    for wrong in ({"radius": -1}, {"top_k": 0}, {"temperature": 0.0}):
-        settings = {"radius": 1, "top_k": 1, "temperature": 0.1} | wrong
-        with pytest.raises(ValueError, match="out of range"):
-            propagate_masks(features, features[None], masks, **settings)  # type: ignore[arg-type] # mixed numbers
-    with pytest.raises(ValueError, match="do not fit"):
-        propagate_masks(features, features[None, :1], masks, radius=1, top_k=1, temperature=0.1)

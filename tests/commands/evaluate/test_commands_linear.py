@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 # Both splits have two rows of each class; the classes differ in the first number alone, far away from zero.
 ROWS = np.array([[11, 1], [13, 1], [11, -1], [13, -1]] * 2, dtype=np.float32)
@@ -37,18 +36,3 @@ def test_the_gallery_has_no_more_rows_than_asked_for(make_store: Any, labelkit: 
     assert [answer["gallery"]["rows"] for answer in answers] == [1, 4, 4]
     # a row of one class names everything after it
     assert [answer["accuracy"]["mean"] for answer in answers] == [0.5, 1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--solver", "lbfgs", "--lr", "1"), "--solver sgd or adamw"),
-        (("--solver", "adamw"), "--no-rescale needs --lr"),
-    ],
-)
-def test_features_as_they_are_need_a_solver_and_its_rate(
-    words: tuple[str, ...], said: str, make_store: Any, labelkit: Callable[..., Any]
-) -> None:
-    answer = labelkit("evaluate", "linear", "--index", make_store(ROWS, **SPLITS).path, "--no-rescale", *words)
-    assert answer.code == 2
-    assert said in answer.err

@@ -12,7 +12,7 @@ from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
-from labelkit.commands.evaluate.probes import ConvProbe, _images
+from labelkit.commands.evaluate.probes import _images
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.seeding import seeded_init
@@ -62,67 +62,6 @@ def probe(labelkit: Any, run: Path, *words: str) -> dict[str, Any]:
     assert done.code == 0, done.err
     answer: dict[str, Any] = done.json
     return answer
-
-
-@pytest.mark.slow
-def test_a_probe_is_trained_as_a_loop_trains_it_alone(labelkit: Any, run: Path) -> None:
-    found = probe(labelkit, run, *PLAIN)
-
-    trained = load_run(run, "last")
-    network = trained.method.headline().eval()
-    plain = (torch.nn.Conv2d, torch.nn.BatchNorm2d, torch.nn.ReLU)
-    layers = [module for module in network.backbone.modules() if isinstance(module, plain)][:6]
-    config = EvaluateProbesConfig(checkpoint=run)
-    options = trained.config.model_copy(update={"eval_split": "auto"})
-    prepared = prepare_data(options)
-    judged = eval_images(options, prepared)
-    assert judged is not None
-    train, test = (
-        _images(config, images, network, Runtime(device="cpu"), 0.0) for images in (prepared.dataset, judged)
-    )
-
-    def maps_of(images: torch.Tensor) -> torch.Tensor:
-        """Maps after the second convolution."""
-        with torch.no_grad():
-            for layer in layers:
-                images = layer(images)
-        return images
-
-    with seeded_init(0):
-        ConvProbe(16, 16, 10, max_values=9600)  # that of the first convolution, whose numbers are drawn before
-        alone = ConvProbe(32, 8, 10, max_values=9600)
-    optimizer = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9, weight_decay=1e-5)
-    for epoch, lr in enumerate((0.1, 0.01)):
-        optimizer.param_groups[0]["lr"] = lr
-        order = keyed_generator(0, "probes", epoch).permutation(train.rows)
-        for batch in train.batches(ViewSpec(32), order, 50, 0, epoch):
-            loss = torch.nn.functional.cross_entropy(alone(maps_of(batch.images)), train.classes(batch.rows))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    right = total = 0
-    alone.eval()
-    for batch in test.batches(ViewSpec(37, resize_ratio=1.0), test.rows, 50, None, 0):
-        named = alone(maps_of(vision.center_crop(batch.images, [32, 32]))).argmax(dim=1)
-        right += int((named == test.classes(batch.rows)).sum())
-        total += len(named)
-
-    score = found["probes"][1]
-    assert (score["channels"], score["side"], score["values"]) == (32, 8, 32 * 8 * 8)
-    assert score["accuracy"] == pytest.approx(right / total)
-    assert score["accuracy"] > 0.5
-    assert (found["train_images"], found["images"]) == (len(train.rows), total)
-    assert found["best_accuracy"] == max(one["accuracy"] for one in found["probes"])
-    assert found["best_layer"] in {one["layer"] for one in found["probes"] if one["accuracy"] == found["best_accuracy"]}
-
-
-@pytest.mark.slow
-def test_the_same_seed_gives_the_same_scores_and_another_augmentation_others(labelkit: Any, run: Path) -> None:
-    first, again = (probe(labelkit, run, *PLAIN) for _ in range(2))
-    assert first["probes"] == again["probes"]
-    other = probe(labelkit, run, "--augmentation", "digits", "--crops", "center")
-    assert [one["layer"] for one in other["probes"]] == [one["layer"] for one in first["probes"]]
-    assert other["probes"] != first["probes"]
 
 
 def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,15 +85,6 @@ def test_rows_of_every_format_are_sorted_by_name_and_unchanged(
     assert (answer.json["rows"], answer.json["dim"], answer.json["has_images"]) == (4, 3, False)
 
 
-def test_the_same_import_gives_the_same_bytes(labelkit: Any, tmp_path: Path, rows: NDArray[np.float32]) -> None:
-    words = write_npz(tmp_path, rows)
-
-    for name in ("one.h5", "two.h5"):
-        assert labelkit("import", *words, "--out", tmp_path / name, "-q").code == 0
-
-    assert (tmp_path / "one.h5").read_bytes() == (tmp_path / "two.h5").read_bytes()
-
-
 def test_rows_without_names_get_their_numbers(labelkit: Any, tmp_path: Path) -> None:
     rows = np.arange(22, dtype=np.float16).reshape(11, 2)
     np.save(tmp_path / "x.npy", np.asfortranarray(rows))
@@ -105,18 +95,6 @@ def test_rows_without_names_get_their_numbers(labelkit: Any, tmp_path: Path) -> 
     assert store.sample_ids == [f"{row:02d}" for row in range(11)]
     assert store.embeddings.dtype == np.float16
     np.testing.assert_array_equal(store.embeddings, rows)
-
-
-def test_names_may_be_bytes_that_are_no_text(labelkit: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.eye(2))
-    (tmp_path / "ids.txt").write_bytes(b"z.png\r\na\xff.png")
-
-    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt")
-    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
-
-    store = open_store(tmp_path / "s.h5")
-    assert store.sample_ids == ["a\udcff.png", "z.png"]
-    assert store.embeddings.tolist() == [[0, 1], [1, 0]]
 
 
 def test_whole_numbers_are_classes_and_minus_one_is_none(labelkit: Any, tmp_path: Path) -> None:
@@ -219,12 +197,6 @@ def test_without_one_run_of_numbered_columns_the_option_is_said(
     assert open_store(tmp_path / "s.h5").dim == width
 
 
-def test_a_number_that_is_missing_in_the_first_row_drops_no_column(labelkit: Any, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("path,0,1,2\na.png,1,NA,3\nb.png,1,2,3\n")
-    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.csv")
-    assert "x.csv line 2: 'NA' in column '1' is no number" in err
-
-
 @pytest.mark.parametrize("kind", ["csv", "npz", "hdf5"])
 def test_labels_that_mean_none_are_none_and_spellings_of_one_class_one(
     labelkit: Any, tmp_path: Path, kind: str
@@ -249,24 +221,6 @@ def test_labels_that_mean_none_are_none_and_spellings_of_one_class_one(
     assert store.labels.tolist() == [-1, 0, 0, 0, 0, 1, 1, -1]
     assert "labels that mean none: '-1' (1 of 8), 'nan' (1 of 8)" in answer.err
     assert "'3', ' 3', '3 ', ... are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in answer.err
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
-def test_numbers_of_labels_with_gaps_are_classes(labelkit: Any, tmp_path: Path, suffix: str) -> None:
-    labels, path = np.array([1.0, np.nan, 2.0]), tmp_path / f"x{suffix}"
-    if suffix == ".npz":
-        np.savez(path, embeddings=np.eye(3), labels=labels)
-    else:
-        with h5py.File(path, "w") as file:
-            file["embeddings"], file["labels"] = np.eye(3), labels
-    answer = labelkit("import", "--source", path, "--out", tmp_path / "s.h5")
-    assert answer.code == 0, answer.err
-    store = open_store(tmp_path / "s.h5")
-    assert store.class_names == ("1", "2")
-    assert store.labels is not None
-    assert store.labels.tolist() == [0, -1, 1]
-    assert "'nan' (1 of 3)" in answer.err
-    assert "no names: rows are called by their numbers" in answer.err
 
 
 def write_anndata(path: Path, index: str, label: str) -> None:
@@ -302,13 +256,6 @@ def test_names_and_labels_of_anndata_are_read_or_asked_for(
     assert answer.json["left_out"] == ["obsm"]
 
 
-@pytest.mark.parametrize(("dtype", "value"), [("float32", 1e-300), ("float32", 2e-45), ("float16", 1e-9)])
-def test_rows_too_small_for_their_type_are_refused(labelkit: Any, tmp_path: Path, dtype: str, value: float) -> None:
-    np.save(tmp_path / "x.npy", np.array([[1.0, value], [value, -value]]))
-    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.npy", "--dtype", dtype)
-    assert f"x.npy row 1: has no value above {value:.3g}, too small for {dtype}" in err
-
-
 # ---- commands over such a store
 
 
@@ -331,28 +278,6 @@ def test_imported_rows_are_clustered_scored_and_searched(labelkit: Any, imported
     assert searched.json["n_same_file"] is None
     found = labelkit("retrieve", "--index", imported, "--query-rows", "0", "-k", "4", "--skip-duplicates", "--json")
     assert found.code == 0, found.err
-
-
-def test_rows_are_compared_with_those_of_the_same_name_only(labelkit: Any, imported: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "q.npy", np.eye(3)[:1])
-    for model in ("mine", "other"):
-        words = ("--source", tmp_path / "q.npy", "--model", model)
-        assert labelkit("import", *words, "--out", tmp_path / f"{model}.h5").code == 0
-
-    same = labelkit("retrieve", "--index", imported, "--query", tmp_path / "mine.h5", "-k", "4", "--json")
-    other = labelkit("retrieve", "--index", imported, "--query", tmp_path / "other.h5", "-k", "4")
-
-    assert {hit["row"] for hit in same.json["queries"][0]["hits"]} == {0, 1, 2, 3}
-    assert other.code == 3
-    assert "preprocess.imported" in other.err
-
-
-def test_what_needs_images_says_that_they_are_not_known(labelkit: Any, imported: Path, photos: Path) -> None:
-    answer = labelkit("match", "--index", imported, "--dataset", photos)
-    assert answer.code == 3
-    query = labelkit("retrieve", "--index", imported, "--query", photos / "ant" / "00.png")
-    assert query.code == 3
-    assert "the rows were imported" in query.err
 
 
 # ---- what cannot be used
@@ -390,11 +315,6 @@ def test_a_csv_that_cannot_be_used_is_refused_with_its_line(
     assert message in refusal(labelkit, tmp_path, "--source", tmp_path / "x.csv")
 
 
-def test_another_encoding_is_named_with_its_line(labelkit: Any, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_bytes("path,e0\na.png,1\nä.png,2\n".encode("latin-1"))
-    assert "x.csv line 3: is not UTF-8" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.csv")
-
-
 @pytest.mark.parametrize(
     ("array", "message"),
     [
@@ -423,21 +343,6 @@ def test_a_file_that_is_empty_cut_off_or_another_is_refused(labelkit: Any, tmp_p
     assert "no such file" in refusal(labelkit, tmp_path, "--source", tmp_path / "none.npz")
 
 
-def test_a_wrong_number_of_names_is_said(labelkit: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.ones((3, 2)))
-    (tmp_path / "ids.txt").write_text("a\nb\n")
-    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt")
-    assert f"{tmp_path / 'ids.txt'}: 2 ids for 3 rows" in refusal(labelkit, tmp_path, *words)
-
-
-def test_a_name_that_comes_twice_is_said_with_both_lines(labelkit: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.ones((3, 2)))
-    (tmp_path / "ids.txt").write_text("b\na\nb\n")
-    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt")
-    err = refusal(labelkit, tmp_path, *words)
-    assert f"ids.txt line 3: 'b' is also the name in {tmp_path / 'ids.txt'} line 1" in err
-
-
 def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> None:
     rows = np.eye(3)
     np.save(tmp_path / "x.npy", rows)
@@ -447,18 +352,6 @@ def test_length_one_is_checked_not_believed(labelkit: Any, tmp_path: Path) -> No
     rows[1, 1] = 1.01
     np.save(tmp_path / "x.npy", rows)
     assert "x.npy row 1: has length 1.01, and --normalized says 1" in refusal(labelkit, tmp_path, *words)
-
-
-def test_a_store_that_is_there_is_replaced_only_when_told(labelkit: Any, tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.eye(2))
-    (tmp_path / "s.h5").write_bytes(b"mine")
-    words = ("--source", tmp_path / "x.npy", "--out", tmp_path / "s.h5")
-    assert labelkit("import", *words).code == 2
-    assert (tmp_path / "s.h5").read_bytes() == b"mine"
-    assert labelkit("import", *words, "--overwrite").code == 2
-    (tmp_path / "s.h5").unlink()
-    assert labelkit("import", *words).code == 0
-    assert labelkit("import", *words, "--overwrite").code == 0
 
 
 # ---- files made to do harm
@@ -500,30 +393,6 @@ def test_hdf5_that_reaches_out_or_blows_up_is_refused(
     err = refusal(labelkit, tmp_path, *words)
     # A link is looked at only where it is asked for.
     assert message in err or (not named and "it is not clear which array holds the embeddings" in err)
-
-
-def test_a_damaged_hdf5_file_is_said_to_be_damaged(labelkit: Any, tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        file.create_dataset("feats", data=np.random.default_rng(0).normal(size=(400, 9)), compression="gzip")
-        offset = file["feats"].id.get_chunk_info(0).byte_offset
-    data = bytearray((tmp_path / "x.hdf5").read_bytes())
-    data[offset : offset + 64] = bytes(64)
-    (tmp_path / "x.hdf5").write_bytes(data)
-    assert "HDF5 cannot read it" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.hdf5")
-
-
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(labelkit: Any, tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        file["feats"] = np.ones((2, 2))
-    err = refusal(labelkit, tmp_path, "--source", tmp_path / "x.hdf5", "--ids-key", "/names", code=2)
-    assert "has no 'names'; it has: feats (2, 2)" in err
-
-
-def test_a_zip_that_unpacks_to_far_more_is_refused(labelkit: Any, tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("embeddings.npy", "w") as member:
-            np.save(member, np.zeros((3000, 3000), dtype=np.float32))
-    assert "bytes declared" in refusal(labelkit, tmp_path, "--source", tmp_path / "x.npz")
 
 
 def test_objects_that_mean_something_are_refused_and_others_left_alone(labelkit: Any, tmp_path: Path) -> None:

@@ -13,14 +13,12 @@ import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.exchange.importing import import_store
 from labelkit.commands.exchange.options import ImportConfig
-from labelkit.commands.find.label_errors import find_mislabeled
 from labelkit.commands.find.near_duplicates import find_duplicates
 from labelkit.commands.find.novel import find_novel
-from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
+from labelkit.commands.find.options import FindDuplicatesConfig, FindNovelConfig, FindOddConfig
 from labelkit.commands.find.outliers import find_odd
-from labelkit.errors import DatasetError, StoreError
+from labelkit.errors import StoreError
 from labelkit.options.embed import EmbedConfig
-from labelkit.store.embeddings import open_store
 from PIL import Image, ImageFilter
 from tests.textures import SIZE, photo
 
@@ -103,21 +101,6 @@ def test_pairs_that_hang_together_have_one_number(photos: Path, tmp_path: Path) 
     ]
 
 
-@pytest.mark.slow
-def test_bursts_can_be_left_out(copied: Path, tmp_path: Path) -> None:
-    out = tmp_path / "duplicates.csv"
-    find_duplicates(FindDuplicatesConfig(index=embed(copied), out=out, bursts=False))
-    assert [(row["image_a"], row["image_b"], row["kind"]) for row in read(out)] == COPIES
-
-
-def test_different_photos_give_an_empty_table_and_no_sheet(photos: Path, tmp_path: Path) -> None:
-    out, sheet = tmp_path / "duplicates.csv", tmp_path / "sheet.png"
-    result = find_duplicates(FindDuplicatesConfig(index=embed(photos), out=out, sheet=sheet))
-    assert out.read_text() == "image_a,image_b,kind,score,cluster\n"
-    assert not sheet.exists()
-    assert result.made() == [out]
-
-
 def test_one_file_many_times_is_one_pair_for_each_further_image(photos: Path, tmp_path: Path) -> None:
     for number in range(30):
         shutil.copy(photos / "00.png", photos / f"copy-{number:02d}.png")
@@ -135,23 +118,6 @@ def test_pixels_find_copies_that_the_embeddings_miss(copied: Path, tmp_path: Pat
     embed_images(EmbedConfig(dataset=str(copied), out=index, backbone="pixels", image_size=2, label_split="none"))
     find_duplicates(FindDuplicatesConfig(index=index, out=out, neighbors=1, bursts=False))
     assert [(row["image_a"], row["image_b"], row["kind"]) for row in read(out)] == COPIES
-
-
-def test_pixels_of_a_built_in_set_are_compared_too(tmp_path: Path) -> None:
-    index = tmp_path / "digits.h5"
-    embed_images(EmbedConfig(out=index, backbone="pixels", image_size=8, label_split="none", max_per_class=3))
-    values = find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv")).to_json()
-    assert (values["images"], values["left_out"]) == (30, [])
-
-
-@pytest.mark.slow
-def test_sheet_has_a_line_for_each_cluster(copied: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    index, out, sheet = embed(copied), tmp_path / "duplicates.csv", tmp_path / "duplicates.png"
-    answer = labelkit("find", "duplicates", "--index", index, "--out", out, "--sheet", sheet, "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["sheet"] == str(sheet)
-    with Image.open(sheet) as image:
-        assert image.size == (8 + 2 * 120, 8 + 5 * 150)
 
 
 # --- odd ---
@@ -257,35 +223,6 @@ def test_wrong_labels_are_listed_with_what_they_seem_to_be(colors: Path, tmp_pat
         assert drawn.width > 6 * 100
 
 
-def test_labels_that_are_right_are_not_listed(colors: Path, tmp_path: Path) -> None:
-    labels, out = color_labels(tmp_path / "known.csv"), tmp_path / "check.csv"
-    result = find_mislabeled(
-        FindMislabeledConfig(index=embed(colors), labels=labels, out=out, sheet=tmp_path / "check.png")
-    )
-    assert read(out) == []
-    assert list(result.made()) == [out]
-
-
-def test_doubts_about_most_labels_say_that_of_the_embeddings(colors: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    labels = color_labels(tmp_path / "known.csv", {i: ("red", "green", "blue")[i // 6] for i in range(18)})
-    answer = labelkit(
-        "find", "mislabeled", "--index", embed(colors), "--labels", labels, "--out", tmp_path / "check.csv"
-    )
-    assert answer.code == 0
-    assert "say more of the embeddings" in answer.err
-
-
-@pytest.mark.parametrize("labels", ["one class", "none"])
-def test_labels_of_one_class_cannot_be_compared(colors: Path, tmp_path: Path, labelkit: Labelkit, labels: str) -> None:
-    words = ["find", "mislabeled", "--index", embed(colors), "--out", tmp_path / "check.csv"]
-    if labels == "one class":
-        words += ["--labels", color_labels(tmp_path / "known.csv", dict.fromkeys(range(18), "red"))]
-    answer = labelkit(*words)
-    assert answer.code == 3
-    assert f"gives labels of {1 if labels == 'one class' else 0} classes" in answer.err
-    assert not (tmp_path / "check.csv").exists()
-
-
 # --- novel ---
 
 
@@ -298,28 +235,6 @@ def answered(colors: Path, tmp_path: Path, labelkit: Labelkit) -> Path:
     return index
 
 
-@pytest.mark.slow
-def test_images_of_a_class_without_labels_come_first(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    out, sheet = tmp_path / "novel.csv", tmp_path / "novel.png"
-
-    answer = labelkit("find", "novel", "--index", answered, "--out", out, "--sheet", sheet, "--json")
-
-    assert answer.code == 0, answer.err
-    rows = read(out)
-    assert len(rows) == 12
-    assert {row["path"] for row in rows[:6]} == {f"{i:02d}.png" for i in range(2, 18, 3)}
-    assert {row["guess"] for row in rows[:6]} == {"new-1"}
-    for row in rows:
-        color = ("red", "green", "blue")[int(row["nearest"][:2]) % 3]
-        assert (row["nearest_label"], color != "blue") == (color, True)
-    assert [float(row["score"]) for row in rows] == sorted((float(row["score"]) for row in rows), reverse=True)
-    assert (answer.json["images"], answer.json["labels"], answer.json["in_new_groups"]) == (12, 6, 6)
-    assert answer.json["new_groups"] == [{"group": "new-1", "images": 6}]
-    assert "fill in the column label" in answer.err
-    with Image.open(sheet) as drawn:
-        assert drawn.width > 10 * 100
-
-
 def test_labels_filled_in_for_novel_images_are_taken(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
     out = tmp_path / "novel.csv"
     find_novel(FindNovelConfig(index=answered, out=out))
@@ -330,11 +245,6 @@ def test_labels_filled_in_for_novel_images_are_taken(answered: Path, tmp_path: P
 
     assert answer.code == 0, answer.err
     assert answer.json["added"] == 1
-
-
-def test_as_many_novel_images_are_listed_as_asked_for(answered: Path, tmp_path: Path) -> None:
-    find_novel(FindNovelConfig(index=answered, out=tmp_path / "novel.csv", num_images=4))
-    assert len(read(tmp_path / "novel.csv")) == 4
 
 
 def test_rows_that_were_not_answered_together_are_listed_too(
@@ -385,47 +295,6 @@ def test_later_images_of_a_new_class_come_first(
     assert (answer.json["images"], answer.json["earlier"], answer.json["nearer_to_each_other"]) == (9, 18, 6)
 
 
-@pytest.mark.slow
-def test_a_label_of_a_later_image_counts_as_what_was_there(
-    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
-) -> None:
-    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
-    labels = color_labels(tmp_path / "more.csv", count=9)
-    labels.write_text(labels.read_text() + "21.png,yellow\n22.png,yellow\n")
-    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 4, "--overwrite"]
-    assert labelkit(*words).code == 0
-    out = tmp_path / "novel.csv"
-
-    find_novel(FindNovelConfig(index=index, previous=earlier, out=out))
-
-    store = open_store(index)
-    rows = np.asarray(store.embeddings, dtype=np.float64)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    there, later = [*range(18), 21, 22], [18, 19, 20, 23, 24, 25, 26]
-    for place in later:
-        others = [other for other in later if other != place]
-        before, after = (np.sort(1 - rows[place] @ rows[side].T)[:5].mean() for side in (there, others))
-        (line,) = (row for row in read(out) if row["path"] == f"{place}.png")
-        assert float(line["score"]) == pytest.approx(before / (before + after), abs=2e-4)
-
-
-@pytest.mark.slow
-def test_copies_of_earlier_images_are_not_later_ones(
-    colors: Path, tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit
-) -> None:
-    earlier, index = later_colors(tmp_path, colors, rng, labelkit)
-    for i in range(6):
-        shutil.copy(tmp_path / "more" / "00.png", tmp_path / "more" / f"9{i}.png")
-    index.unlink()
-    index = embed(tmp_path / "more")
-    words = ["discover", "answer", "--index", index, "--labels", tmp_path / "some.csv", "--num-clusters", 3]
-    assert labelkit(*words, "--overwrite").code == 0
-    out = tmp_path / "novel.csv"
-    answer = labelkit("find", "novel", "--index", index, "--previous", earlier, "--out", out)
-    assert answer.code == 0, answer.err
-    assert {row["path"] for row in read(out)} == {f"{i}.png" for i in range(18, 27)}
-
-
 def test_a_store_of_other_images_or_groups_in_place_of_answers_are_refused(
     answered: Path, photos: Path, tmp_path: Path, labelkit: Labelkit
 ) -> None:
@@ -438,47 +307,7 @@ def test_a_store_of_other_images_or_groups_in_place_of_answers_are_refused(
     assert "and no answers" in answer.err
 
 
-def test_a_store_with_all_images_is_no_earlier_one(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    out = tmp_path / "novel.csv"
-    answer = labelkit("find", "novel", "--index", answered, "--previous", answered, "--out", out)
-    assert answer.code == 3
-    assert "holds all but 0 of the images without a label" in answer.err
-    assert not out.exists()
-
-
-def test_a_row_of_zeros_is_like_no_labeled_one(tmp_path: Path, labelkit: Labelkit) -> None:
-    rows = np.eye(3, dtype=np.float32)[[0, 0, 1, 1, 0, 1, 2, 2]]
-    rows[5] = 0
-    np.save(tmp_path / "rows.npy", rows)
-    index, labels = tmp_path / "rows.h5", tmp_path / "known.csv"
-    assert labelkit("import", "--source", tmp_path / "rows.npy", "--model", "rows", "--out", index).code == 0
-    labels.write_text("path,label\n0,a\n1,a\n2,b\n3,b\n")
-    words = ["discover", "answer", "--index", index, "--labels", labels, "--num-clusters", 3]
-    assert labelkit(*words).code == 0
-
-    find_novel(FindNovelConfig(index=index, out=tmp_path / "novel.csv"))
-
-    (zero,) = (row for row in read(tmp_path / "novel.csv") if row["path"] == "5")
-    assert (zero["nearest"], zero["nearest_label"]) == ("", "")
-
-
-def test_answers_that_are_not_there_are_refused(answered: Path, tmp_path: Path, labelkit: Labelkit) -> None:
-    answer = labelkit("find", "novel", "--index", answered, "--out", tmp_path / "novel.csv", "--answer", "other")
-    assert answer.code == 3
-    assert "there is no result 'other'" in answer.err
-
-
 # --- what stands in the way ---
-
-
-@pytest.mark.parametrize("command", ["duplicates", "odd", "mislabeled", "novel"])
-def test_file_that_is_there_is_refused_before_any_work(command: str, tmp_path: Path, labelkit: Labelkit) -> None:
-    out = tmp_path / "found.csv"
-    out.write_text("mine")
-    answer = labelkit("find", command, "--index", tmp_path / "no-store.h5", "--out", out)
-    assert answer.code == 2
-    assert "already exists" in answer.err
-    assert out.read_text() == "mine"
 
 
 @pytest.mark.parametrize("command", ["duplicates", "odd"])
@@ -507,25 +336,6 @@ def test_images_that_changed_or_are_gone_are_left_out_and_said(
         {"reason": reason, "images": 1} for reason in ("not in the data set", "not the image that was embedded")
     ]
     assert answer.json["pairs"] == {"same_file": 1, "same_picture": 1, "burst": 1}
-
-
-def test_images_that_all_changed_are_an_error(photos: Path, tmp_path: Path) -> None:
-    index = embed(photos)
-    for seed in range(DIFFERENT):
-        photo(200 + seed).save(photos / f"{seed:02d}.png")
-    with pytest.raises(DatasetError, match="none of the images"):
-        find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
-
-
-def test_one_image_has_no_copy_and_is_not_odd(tmp_path: Path) -> None:
-    folder = tmp_path / "one"
-    folder.mkdir()
-    photo(0).save(folder / "one.png")
-    index = embed(folder)
-    find_duplicates(FindDuplicatesConfig(index=index, out=tmp_path / "duplicates.csv"))
-    find_odd(FindOddConfig(index=index, out=tmp_path / "odd.csv"))
-    assert read(tmp_path / "duplicates.csv") == []
-    assert read(tmp_path / "odd.csv") == []
 
 
 def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> None:

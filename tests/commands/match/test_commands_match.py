@@ -20,6 +20,7 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.store.array_files import join_matches, one_match, read_matches
 from PIL import Image
 from sklearn.datasets import load_sample_image
+from tests.running import Answer, Labelkit
 
 cv2 = pytest.importorskip("cv2", reason="OpenCV is an extra")
 
@@ -35,15 +36,21 @@ def warped(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(image).save(root / "images" / f"{name}-0.png")
         Image.fromarray(cv2.warpAffine(image, turn, (192, 128))).save(root / "images" / f"{name}-1.png")
     Image.new("RGB", (192, 128), "gray").save(root / "images" / "blank.png")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABELKIT_CACHE", str(root / "cache"))
-        embed_images(EmbedConfig(dataset=str(root / "images"), backbone="pixels", out=root / "images.h5"))
+    embed_images(EmbedConfig(dataset=str(root / "images"), backbone="pixels", out=root / "images.h5"))
     return root
 
 
+@pytest.fixture(scope="module")
+def first(warped: Path, labelkit: Labelkit) -> Answer:
+    """What the first run said, which filled the cache in the folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABELKIT_CACHE", str(warped / "cache"))
+        return labelkit(*words(warped, "--json", "--sheet", warped / "sheet.png"))
+
+
 @pytest.fixture
-def own(warped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of it with a cache of its own."""
+def own(warped: Path, first: Answer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, with the matches and a cache of its own."""
     shutil.copytree(warped, tmp_path / "own")
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "own" / "cache"))
     return tmp_path / "own"
@@ -53,15 +60,15 @@ def words(root: Path, *more: object) -> tuple[Any, ...]:
     return ("match", "--index", root / "images.h5", "--dataset", root / "images", *more)
 
 
-def test_views_of_one_photograph_match_and_nothing_else(own: Path, labelkit: Any) -> None:
-    answer = labelkit(*words(own, "--json", "--sheet", own / "sheet.png"))
+def test_views_of_one_photograph_match_and_nothing_else(warped: Path, first: Answer) -> None:
+    answer = first
     assert answer.code == 0, answer.err
     assert "1 images have no keypoints" in answer.err
     assert answer.json["compared"] == 10
     assert answer.json["matched"] == 2
     assert answer.json["covered"] == 4
     assert answer.json["without_keypoints"] == 1
-    found = read_matches(own / "images-matches.h5")
+    found = read_matches(warped / "images-matches.h5")
     names = [tuple(found.sample_ids[row] for row in pair) for pair in found.matches.pairs]
     assert names == [
         ("china-0.png", "china-1.png"),
@@ -70,71 +77,24 @@ def test_views_of_one_photograph_match_and_nothing_else(own: Path, labelkit: Any
         ("flower-1.png", "flower-0.png"),
     ]
     assert found.matches.inliers.min() >= 15
-    with Image.open(own / "sheet.png") as sheet:
+    with Image.open(warped / "sheet.png") as sheet:
         assert sheet.size[0] > 300
 
 
-def test_the_second_run_takes_all_from_the_cache_and_says_so(own: Path, labelkit: Any) -> None:
-    first = labelkit(*words(own, "--json"))
-    again = labelkit(*words(own, "--json"))
+def test_the_second_run_takes_all_from_the_cache_and_says_so(own: Path, first: Answer, labelkit: Any) -> None:
+    again = labelkit(*words(own, "--json", "--overwrite"))
     assert again.code == 0, again.err
     assert "from the cache: keypoints of 5 of 5 images, 10 of 10 compared pairs" in again.err
     assert again.json["keypoints_from_cache"] == 5
     assert again.json["content_digest"] == first.json["content_digest"]
 
 
-@pytest.mark.slow
-def test_a_damaged_part_is_made_again_and_said(own: Path, labelkit: Any) -> None:
-    labelkit(*words(own))
-    *_, cut, flipped = sorted((own / "cache" / "matches" / "keypoints").iterdir(), key=lambda path: path.stat().st_size)
-    cut.write_bytes(cut.read_bytes()[:-100])
-    content = bytearray(flipped.read_bytes())
-    content[len(content) // 2] ^= 1
-    flipped.write_bytes(content)
-    answer = labelkit(*words(own, "--json"))
-    assert answer.code == 0
-    assert answer.err.count("made again") == 2
-    assert answer.json["keypoints_from_cache"] == 3
-    assert answer.json["matched"] == 2
-
-
-@pytest.mark.slow
-def test_a_cache_that_cannot_be_written_costs_only_time(
-    own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (own / "file").write_text("in the way")
-    monkeypatch.setenv("LABELKIT_CACHE", str(own / "file" / "cache"))
-    answer = labelkit(*words(own, "--json"))
-    assert answer.json["matched"] == 2
-    assert "could not keep what was found" in answer.err
-
-
-def test_without_opencv_the_extra_is_named(own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    answer = labelkit(*words(own))
-    assert answer.code == 2
-    assert "pip install opencv-python-headless" in answer.err
-
-
-def test_an_image_that_changed_is_refused(own: Path, labelkit: Any) -> None:
+def test_an_image_that_changed_is_refused(own: Path, labelkit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABELKIT_CACHE", str(own / "new"))
     Image.new("RGB", (192, 128), "white").save(own / "images" / "china-1.png")
-    answer = labelkit(*words(own))
+    answer = labelkit(*words(own, "--overwrite"))
     assert answer.code == 3
     assert "china-1.png: is not the image that was embedded" in answer.err
-
-
-def test_images_that_are_gone_are_named(own: Path, labelkit: Any) -> None:
-    (own / "images" / "blank.png").unlink()
-    answer = labelkit(*words(own))
-    assert answer.code == 3
-    assert "1 of 5 images" in answer.err
-    assert "blank.png" in answer.err
-
-
-def test_more_clusters_than_images_are_refused(own: Path, labelkit: Any) -> None:
-    answer = labelkit(*words(own, "--num-clusters", "6"))
-    assert answer.code == 2
-    assert "6 for 5 images" in answer.err
 
 
 def test_candidates_are_the_nearest_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +137,6 @@ def test_a_killed_run_goes_on_where_it_was(own: Path, labelkit: Any, monkeypatch
 
 
 def test_training_on_matches_of_another_set_is_refused(own: Path, photos: Path, labelkit: Any, tmp_path: Path) -> None:
-    labelkit(*words(own))
     run = ("train", "tac-ccl", "--dataset", photos, "--preset", "digits", "--holdout", "none", "--batch-size", "10")
     small = ("--num-clusters", "4", "--epochs", "4", "--out", tmp_path / "run")
     answer = labelkit(*run, *small, "--matches", own / "images-matches.h5")
@@ -187,33 +146,9 @@ def test_training_on_matches_of_another_set_is_refused(own: Path, photos: Path, 
 
 def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labelkit.methods.metric.matched_images._SHARE", 1.0)
-    labelkit(*words(own))
-    run = (
-        "train",
-        "tac-ccl",
-        "--dataset",
-        own / "images",
-        "--preset",
-        "digits",
-        "--holdout",
-        "none",
-        "--out",
-        tmp_path / "r",
-    )
-    small = (
-        "--num-clusters",
-        "2",
-        "--batch-size",
-        "4",
-        "--images-per-class",
-        "2",
-        "--epochs",
-        "4",
-        "--no-ccl",
-        "--out",
-        tmp_path / "r",
-    )
-    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--json")
+    run = ("train", "tac-ccl", "--dataset", own / "images", *"--preset digits --holdout none --no-ccl".split())
+    small = "--num-clusters 2 --batch-size 4 --images-per-class 2 --epochs 4 --json".split()
+    answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--out", tmp_path / "r")
     assert answer.code == 0, answer.err
     assert "4 matches; 80.0 % of the images have a partner" in answer.err
     assert answer.json["metrics"]["matched"] > 0

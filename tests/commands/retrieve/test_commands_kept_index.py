@@ -13,10 +13,7 @@ import pytest
 from labelkit.commands.retrieve import search
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.retrieve import retrieve_images
-from labelkit.commands.store_files.packing import pack_store
 from labelkit.formatting import percent
-from labelkit.store.embeddings import open_store
-from labelkit.store.writer import Sharding
 from numpy.typing import NDArray
 from tests.tiers import quick_every
 
@@ -74,18 +71,6 @@ def test_rows_added_to_a_store_extend_its_index_and_are_found(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_index_of_another_store_is_extended_and_stays(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
-    part = make_store(rows[:900], name="part.h5").path
-    retrieve(part, search=kind)
-
-    grown = retrieve(make_store(rows, name="all.h5").path, search=kind)
-
-    assert (grown["search"]["built"], grown["search"]["added_rows"]) == (False, 300)
-    assert retrieve(part, search=kind)["search"]["added_rows"] == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
 def test_rows_added_between_old_ones_extend_the_index_too(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
     rows[5], rows[1001] = rows[4], rows[4]  # equal rows, one of them new
     old = np.sort(np.random.default_rng(1).choice(np.delete(np.arange(1200), 1001), 900, replace=False))
@@ -99,49 +84,6 @@ def test_rows_added_between_old_ones_extend_the_index_too(make_store: Any, cache
     assert hits(answers[0]) == hits(answers[1]) == hits(retrieve(whole))
     labels = retrieve(whole, search=kind, path_pattern="*[02468].png")
     assert hits(labels) == hits(retrieve(whole, path_pattern="*[02468].png"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_are_gone_build_the_index_anew(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
-    retrieve(make_store(rows, name="all.h5").path, search=kind)
-    part = make_store(np.delete(rows, 500, axis=0), name="part.h5").path
-
-    answer = retrieve(part, search=kind)
-
-    assert answer["search"]["built"]
-    assert hits(answer) == hits(retrieve(part))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("row", [0, 899])
-def test_an_old_row_that_changed_builds_the_index_anew(
-    make_store: Any, cache: Path, rows: Any, kind: Any, row: int
-) -> None:
-    retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
-    rows[row] = -rows[row]
-    changed = make_store(rows, name="all.h5").path
-
-    answer = retrieve(changed, search=kind)
-
-    assert (answer["search"]["built"], answer["search"]["added_rows"]) == (True, 1200)
-    assert hits(answer) == hits(retrieve(changed))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_shard_that_was_added_extends_the_index_of_one_file(
-    make_store: Any, cache: Path, rows: Any, tmp_path: Path, kind: Any
-) -> None:
-    retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
-    pack_store(open_store(make_store(rows).path), tmp_path / "shards.h5", sharding=Sharding(count=4))
-
-    answer = retrieve(tmp_path / "shards.h5", search=kind)
-
-    assert open_store(tmp_path / "shards.h5").num_shards == 4
-    assert answer["search"]["added_rows"] == 300
-    assert hits(answer) == hits(retrieve(tmp_path / "shards.h5"))
 
 
 def test_lists_of_a_store_five_times_as_large_are_trained_anew(make_store: Any, cache: Path, rows: Any) -> None:
@@ -199,15 +141,6 @@ def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: P
     assert not cache.exists()
 
 
-def test_an_index_of_few_rows_is_built_as_asked_and_said_not_to_be_needed(
-    labelkit: Any, make_store: Any, rows: Any
-) -> None:
-    words = ("retrieve", "--index", make_store(rows).path, "--query-rows", "0", "--search", "hnsw")
-    said = "--search hnsw: 1,200 rows of 16 numbers are soon compared exactly too; --search auto chooses"
-    assert said in labelkit(*words).err
-    assert said not in labelkit(*words).err  # it is there now
-
-
 @pytest.fixture
 def many(labelkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store of 60,000 rows in 200 directions."""
@@ -252,19 +185,3 @@ def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
     assert "2 queries among 60,000 rows of 16 numbers take less time than adding 60,000 rows to an index" in two.err
     assert three.json["search"]["kind"] == "hnsw"
     assert later.json["search"]["kind"] == "hnsw"  # it is there
-
-
-@pytest.mark.slow
-def test_a_poor_graph_is_searched_more_widely(
-    labelkit: Any, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("labelkit.algorithms.indexes.LINKS", 8)
-    monkeypatch.setattr("labelkit.algorithms.indexes._BUILD_WIDTH", 20)
-
-    answers = [said_by_auto(labelkit, many) for _ in range(2)]
-
-    for answer in answers:
-        assert answer.json["search"]["kind"] == "hnsw"
-        assert answer.json["search"]["measured"]["width"] > 128
-        assert "warning" not in answer.err

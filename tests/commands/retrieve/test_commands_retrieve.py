@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +29,6 @@ def retrieve(index: Path, query: Path | None = None, **options: Any) -> Any:
 
 def ids(query: Any) -> list[str]:
     return [hit["sample_id"] for hit in query["hits"]]
-
-
-@pytest.fixture
-def moved(photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A store whose run was moved after embedding: (store, where the run is now)."""
-    # a cache of its own: other stores have the same weights and know where they are
-    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
-    run = Path(shutil.copytree(trained, tmp_path / "before"))
-    embed_images(EmbedConfig(dataset=str(photos), checkpoint=run, out=tmp_path / "moved.h5"))
-    return tmp_path / "moved.h5", run.rename(tmp_path / "after")
 
 
 def test_an_indexed_image_finds_itself_first(embedded: Path, photos: Path) -> None:
@@ -92,22 +80,6 @@ def test_every_image_of_a_folder_is_a_query(embedded: Path, photos: Path) -> Non
     assert [query["hits"][0]["sample_id"] for query in answer["queries"]] == [f"bee/{i:02d}.png" for i in range(12)]
 
 
-def test_copies_of_one_file_are_all_marked(pictures: list[Image.Image], tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    for name, picture in (("a", 0), ("b", 0), ("c", 20)):
-        pictures[picture].save(tmp_path / "set" / f"{name}.png")
-    options: dict[str, Any] = {"backbone": "pixels", "image_size": 8}
-    embed_images(EmbedConfig(dataset=str(tmp_path / "set"), out=tmp_path / "x.h5", **options))
-
-    hits = retrieve(tmp_path / "x.h5", tmp_path / "set" / "b.png", k=3)["queries"][0]["hits"]
-
-    assert [(hit["sample_id"], hit["same_file"]) for hit in hits] == [
-        ("a.png", True),
-        ("b.png", True),
-        ("c.png", False),
-    ]
-
-
 def test_unreadable_queries_of_a_folder_are_left_out_and_listed(embedded: Path, photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos / "ant", tmp_path / "ant")
     (tmp_path / "ant" / "03.png").write_bytes(b"nothing")
@@ -157,43 +129,7 @@ def test_a_query_that_is_no_image_is_named(
     assert caught.value.remedy == "Give a JPEG or PNG file."
 
 
-def test_a_query_that_does_not_exist_is_named(embedded: Path, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="does not exist"):
-        retrieve(embedded, tmp_path / "nothing.png")
-
-
-def test_more_hits_than_rows_are_refused(embedded: Path, photos: Path) -> None:
-    assert len(retrieve(embedded, photos / "ant" / "00.png", k=48)["queries"][0]["hits"]) == 48
-    with pytest.raises(ConfigError, match="49 hits from a store of 48 rows"):
-        retrieve(embedded, photos / "ant" / "00.png", k=49)
-
-
 # --- the model -----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_run_that_was_moved_is_asked_for_and_taken(moved: tuple[Path, Path], photos: Path) -> None:
-    index, run = moved
-
-    with pytest.raises(CheckpointError, match="the model of this store was not found") as caught:
-        retrieve(index, photos / "ant" / "00.png", k=1)
-
-    assert "Pass --checkpoint" in caught.value.remedy
-    answer = retrieve(index, photos / "ant" / "00.png", k=1, checkpoint=run)
-    assert answer["queries"][0]["hits"][0]["sample_id"] == "ant/00.png"
-
-
-@pytest.mark.slow
-def test_a_run_in_the_usual_place_is_found_without_a_note(
-    moved: tuple[Path, Path], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    index, run = moved
-    shutil.rmtree(tmp_path / "cache")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    run.rename(tmp_path / "runs" / "before")
-
-    assert retrieve(index, photos / "ant" / "00.png", k=1)["queries"][0]["hits"][0]["sample_id"] == "ant/00.png"
 
 
 def test_another_model_is_refused(
@@ -240,27 +176,7 @@ def test_weights_of_a_file_are_found_again_or_asked_for(
     assert answer["queries"][0]["hits"][0]["sample_id"] == "dog/11.png"
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "file" / "cache"))
-
-    embed_images(EmbedConfig(dataset=str(photos), backbone="pixels", image_size=8, out=tmp_path / "x.h5"))
-
-    assert retrieve(tmp_path / "x.h5", photos / "ant" / "00.png", k=1)["queries"]
-
-
 # --- what is shown -------------------------------------------------------------------------------
-
-
-def test_json_is_one_object(labelkit: Any, embedded: Path, photos: Path) -> None:
-    answer = labelkit("retrieve", "--index", embedded, "--query", photos / "ant" / "00.png", "-k", 2, "--json")
-
-    assert answer.code == 0
-    assert answer.out.count("\n") == 1
-    assert answer.json["queries"][0]["query"] == "00.png"
-    assert [hit["rank"] for hit in answer.json["queries"][0]["hits"]] == [1, 2]
 
 
 def test_the_sheet_shows_the_query_and_its_hits(labelkit: Any, embedded: Path, photos: Path, tmp_path: Path) -> None:
@@ -308,19 +224,6 @@ def test_small_pictures_are_enlarged_without_blurring_and_missing_ones_are_frame
 # --- queries without a model ---------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_rows_of_the_store_need_no_model(labelkit: Any, moved: tuple[Path, Path]) -> None:
-    index, _ = moved
-    store = open_store(index)
-
-    answer = labelkit("retrieve", "--index", index, "--query-rows", "5,30", "-k", 3, "--json").json
-
-    assert [query["query"] for query in answer["queries"]] == [store.sample_ids[5], store.sample_ids[30]]
-    assert [query["hits"][0]["row"] for query in answer["queries"]] == [5, 30]
-    assert [query["hits"][0]["duplicate"] for query in answer["queries"]] == ["itself", "itself"]
-    assert answer["queries"][0]["label"] == "ant"
-
-
 def test_another_store_of_the_same_model_gives_queries(
     embedded: Path, trained: Path, photos: Path, tmp_path: Path
 ) -> None:
@@ -343,27 +246,6 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
     assert "weights_fingerprint, layer, pooling" in answer.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "words", quick_every(2, [(("--query-rows", "3"),), (("--query", "INDEX"),)]), ids=["rows", "store"]
-)
-def test_torch_is_not_loaded_without_an_image(embedded: Path, words: tuple[str, ...]) -> None:
-    code = (
-        "import sys; from labelkit.cli.main import main; code = main(sys.argv[1:]); "
-        "print(code, [name for name in ('torch', 'timm', 'sklearn', 'matplotlib') if name in sys.modules])"
-    )
-    words = tuple(str(embedded) if word == "INDEX" else word for word in words)
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, "retrieve", "--index", str(embedded), "-k", "2", "-q", *words],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -377,14 +259,6 @@ def test_torch_is_not_loaded_without_an_image(embedded: Path, words: tuple[str, 
 def test_options_that_do_not_fit_are_refused(embedded: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         retrieve(embedded, **{"k": 1, **options})
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"query": Path("x.png"), "query_rows": (0,)}, {"query_rows": (-1,)}, {"query_rows": ()}]
-)
-def test_exactly_one_query_is_asked_for(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="query"):
-        RetrieveConfig(index=Path("x.h5"), **options)
 
 
 # --- filters and duplicates ------------------------------------------------------------------------
@@ -462,19 +336,6 @@ def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.arrays["neighbor_rows"], rows)
 
 
-def test_hits_of_another_class_have_a_red_frame(embedded: Path, tmp_path: Path) -> None:
-    answer = retrieve(embedded, query_rows=(0,), k=40, sheet=tmp_path / "s.png")
-
-    with Image.open(tmp_path / "s.png") as sheet:
-        pixels = np.asarray(sheet)
-    frames = [tuple(pixels[7, 8 + 120 * cell + 50]) for cell in range(41)]
-    assert frames[0] == (0x1F, 0x5F, 0xBF)
-    wrong = [hit["label"] != "ant" for hit in answer["queries"][0]["hits"]]
-    assert [frame == (0xC6, 0x28, 0x28) for frame in frames[1:]] == wrong
-    assert True in wrong
-    assert False in wrong
-
-
 # --- indexes ---------------------------------------------------------------------------------------
 
 
@@ -542,24 +403,6 @@ def test_a_damaged_index_is_built_again_and_said(labelkit: Any, many: Path, tmp_
     assert labelkit("retrieve", *words).json["search"]["built"] is False
 
 
-def test_an_index_beside_the_store_is_not_looked_at(
-    many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    retrieve(many, query_rows=(0,), k=3, search="hnsw")
-    path = cached(tmp_path)
-    path.rename(many.with_name(path.name))
-
-    assert retrieve(many, query_rows=(0,), k=3, search="hnsw")["search"]["built"]
-
-
-def test_other_rows_get_an_index_of_their_own(many: Path, make_store: Any, tmp_path: Path) -> None:
-    retrieve(many, query_rows=(0,), k=3, search="hnsw")
-    other = make_store(np.random.default_rng(1).standard_normal((300, 16)), name="made.h5")
-    retrieve(other.path, query_rows=(0,), k=3, search="hnsw")
-
-    assert len(list((tmp_path / "cache" / "indexes").iterdir())) == 2
-
-
 def test_a_poor_index_is_warned_about(labelkit: Any, make_store: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(search.WIDTHS, "ivfpq", 1)
@@ -593,13 +436,3 @@ def test_few_rows_behind_a_filter_are_searched_exactly(labelkit: Any, many: Path
     assert answer.json["search"] == {"kind": "exact"}
     assert "exact search, not hnsw: only 30 rows pass the filters" in answer.err
     assert not (tmp_path / "cache" / "indexes").exists()
-
-
-def test_a_cache_that_cannot_be_written_costs_only_time(many: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "file" / "cache"))
-
-    answer = retrieve(many, query_rows=(0,), k=3, search="hnsw")
-
-    assert answer["search"]["path"] is None
-    assert len(answer["queries"][0]["hits"]) == 3

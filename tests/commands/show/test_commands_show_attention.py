@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from labelkit.algorithms.attention import map_entropy
 from labelkit.commands.common.images.plots import panels_size
-from labelkit.commands.common.networks import load_run
-from labelkit.models.attention_maps import attention_maps
 from PIL import Image
 from tests.tiers import quick_every
 
@@ -25,23 +19,6 @@ def simgcd(
     """A run without an update. Tests must not change it."""
     out = tmp_path_factory.mktemp("runs") / "simgcd-photos"
     answer = labelkit("train", "simgcd", "--dataset", photos, "--label-split", "gcd", *small, "--out", out, "-q")
-    assert answer.code == 0, answer.err
-    return out
-
-
-@pytest.fixture(scope="session")
-def convolutional(
-    tmp_path_factory: pytest.TempPathFactory, labelkit: Any, photos: Path, small: tuple[str | Path, ...]
-) -> Path:
-    """A run whose backbone has no attention. Tests must not change it."""
-    out = tmp_path_factory.mktemp("runs") / "cnn"
-    options = ("--backbone", "resnet10t", "--no-pretrained", "--image-size", 32, "--train-stem", "--grad-from-block", 0)
-    method_options = tmp_path_factory.mktemp("options") / "cnn.yaml"
-    method_options.write_text("projector_hidden_dim: 16\nprojection_dim: 8\nepochs: 1\nbatch_size: 16\n")
-    answer = labelkit(
-        "train", "gcd", "--dataset", photos, "--label-split", "gcd", "--config", method_options, *options,
-        "--out", out, "-q", "--augmentation", "digits",
-    )  # fmt: skip
     assert answer.code == 0, answer.err
     return out
 
@@ -94,30 +71,6 @@ def test_numbers_are_those_of_the_maps(labelkit: Any, trained: Path, tmp_path: P
         assert picture.size == panels_size(2 * 5, 2 + 2 * 3)
 
 
-@pytest.mark.slow
-def test_the_teacher_is_what_the_plain_network_sees_of_its_view(labelkit: Any, trained: Path, tmp_path: Path) -> None:
-    answer = labelkit(
-        "show", "attention", "--checkpoint", trained, "--rows", "3", "--block", "0,3", "--json", "--out",
-        tmp_path / "a.png",
-    ).json  # fmt: skip
-
-    from labelkit.commands.show.attention import _samples
-    from labelkit.commands.show.options import ShowAttentionConfig
-    from labelkit.training.devices import Runtime
-
-    run = load_run(trained)
-    config = ShowAttentionConfig(checkpoint=trained, rows=(3,), out=tmp_path / "x.png")
-    (sample,) = _samples(config, run, Runtime(device="cpu"))
-    backbone: Any = run.method.network.backbone
-    weak, strong = sample.batch.views
-    plain = attention_maps(backbone.net, weak, strong, blocks=(0, 3))
-    for block in answer["images"][0]["blocks"]:
-        expected = float(map_entropy(plain[block["block"]].teacher.mean(dim=1)))
-        assert block["entropy_teacher"] == pytest.approx(expected, abs=1e-6)
-    assert sample.batch.views[0].shape == (1, 3, 32, 32)
-    assert not torch.equal(weak, strong)
-
-
 @pytest.mark.parametrize("mode", quick_every(2, ["simgcd", "none"]))
 def test_runs_without_an_update_have_two_maps_per_block(
     labelkit: Any, simgcd: Path, photos: Path, small: tuple[str | Path, ...], tmp_path: Path, mode: str
@@ -139,68 +92,6 @@ def test_runs_without_an_update_have_two_maps_per_block(
     assert block["energy_align_before"] < 0
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == panels_size(2, 2 + 2)
-
-
-@pytest.mark.slow
-def test_gcd_and_growing_augmentation_are_shown(
-    labelkit: Any, photos: Path, small: tuple[str | Path, ...], tmp_path: Path
-) -> None:
-    for method, options in (("gcd", ()), ("flipclass", ("--align-mode", "sda"))):
-        run = tmp_path / method
-        options_file = tmp_path / "gcd.yaml"
-        options_file.write_text(Path(small[1]).read_text().replace("teacher_warmup_epochs: 1\n", ""))
-        config = ("--config", options_file) if method == "gcd" else small
-        data = ("--dataset", photos, "--label-split", "gcd")
-        assert labelkit("train", method, *data, *config, *options, "--out", run, "-q").code == 0
-        answer = labelkit(
-            "show", "attention", "--checkpoint", run, "--num-images", 1, "--out", tmp_path / f"{method}.png"
-        )
-        assert answer.code == 0, answer.err
-
-
-@pytest.mark.slow
-def test_image_files_are_shown_with_names_that_would_be_formulas(
-    labelkit: Any, trained: Path, photos: Path, tmp_path: Path
-) -> None:
-    strange = Path(shutil.copy(photos / "bee" / "01.png", tmp_path / "$a_$\u4e2d.png"))
-
-    answer = labelkit(
-        "show", "attention", "--checkpoint", trained, "--image", f"{strange},{photos / 'cat' / '02.png'}", "--json",
-        "--out", tmp_path / "a.png",
-    )  # fmt: skip
-
-    assert answer.code == 0, answer.err
-    assert [(image["image"], image["row"], image["label"]) for image in answer.json["images"]] == [
-        (str(strange), None, None),
-        (str(photos / "cat" / "02.png"), None, None),
-    ]
-
-
-@pytest.mark.slow
-def test_an_unreadable_image_is_passed_over_when_drawn_and_told_when_chosen(
-    labelkit: Any, trained: Path, photos: Path, tmp_path: Path
-) -> None:
-    broken = tmp_path / "photos"
-    shutil.copytree(photos, broken, ignore=shutil.ignore_patterns("0[1-9].png", "1*.png"))
-    (broken / "ant" / "00.png").write_text("no picture")
-    command = ("show", "attention", "--checkpoint", trained, "--dataset", broken, "--out", tmp_path / "a.png")
-
-    drawn = labelkit(*command, "--num-images", 3, "--block", 3, "--json")
-    chosen = labelkit(*command, "--rows", "0", "--overwrite")
-    too_many = labelkit(*command, "--num-images", 4, "--overwrite")
-
-    assert (drawn.code, len(drawn.json["images"])) == (0, 3)
-    assert "ant/00.png" not in [image["image"] for image in drawn.json["images"]]
-    assert chosen.code == 3
-    assert "ant/00.png: cannot be read as an image" in chosen.err
-    assert too_many.code == 3
-    assert "only 3 of 4 images can be read" in too_many.err
-
-
-def test_the_part_of_the_set_can_be_chosen(labelkit: Any, trained: Path, tmp_path: Path) -> None:
-    answer = labelkit("show", "attention", "--checkpoint", trained, "--split", "test", "--out", tmp_path / "a.png")
-    assert answer.code == 2
-    assert "--split: no split 'test'" in answer.err
 
 
 BAD = {
@@ -242,41 +133,3 @@ def test_bad_input_is_told_and_nothing_is_written(
     assert (answer.code, answer.out) == (code, "")
     assert told.replace("{tmp}", str(tmp_path)) in answer.err
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"text.png": "in the way"}
-
-
-def test_a_convolutional_backbone_has_no_attention(labelkit: Any, convolutional: Path, tmp_path: Path) -> None:
-    answer = labelkit("show", "attention", "--checkpoint", convolutional, "--out", tmp_path / "a.png")
-
-    assert answer.code == 3
-    assert f"{convolutional}: there are no attention maps of its backbone resnet10t: ResNet is not" in answer.err
-    assert "Give a run whose backbone is a plain ViT" in answer.err
-
-
-@pytest.mark.slow
-def test_images_that_moved_are_asked_for(labelkit: Any, trained: Path, photos: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    options = run / "config.yaml"
-    options.write_text(options.read_text().replace(str(photos), str(tmp_path / "gone")))
-
-    answer = labelkit("show", "attention", "--checkpoint", run, "--out", tmp_path / "a.png")
-
-    assert answer.code == 3
-    assert "Pass --dataset and --data-root, or --image FILE." in answer.err
-    shown = labelkit("show", "attention", "--checkpoint", run, "--dataset", photos, "--out", tmp_path / "a.png")
-    assert shown.code == 0
-
-
-@pytest.mark.slow
-def test_the_run_is_not_changed(labelkit: Any, trained: Path, tmp_path: Path) -> None:
-    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
-    assert (
-        labelkit("show", "attention", "--checkpoint", trained, "--num-images", 1, "--out", tmp_path / "a.png").code == 0
-    )
-    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.slow
-def test_json_holds_no_undefined_number(labelkit: Any, trained: Path, tmp_path: Path) -> None:
-    answer = labelkit("show", "attention", "--checkpoint", trained, "--json", "--out", tmp_path / "a.png")
-    assert json.loads(answer.out, parse_constant=lambda name: pytest.fail(name))["seed"] == 0

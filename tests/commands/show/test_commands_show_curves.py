@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.images.plots import Line, write_curves_plot
-from PIL import Image
 
 
 @pytest.fixture
@@ -48,11 +46,6 @@ def test_series_are_what_was_logged(labelkit: Any, run: Path, tmp_path: Path) ->
     np.testing.assert_allclose(found[1]["epochs"], [2 / 3, 5 / 3, 3])
 
 
-@pytest.mark.slow
-def test_loss_and_accuracies_are_drawn_unless_told_otherwise(labelkit: Any, run: Path, tmp_path: Path) -> None:
-    assert {curve["metric"] for curve in curves(labelkit, run, tmp_path)} == {"loss", "all_accuracy"}
-
-
 def test_runs_are_laid_over_each_other_and_what_one_lacks_is_said(labelkit: Any, run: Path, tmp_path: Path) -> None:
     other = tmp_path / "deep" / "first"
     shutil.copytree(run, other)
@@ -72,21 +65,6 @@ def test_a_log_that_was_cut_in_a_line_is_drawn_up_to_it(labelkit: Any, run: Path
     path = run / "metrics.jsonl"
     path.write_text(path.read_text()[:-20])
     assert curves(labelkit, run, tmp_path, "--metrics", "lr")[0]["steps"] == [2, 5]
-
-
-@pytest.mark.slow
-def test_a_real_run_has_energies_and_accuracies(labelkit: Any, trained: Path, tmp_path: Path) -> None:
-    found = curves(labelkit, trained, tmp_path, "--metrics", "*_accuracy,loss")
-    assert {curve["metric"] for curve in found} == {"all_accuracy", "old_accuracy", "new_accuracy", "loss"}
-
-
-@pytest.mark.slow
-def test_names_with_formula_signs_and_foreign_letters_are_drawn(tmp_path: Path) -> None:
-    x = np.arange(3.0)
-    lines = [Line(name, x, x, is_main=True) for name in ("$_a$", "\u4e2d")]
-    write_curves_plot(tmp_path / "c.png", {"$x_": lines}, x_name="steps")
-    with Image.open(tmp_path / "c.png") as picture:
-        assert picture.width > 0
 
 
 BAD = {
@@ -138,13 +116,3 @@ def test_a_log_that_cannot_be_used_is_told(labelkit: Any, run: Path, tmp_path: P
     answer = labelkit("show", "curves", "--run", run, "--out", tmp_path / "c.png")
     assert answer.code == 3
     assert told in answer.err
-
-
-def test_steps_of_an_unfinished_first_epoch_have_no_place_among_epochs(
-    labelkit: Any, run: Path, tmp_path: Path
-) -> None:
-    (run / "metrics.jsonl").write_text('{"epoch":0,"step":1,"kind":"step","loss":1.0}\n')
-    answer = labelkit("show", "curves", "--run", run, "--over", "epoch", "--out", tmp_path / "c.png")
-    assert answer.code == 2
-    assert "Use --over step" in answer.err
-    assert curves(labelkit, run, tmp_path)[0]["values"] == [1.0]

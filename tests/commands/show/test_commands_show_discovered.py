@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.images.plots import MapPanel, write_map_plot
-from labelkit.commands.discover.few import discover_lmcs, discover_snowball
-from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
+from labelkit.commands.discover.few import discover_snowball
+from labelkit.commands.discover.few_options import DiscoverSnowballConfig
 from labelkit.commands.discover.show_discovered import _panel_rounds
 from labelkit.commands.discover.tables import read_found_table
 from labelkit.commands.embed.embed import embed_images
@@ -75,15 +73,6 @@ def test_sheet_has_a_line_per_class_with_right_and_wrong_marked(labelkit: Any, b
     assert frames(tmp_path / "sheet.png", WRONG) == frames(tmp_path / "sheet.png", RIGHT) == 6
 
 
-def test_a_class_takes_as_many_lines_as_it_needs(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
-    options = ["--classes", "dog,bee", "--num-images", "5", "--columns", "2"]
-    answer = labelkit("show", "discovered", "--index", store, "--out", tmp_path / "sheet.png", *options, "--json")
-
-    assert [row["class"] for row in answer.json["classes"]] == ["dog", "bee"]
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.size == (8 + 3 * 120, 8 + 6 * 150)
-
-
 @pytest.mark.slow
 def test_map_has_a_panel_for_each_round_and_the_start(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
     answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", "--json")
@@ -105,13 +94,6 @@ def test_map_of_few_points_and_t_sne(
     assert answer.code == 0, answer.err
     assert "8 images that were not found are left out of the map" in answer.err  # 48 images
     assert (tmp_path / "map.png").exists()
-
-
-@pytest.mark.slow
-def test_the_same_map_twice_is_the_same_file(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        assert labelkit("show", "discovered", "--index", store, "--map", tmp_path / name).code == 0
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
 def test_the_table_of_a_training_run_is_shown_by_generation(
@@ -146,50 +128,9 @@ def test_iterations_of_a_training_run_are_rounds(tmp_path: Path) -> None:
     ]
 
 
-def test_the_table_of_discover_reads_back(found: Any) -> None:
-    images = read_found_table(found["csv"])
-    assert [image.rank for image in images] == list(range(1, 25))
-    assert {image.round for image in images} == {1, 2}
-
-
-def test_images_of_unknown_truth_have_plain_frames(labelkit: Any, photos: Path, tmp_path: Path) -> None:
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for row, path in enumerate(sorted(photos.rglob("*.png"))):
-        shutil.copy2(path, flat / f"{row:02d}.png")
-    out = tmp_path / "flat.h5"
-    embed_images(EmbedConfig(dataset=str(flat), backbone="pixels", image_size=8, out=out))
-    labels = tmp_path / "few.csv"
-    labels.write_text("path,label\n00.png,ant\n12.png,bee\n24.png,cat\n36.png,dog\n")
-    discover_lmcs(DiscoverLMCSConfig(index=out, labels=labels, count=8))
-
-    answer = labelkit("show", "discovered", "--index", out, "--out", tmp_path / "s.png", "--json")
-
-    assert answer.code == 0, answer.err
-    assert [row["wrong"] for row in answer.json["classes"]] == [None] * len(answer.json["classes"])
-    assert frames(tmp_path / "s.png", RIGHT) == frames(tmp_path / "s.png", WRONG) == 0
-
-
 @pytest.mark.parametrize(("last", "expected"), [(0, [0]), (3, [0, 1, 2, 3]), (7, list(range(8)))])
 def test_all_rounds_are_drawn_while_they_can_be_seen(last: int, expected: list[int]) -> None:
     assert _panel_rounds(last) == expected
-
-
-def test_of_many_rounds_the_first_the_last_and_some_between_are_drawn() -> None:
-    chosen = _panel_rounds(30)
-    assert (chosen[0], chosen[-1], len(chosen)) == (0, 30, 8)
-
-
-@pytest.mark.slow
-def test_a_map_of_many_classes_is_drawn(tmp_path: Path, rng: np.random.Generator) -> None:
-    labels = np.arange(80)
-    panel = MapPanel("$a title$", labels, labels % 7 == 0)
-    names = [f"class_$ {number}" for number in range(80)]
-    path = write_map_plot(
-        tmp_path / "m.png", rng.standard_normal((80, 2)), np.full(80, -1), [panel], names, axis_names=("x", "y")
-    )
-    with Image.open(path) as picture:
-        assert picture.width > 400
 
 
 @pytest.mark.parametrize(
@@ -224,36 +165,6 @@ def test_what_cannot_be_shown_says_why(
     assert message.format(**places) in answer.err
 
 
-def test_results_are_to_be_chosen_among_several(labelkit: Any, bare: Path, tmp_path: Path) -> None:
-    discover_lmcs(DiscoverLMCSConfig(index=bare, num_labels=8))
-    discover_snowball(DiscoverSnowballConfig(index=bare, num_labels=8))
-    answer = labelkit("show", "discovered", "--index", bare, "--out", tmp_path / "s.png")
-    assert answer.code == 2
-    assert "has 2 results of this kind: lmcs, snowball" in answer.err
-
-
-def test_a_store_without_a_discovery_says_what_to_do(labelkit: Any, bare: Path, tmp_path: Path) -> None:
-    answer = labelkit("show", "discovered", "--index", bare, "--out", tmp_path / "s.png")
-    assert answer.code == 3
-    assert "Run `labelkit discover snowball`" in answer.err
-
-
-def test_a_result_of_another_kind_is_refused(labelkit: Any, bare: Path, tmp_path: Path) -> None:
-    assert labelkit("cluster", "k-means", "--index", bare, "--num-clusters", "3", "-q").code == 0
-    answer = labelkit("show", "discovered", "--index", bare, "--result", "k-means", "--out", tmp_path / "s.png")
-    assert answer.code == 3
-    assert "was made by cluster k-means and holds no discovered images" in answer.err
-
-
-def test_pictures_are_replaced_only_when_asked(labelkit: Any, store: Path, found: Any, tmp_path: Path) -> None:
-    picture = tmp_path / "s.png"
-    picture.write_bytes(b"mine")
-    answer = labelkit("show", "discovered", "--index", store, "--map", picture)
-    assert answer.code == 2
-    assert "where a picture is to be written" in answer.err
-    assert picture.read_bytes() == b"mine"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -272,17 +183,3 @@ def test_a_table_that_is_none_says_why(labelkit: Any, store: Path, tmp_path: Pat
     answer = labelkit("show", "discovered", "--table", table, "--index", store, "--out", tmp_path / "s.png")
     assert answer.code == 3
     assert f"{table}: {message}" in answer.err
-
-
-def test_a_table_that_is_not_there_and_a_generation_that_is_not_there_are_told(
-    labelkit: Any, store: Path, tmp_path: Path
-) -> None:
-    table = tmp_path / "t.csv"
-    common = ["show", "discovered", "--table", table, "--index", store, "--out", tmp_path / "s.png"]
-    absent = labelkit(*common)
-    table.write_text(HEADER + "0,ant/00.png,ant,0.5,1,1,1,teacher\n")
-    other = labelkit(*common, "--generation", "7")
-
-    assert (absent.code, other.code) == (3, 2)
-    assert "cannot be read: No such file or directory" in absent.err
-    assert "has no generation 7 (it has: 1)" in other.err

@@ -35,16 +35,3 @@ def test_attention_is_drawn_and_its_agreement_told(run: Path, labelkit: Any, tmp
     assert len(answer.json["images"]) == 2
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size[0] > picture.size[1] / 2
-
-
-def test_a_single_file_can_be_shown(run: Path, photos: Path, labelkit: Any, tmp_path: Path) -> None:
-    image = photos / "ant" / "00.png"
-    answer = labelkit("show", "attention", "--checkpoint", run, "--image", image, "--out", tmp_path / "a.png", "--json")
-    assert answer.code == 0, answer.err
-    assert answer.json["images"][0]["image"] == str(image)
-
-
-def test_blocks_are_refused(run: Path, labelkit: Any, tmp_path: Path) -> None:
-    answer = labelkit("show", "attention", "--checkpoint", run, "--block", "1", "--out", tmp_path / "a.png")
-    assert answer.code == 2
-    assert "vision transformers" in answer.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import pytest
 from labelkit.commands.show.schedule import planned_curves
 from labelkit.methods.registry import METHODS
-from labelkit.options.presets import available_presets, resolve
+from labelkit.options.presets import resolve
 from labelkit.training.timing import RunSize
 from PIL import Image
-from tests.tiers import quick_every
 
 
 def schedule(labelkit: Any, *options: str | Path) -> Any:
@@ -43,21 +41,6 @@ def at_step(method: str, preset: str, size: RunSize, step: int, **options: Any) 
 
 
 # ------------------------------------------------------------------ against the texts
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["simgcd", "flipclass"])
-def test_the_teacher_cools_and_the_rate_falls_as_in_simgcds_code(labelkit: Any, method: str) -> None:
-    found = schedule(labelkit, method, "--preset", "cub")
-    # 5,994 images in batches of 128
-    assert (found["dataset"], found["images"], found["steps"]) == ("cub", 5994, 200 * 46)
-    shown = curves(found)
-    for epoch in (0, 1, 15, 28, 29, 30, 100, 199):
-        step = 46 * epoch + 1
-        cosine = 1e-4 + 0.5 * (0.1 - 1e-4) * (1 + math.cos(math.pi * epoch / 200))
-        assert shown["lr"][step] == pytest.approx(cosine, rel=1e-12)
-        temperature = 0.07 - 0.03 * epoch / 29 if epoch < 30 else 0.04
-        assert shown["teacher_temperature"][step] == pytest.approx(temperature, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -178,41 +161,7 @@ def test_weights_and_views_that_grow_linearly() -> None:
     assert at_step("siamese", "cifar10_moco", RunSize(50_000), 0)["ema_decay"] == 0.99
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", quick_every(8, METHODS))
-def test_every_preset_has_a_schedule(method: str) -> None:
-    for preset in available_presets(METHODS[method].config):
-        values = at_step(method, preset, RunSize(60_000, 4_000), 0)
-        rates = [value for name, value in values.items() if name.startswith("lr")]
-        assert rates, preset
-        assert all(rate >= 0 for rate in rates), preset
-
-
 # ------------------------------------------------------------------ against a run
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        "mean-teacher --steps 7 --eval-every-steps 3 --batch-size 8 --labeled-batch-size 4 --num-labels 20 "
-        "--lr-schedule ramps --lr-ramp-up 0.5 --lr-ramp-down 0.3 --optimizer adamw --no-bn-recalibration",
-        "softmax --epochs 3 --batch-size 512 --lr-schedule step --lr-drop-epochs 1,2",
-        "softmax --epochs 2 --batch-size 256 --grad-accumulation-steps 2 --lr-update step --lr-schedule cosine",
-    ],
-)
-def test_what_is_shown_is_what_a_run_logs(labelkit: Any, tmp_path: Path, options: str) -> None:
-    words = [*options.split(), "--dataset", "digits", "--backbone", "smallcnn"]
-    run = tmp_path / "run"
-    answer = labelkit("train", *words, "--out", run, "--log-every-steps", "1", "--guard", "none")
-    assert answer.code == 0, answer.err
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    logged = [(line["step"], line["epoch"], line["lr"]) for line in lines if line.get("kind") == "step"]
-
-    assert labelkit("show", "schedule", *words, "--out", tmp_path / "s.csv").code == 0
-    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
-    assert [(int(row["step"]), int(row["epoch"]), float(row["lr"])) for row in rows] == logged
-    assert len({lr for _, _, lr in logged}) > 1
 
 
 # ------------------------------------------------------------------ files and faults
@@ -264,26 +213,3 @@ def test_the_size_is_that_told_or_published_or_found(labelkit: Any) -> None:
         (5994, 5994, 59),
         (1437, 1437, 14),
     ]
-
-
-@pytest.mark.slow
-def test_a_preset_brings_the_data_of_its_first_line_unless_a_set_is_named(labelkit: Any) -> None:
-    assert schedule(labelkit, "sela", "--preset", "cifar100")["dataset"] == "cifar100"
-    assert schedule(labelkit, "sela", "--preset", "cifar100", "--dataset", "cub")["dataset"] == "cub"
-
-
-def test_turns_are_found_to_the_step_between_the_points_of_a_long_run(labelkit: Any) -> None:
-    found = schedule(
-        labelkit, "simgcd", "--preset", "cub", "--images", "128000", "--epochs", "1500", "--lr-schedule", "step",
-        "--lr-drop-epochs", "777", "--teacher-warmup-epochs", "1",
-    )  # fmt: skip
-    assert len(found["shown_steps"]) < 1500
-    assert 777 * 1000 + 1 in [row["step"] for row in found["milestones"]]
-
-
-@pytest.mark.slow
-def test_help_has_the_options_of_the_training_and_its_own(labelkit: Any) -> None:
-    text = labelkit("show", "schedule", "simgcd", "--help").out
-    assert all(option in text for option in ("--teacher-warmup-epochs", "--images", "--out", "--preset"))
-    assert not any(option in text for option in ("--resume", "--dry-run", "--stop-after-steps"))
-    assert "simgcd" in labelkit("show", "schedule", "--help").out

@@ -42,20 +42,6 @@ def run(labelkit: Any, letters: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
-@pytest.mark.slow
-def test_held_out_classes_are_the_test_split_of_the_store(
-    labelkit: Any, run: Path, letters: Path, tmp_path: Path
-) -> None:
-    store = tmp_path / "letters.h5"
-    done = labelkit("embed", "--checkpoint", run, "--dataset", letters, "--split", "all", "--out", store)
-    assert done.code == 0, done.err
-    opened = open_store(store)
-    names = np.asarray(opened.sample_ids)
-    tests = set(names[np.asarray(opened.rows("test"))].tolist())
-    assert tests == {name for name in names.tolist() if name.startswith("Latin")}
-    assert np.allclose(np.linalg.norm(opened.embeddings[:], axis=1), 1, atol=1e-6)
-
-
 def test_the_assembly_of_images_is_drawn_and_told(
     labelkit: Any, run: Path, letters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,15 +60,6 @@ def test_the_assembly_of_images_is_drawn_and_told(
         "show", "assembly", "--checkpoint", run, "--image", letters / "Latin_1/0.png", "--out", tmp_path / "f.png"
     )
     assert file.code == 0, file.err
-
-
-def test_a_run_without_assembly_has_nothing_to_show(labelkit: Any, letters: Path, tmp_path: Path) -> None:
-    out = tmp_path / "plain"
-    done = labelkit("train", "san", "--dataset", letters, *SMALL, "--no-san", "--out", out)
-    assert done.code == 0, done.err
-    shown = labelkit("show", "assembly", "--checkpoint", out, "--out", tmp_path / "x.png")
-    assert shown.code == 3
-    assert "no assembly to show" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -116,11 +93,3 @@ def test_every_second_image_is_held_out(labelkit: Any, letters: Path, tmp_path: 
     done = labelkit("embed", *words, "--dataset", letters, "--holdout", "odd", "--out", store)
     assert done.code == 0, done.err
     assert list(open_store(store).rows("test")) == list(range(1, 48, 2))
-
-
-@pytest.mark.slow
-def test_help_has_an_example(labelkit: Any) -> None:
-    for words in (("train", "san"), ("show", "assembly")):
-        done = labelkit(*words, "--help")
-        assert done.code == 0
-        assert f"labelkit {' '.join(words)} --" in done.out

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from labelkit.commands.common.training_data import PreparedData, choose_labels, info_record, prepare_data, saved_info
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError
 from labelkit.options.data import DataConfig
 from labelkit.progress import SilentProgress, use_progress
 
@@ -50,11 +50,6 @@ def test_named_sets_keep_the_halves_of_the_benchmark() -> None:
     prepared = prepare("digits")
     assert prepared.split.kind == "gcd"
     assert len(prepared.split.old_classes) == len(prepared.split.new_classes) == 5
-
-
-@pytest.mark.parametrize("options", [{"num_old_classes": 2}, {"old_classes": ("ant", "bee")}, {"label_ratio": 0.4}])
-def test_options_of_the_halves_ask_for_them(photos: Path, options: dict[str, Any]) -> None:
-    assert prepare(photos, **options).split.kind == "gcd"
 
 
 def folders(root: Path, photos: Path, sizes: dict[str, int]) -> Path:
@@ -106,14 +101,6 @@ def test_half_of_the_images_of_the_first_half_of_a_folders_classes_are_labeled_i
     assert prepared.counts() == {"images": 48, "labeled": 12, "unlabeled": 36, "old_classes": 2, "new_classes": 2}
 
 
-def test_training_labels_are_the_truth_where_labeled_and_minus_one_elsewhere(photos: Path) -> None:
-    prepared = prepare(photos)
-
-    np.testing.assert_array_equal(
-        prepared.labels, np.where(prepared.split.labeled, prepared.dataset.labels, -1)
-    )  # old classes come first here, so their numbers are the same
-
-
 def test_the_share_of_labels_and_the_number_of_old_classes_are_options(photos: Path) -> None:
     prepared = prepare(photos, num_old_classes=3, label_ratio=0.25)
 
@@ -140,15 +127,6 @@ def test_empty_labels_of_a_csv_are_unlabeled_and_leave_the_number_of_classes_ope
     assert prepared.labels.tolist() == [0, -1, 1, -1, -1]
     assert prepared.dataset.class_names == ("ant", "bee")
     assert prepared.info(8).num_known_classes is None
-
-
-def test_a_csv_with_every_label_is_split_like_a_folder(photos: Path, tmp_path: Path) -> None:
-    rows = [(f"{name}/{i:02d}.png", name) for name in ("ant", "bee", "cat", "dog") for i in range(4)]
-
-    prepared = prepare(write_csv(tmp_path / "all.csv", photos, rows), label_split="gcd")
-
-    assert prepared.split.kind == "gcd"
-    assert sum(labeled_per_class(prepared)) == 4
 
 
 def test_few_labels_are_the_same_number_in_each_class(photos: Path) -> None:
@@ -197,13 +175,6 @@ def test_test_images_are_never_labeled_even_when_all_splits_are_used(photos: Pat
     assert (prepared.labels[is_test] == -1).all()
 
 
-def test_the_training_part_is_what_auto_takes(photos: Path, tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        shutil.copytree(photos, tmp_path / "set" / part)
-
-    assert all(name.startswith("train/") for name in prepare(tmp_path / "set").dataset.sample_ids)
-
-
 class Heard(SilentProgress):
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -233,18 +204,6 @@ def test_a_split_may_be_asked_for_by_any_word_for_it(photos: Path, tmp_path: Pat
     shutil.copytree(photos, tmp_path / "set" / "train")
     shutil.copytree(photos / "ant", tmp_path / "set" / "test" / "ant")
     assert len(prepare(tmp_path / "set", split=split, label_split="none").labels) == 12
-
-
-def test_a_class_without_a_labeled_image_is_named_in_a_warning(photos: Path) -> None:
-    prepared = prepare(photos, num_old_classes=4, label_ratio=0.03)
-
-    empty = [name for name, n in zip("ant bee cat dog".split(), labeled_per_class(prepared), strict=True) if n == 0]
-    assert len(empty) == 3
-    missed, which = prepared.split.warnings
-    named = ", ".join(repr(name) for name in empty)
-    assert missed.startswith(f"3 of 4 old classes without a labeled image: {named}; ")
-    assert which.startswith("old are the first 4 of ")
-    assert which.endswith(": --old-classes chooses others")
 
 
 @pytest.mark.parametrize("options", [{"old_classes": ("ant", "bee")}, {"num_old_classes": 2}])
@@ -310,11 +269,6 @@ def test_old_classes_are_read_from_a_file_of_one_in_each_line(photos: Path, tmp_
     assert prepare(photos, old_classes=(str(tmp_path / "old.txt"),)).split.old_classes == (1, 3)
 
 
-def test_old_classes_and_a_number_of_them_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="exclude each other"):
-        DataConfig(dataset="digits", old_classes=("1",), num_old_classes=1)
-
-
 @pytest.mark.parametrize(("name", "count"), [("cub", 200), ("scars", 196), ("aircraft", 100)])
 @pytest.mark.parametrize("extra", [-10, 5])
 def test_a_number_of_old_classes_takes_the_first_of_the_published_order(name: str, count: int, extra: int) -> None:
@@ -340,13 +294,6 @@ def test_a_number_of_old_classes_takes_the_first_of_the_published_order(name: st
     assert split.new_classes == tuple(published[number:])
 
 
-def test_a_flat_folder_has_no_labels_to_choose_from(photos: Path) -> None:
-    with pytest.raises(DatasetError, match="no labels to choose from") as caught:
-        prepare(photos / "ant", label_split="gcd")
-
-    assert caught.value.where == str(photos / "ant")
-
-
 def test_a_method_can_be_built_again_from_what_a_run_saves(photos: Path) -> None:
     prepared = prepare(photos, label_split="gcd")
     info = prepared.info(32)
@@ -370,13 +317,6 @@ def test_the_draw_of_labels_leaves_the_held_out_images_alone(photos: Path) -> No
     first, second = (prepare(photos, num_labels=8, holdout=0.25, label_seed=seed) for seed in (1, 2))
     assert first.held_out == second.held_out
     assert (first.split.labeled != second.split.labeled).any()
-
-
-def test_a_saved_split_says_that_every_old_class_has_labels(photos: Path) -> None:
-    prepared = prepare(photos, num_labels=8)
-    saved = {**prepared.to_json(), "info": info_record(prepared.info(16))}
-    info = saved_info(saved)
-    assert np.bincount(info.labels[info.labels >= 0]).tolist() == [2, 2, 2, 2]
 
 
 def test_splits_of_a_set_can_be_pooled_for_a_test_split_that_is_drawn(photos: Path, tmp_path: Path) -> None:
@@ -411,10 +351,3 @@ def test_a_holdout_that_is_auto_leaves_splits_of_a_set_alone(photos: Path, tmp_p
     assert kept.held_out == ()
     assert sorted(kept.dataset.sample_ids) == [name for name, _ in rows[::2]]
     assert len(prepare(table, holdout="auto", pool_splits=True).held_out) == 4
-
-
-def test_pooling_needs_splits_and_a_draw(photos: Path) -> None:
-    with pytest.raises(ConfigError, match="has no splits of its own"):
-        prepare(photos, holdout=0.2, pool_splits=True)
-    with pytest.raises(ValueError, match="pool_splits goes with holdout"):
-        prepare(photos, pool_splits=True)

@@ -37,24 +37,6 @@ def store(labelkit: Any, run: Path) -> Path:
     return run.parent / "digits.h5"
 
 
-@pytest.mark.slow
-def test_held_out_images_are_named_and_not_trained_on(run: Path) -> None:
-    split = json.loads((run / "split.json").read_text())
-    assert len(split["held_out"]) == 360
-    assert split["split"]["num_samples"] == 120
-    assert split["split"]["labeled"] == []
-
-
-@pytest.mark.slow
-def test_the_store_has_the_splits_of_the_run(run: Path, store: Path) -> None:
-    opened = open_store(store)
-    held_out = set(json.loads((run / "split.json").read_text())["held_out"])
-    assert opened.split_names == ("train", "test")
-    for row in opened.rows("test"):
-        assert opened.sample_ids[int(row)] in held_out
-    assert len(opened.rows("train")) == len(opened.rows("test")) == 120
-
-
 def votes_of_one(queries: Any, gallery: Any, labels: Any) -> Any:
     """The class of the nearest row, by plain numpy."""
     directions = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (queries, gallery)]
@@ -96,36 +78,6 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
     assert kept["linear_accuracy"] == done.json["linear_accuracy"]
 
 
-@pytest.mark.slow
-def test_pixels_are_judged_by_the_same_held_out_images(labelkit: Any, tmp_path: Path, store: Path) -> None:
-    options = ("--dataset", "digits", "--max-per-class", "12", "--split", "all", "--holdout", "0.2")
-    pixels = ("--backbone", "pixels", "--image-size", "8", "--label-split", "none")
-    done = labelkit("embed", *pixels, *options, "--out", tmp_path / "pixels.h5")
-    assert done.code == 0, done.err
-    first, second = open_store(store), open_store(tmp_path / "pixels.h5")
-    assert list(first.sample_ids) == list(second.sample_ids)
-    assert np.array_equal(first.splits, second.splits)
-
-
-@pytest.mark.slow
-def test_a_second_stage_trains_on_the_labels_of_the_first(labelkit: Any, run: Path, tmp_path: Path) -> None:
-    options = ("--labels-from", run, "--rotation", "--seed", "5")
-    done = labelkit("train", "sela", *SHORT, *options, "--out", tmp_path / "second", "--json")
-    assert done.code == 0, done.err
-    from labelkit.training.checkpoint import load_checkpoint
-
-    tables = []
-    for folder in (run, tmp_path / "second"):
-        checkpoint = load_checkpoint(folder)
-        assert checkpoint is not None
-        tables.append(checkpoint.tensors("model.safetensors"))
-    assert tables[0]["labels.pseudo_labels"].equal(tables[1]["labels.pseudo_labels"])
-    assert "network.rotation.weight" in tables[1]
-    assert {"rotation", "heads"} <= done.json["metrics"].keys()
-    embedded = labelkit("embed", "--checkpoint", tmp_path / "second", "--dataset", "digits", "--out", tmp_path / "s.h5")
-    assert embedded.code == 0, embedded.err
-
-
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [
@@ -150,26 +102,3 @@ def test_what_cannot_be_trained_is_refused(
     )
     assert done.code == code, done.err
     assert problem in done.err
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "problem"),
-    [
-        (("--queries", "train", "--linear"), 2, "would train on the rows that it is asked for"),
-        (("--gallery", "val"), 2, "error: --gallery: "),
-        (("--queries", "val"), 2, "error: --queries: "),
-        (("-k", "0"), 2, "from 1 on"),
-    ],
-)
-def test_splits_that_cannot_be_compared_are_refused(
-    labelkit: Any, store: Path, words: tuple[str, ...], code: int, problem: str
-) -> None:
-    done = labelkit("evaluate", "knn", "--index", store, *words)
-    assert done.code == code
-    assert problem in done.err
-
-
-def test_a_holdout_of_a_set_with_splits_is_refused(labelkit: Any, tmp_path: Path, run: Path) -> None:
-    done = labelkit("embed", "--checkpoint", run, "--dataset", "digits", "--holdout", "0.1", "--out", tmp_path / "x.h5")
-    assert done.code == 2
-    assert "the split of that run is used" in " ".join(done.err.split())

@@ -8,15 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from labelkit.commands.common.networks import run_network
-from labelkit.commands.train.run import train_method
 from labelkit.commands.train.setup import dataset_label, run_folder
 from labelkit.methods.discovery.options import FlipClassConfig
-from labelkit.pipelines.compare.options import CompareConfig
-from labelkit.pipelines.compare.runs import DataFacts, method_config
 from labelkit.training.run_dir import read_run_config
-from tests.short_runs import EACH_METHOD
 
 
 def weights(run: Path) -> dict[str, Any]:
@@ -56,36 +51,6 @@ def test_a_run_folder_says_what_ran_on_which_labels_and_with_what_outcome(traine
     assert {"environment.json", "metrics.jsonl"} <= {path.name for path in trained.iterdir()}
 
 
-def test_saved_options_validate_as_the_config_that_ran(trained: Path) -> None:
-    options = yaml.safe_load((trained / "config.yaml").read_text())
-
-    assert FlipClassConfig(**options).to_yaml_dict(operational=False) == options
-
-
-@pytest.mark.slow
-def test_training_as_a_function_returns_what_the_command_prints(photos: Path, trained: Path, tmp_path: Path) -> None:
-    options = yaml.safe_load((trained / "config.yaml").read_text())
-
-    result = train_method(FlipClassConfig(**options, out=tmp_path / "run"))
-
-    assert result.made() == [tmp_path / "run"]
-    assert (
-        result.to_json()["weights_fingerprint"]
-        == json.loads((trained / "summary.json").read_text())["weights_fingerprint"]
-    )
-
-
-@pytest.mark.slow
-def test_a_runs_own_options_repeat_it(labelkit: Any, trained: Path, tmp_path: Path) -> None:
-    answer = labelkit("train", "flipclass", "--config", trained / "config.yaml", "--out", tmp_path / "run", "-q")
-
-    assert (answer.code, answer.out) == (0, f"{tmp_path / 'run'}\n")
-    again, first = weights(tmp_path / "run"), weights(trained)
-    assert again.keys() == first.keys()
-    for name in first:
-        np.testing.assert_array_equal(again[name], first[name], err_msg=name)
-
-
 def test_an_existing_folder_is_refused_and_left_as_it_is(train: Any, trained: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
 
@@ -122,38 +87,6 @@ def test_overwrite_keeps_the_old_run_when_the_new_one_cannot_start(
     assert missing.code == 3
     for name, tensor in weights(tmp_path / "run").items():
         np.testing.assert_array_equal(tensor, before[name])
-
-
-@pytest.mark.slow
-def test_overwrite_replaces_a_run(train: Any, tmp_path: Path) -> None:
-    assert train("--out", tmp_path / "run", "--seed", "1", "-q").code == 0
-
-    assert train("--out", tmp_path / "run", "--seed", "2", "--overwrite", "-q").code == 0
-
-    assert read_run_config(tmp_path / "run")[1]["seed"] == 2
-    assert len(list((tmp_path / "run" / "checkpoints").glob("step-*"))) == 1
-
-
-@pytest.mark.slow
-def test_a_resumed_run_ends_with_the_same_weights_and_metrics(train: Any, tmp_path: Path) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train("--epochs", "2", "--out", whole, "-q").code == 0
-
-    assert train("--epochs", "2", "--out", parts, "--stop-after-steps", "2", "-q").code == 0
-    assert not (parts / "summary.json").exists()
-    assert train("--epochs", "2", "--out", parts, "--resume", "-q").code == 0
-
-    for name, tensor in weights(whole).items():
-        np.testing.assert_array_equal(weights(parts)[name], tensor, err_msg=name)
-    assert epochs(parts) == epochs(whole)
-
-
-def test_resuming_where_nothing_is_says_so(train: Any, tmp_path: Path) -> None:
-    answer = train("--out", tmp_path / "run", "--resume")
-
-    assert answer.code == 2
-    assert f"{tmp_path / 'run'}: there is no run to resume here" in answer.err
-    assert not (tmp_path / "run").exists()
 
 
 def test_resuming_with_other_options_names_them(train: Any, trained: Path) -> None:
@@ -199,32 +132,6 @@ def test_a_dry_run_of_long_steps_reckons_and_takes_none(train: Any, monkeypatch:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", EACH_METHOD)
-def test_a_dry_run_of_every_method_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    facts = DataFacts(num_classes=10, test_split="test", holdout=0.25)
-    config = method_config(method, CompareConfig(max_per_class=40), facts, seed=0)
-    config = config.model_copy(update={"dry_run": True})
-
-    plan = train_method(config).to_json()
-
-    assert plan["steps"] > 0
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_dry_run_shows_every_option_to_people(train: Any, tmp_path: Path) -> None:
-    answer = train("--dry-run", "--out", tmp_path / "run")
-    assert "images, " in next(line for line in answer.out.splitlines() if line.startswith("samples "))
-    assert "{" not in answer.out.split("plan (nothing was written)")[1]
-
-    assert answer.code == 0
-    assert all(f"\n{name} " in answer.out for name in FlipClassConfig.model_fields)
-    assert "nothing was written" in answer.out
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
 def test_weights_of_another_run_are_where_training_starts(train: Any, trained: Path, tmp_path: Path) -> None:
     # a learning rate of almost nothing: what is left are the weights it started from
     answer = train("--init-from", trained, "--lr", "1e-12", "--weight-decay", "0", "--out", tmp_path / "run", "-q")
@@ -233,55 +140,6 @@ def test_weights_of_another_run_are_where_training_starts(train: Any, trained: P
     first = weights(trained)
     for name, tensor in weights(tmp_path / "run").items():
         np.testing.assert_allclose(tensor, first[name], atol=1e-6, err_msg=name)
-
-
-@pytest.mark.slow
-def test_the_backbone_of_a_weights_file_is_where_training_starts(train: Any, trained: Path, tmp_path: Path) -> None:
-    file = next(trained.glob("checkpoints/*/model.safetensors"))
-
-    answer = train("--init-from", file, "--lr", "1e-12", "--weight-decay", "0", "--out", tmp_path / "run", "-q")
-
-    assert answer.code == 0
-    first, started = weights(trained), weights(tmp_path / "run")
-    backbone = [name for name in first if name.startswith("backbone.")]
-    assert backbone
-    for name in backbone:
-        np.testing.assert_allclose(started[name], first[name], atol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [("nothing", "no such file"), ("photos", "holds no checkpoint"), ("photos/ant/00.png", "unknown kind of weights")],
-)
-def test_what_holds_no_weights_cannot_start_a_run(
-    train: Any, photos: Path, tmp_path: Path, source: str, problem: str
-) -> None:
-    answer = train("--init-from", photos.parent / source, "--out", tmp_path / "run")
-
-    assert answer.code == 3
-    assert str(photos.parent / source) in answer.err
-    assert problem in answer.err
-
-
-@pytest.mark.slow
-def test_a_run_with_other_heads_gives_its_backbone_and_says_so(train: Any, trained: Path, tmp_path: Path) -> None:
-    options = ("--projection-dim", "4", "--lr", "1e-12", "--weight-decay", "0")
-
-    answer = train("--init-from", trained, *options, "--out", tmp_path / "run")
-
-    assert answer.code == 0
-    assert "the backbone; the heads start anew" in answer.err
-    first, started = weights(trained), weights(tmp_path / "run")
-    for name in [name for name in first if name.startswith("backbone.")]:
-        np.testing.assert_allclose(started[name], first[name], atol=1e-6, err_msg=name)
-
-
-@pytest.mark.slow
-def test_a_run_of_another_backbone_is_refused(train: Any, trained: Path, tmp_path: Path) -> None:
-    answer = train("--init-from", trained, "--backbone", "vit_mini_p4_32", "--out", tmp_path / "run")
-
-    assert answer.code == 3
-    assert "does not fit this network" in answer.err
 
 
 def test_a_run_is_named_after_method_and_data(trained: Path) -> None:
@@ -299,35 +157,3 @@ def test_scores_of_the_summary_are_those_of_the_unlabeled_images(trained: Path, 
     assert summary["all_accuracy"] * 36 == pytest.approx(
         summary["old_accuracy"] * 12 + summary["new_accuracy"] * 24, abs=1e-6
     )
-
-
-@pytest.mark.slow
-def test_a_san_run_of_before_its_terms_had_an_option_is_refused_with_what_to_pass_and_then_goes_on(
-    labelkit: Any, photos: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    words = ["train", "san", "--dataset", photos, "--preset", "folder", "--holdout-classes", "none", "--holdout", "odd"]
-    words += [
-        "--batch-size",
-        "20",
-        "--epochs",
-        "2",
-        "--term-gradients",
-        "network",
-        "--eval-every-epochs",
-        "9",
-        "--out",
-        run,
-    ]
-    assert labelkit(*words, "--stop-after-steps", "1").code in (0, 130)
-    config = run / "config.yaml"
-    config.write_text(config.read_text().replace("term_gradients: network\n", ""))
-
-    refused = labelkit("train", "san", "--config", config, "--resume", "--out", run)
-
-    assert refused.code == 3
-    assert "term_gradients is 'predictor', was 'network'" in refused.err
-    advice = f"--config {config} --term-gradients network"
-    assert f"Pass `{advice}`" in refused.err
-    resumed = labelkit("train", "san", *advice.split(), "--resume", "--out", run)
-    assert resumed.code == 0, resumed.err

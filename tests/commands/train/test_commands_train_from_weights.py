@@ -11,9 +11,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from labelkit.data.batch import DataInfo
-from labelkit.methods.backbone import backbone_options
-from labelkit.methods.metric.san_options import SANConfig
 from labelkit.store.embeddings import open_store
 from labelkit.training.monitors.retrieval import RetrievalMonitor
 
@@ -86,13 +83,6 @@ def test_the_command_that_comes_next_embeds_with_the_run(
     assert "--index" in of_rows
     assert labelkit(*of_rows[1:]).code == 0
     assert open_store(tmp_path / "head.h5").n == open_store(tmp_path / "first.h5").n
-
-
-def test_own_weights_take_the_place_of_published_ones() -> None:
-    about = DataInfo(8, np.zeros(8, np.int64), (), (0,), 1, 1, in_channels=3, image_size=32)
-    for weights, pretrained in ((None, True), (Path("net.pth"), False)):
-        config = SANConfig(dataset="photos", pretrained=True, weights=weights)
-        assert backbone_options(config, about)["pretrained"] is pretrained
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from labelkit.algorithms.indexes import near_rows
-from labelkit.errors import DatasetError
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.writing import EmbeddingRun
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.training.checkpoint import load_checkpoint
 from PIL import Image
 from tests.row_heads import BATCHES, EACH_HEAD, HEADS, SHORT, rows_after
@@ -81,29 +76,6 @@ def test_a_photo_gets_the_row_that_the_store_would_have_got(
     assert np.allclose([one[name] for name in one], [other[name] for name in one], atol=1e-4)
 
 
-def test_questions_about_photos_find_the_model_of_a_store_that_a_head_made(
-    labelkit: Labelkit, tmp_path: Path, photos: Path, pixels: Path, run: Path
-) -> None:
-    made = tmp_path / "made.h5"
-    assert labelkit("embed", "--index", pixels, "--checkpoint", run, "--out", made).code == 0
-    answer = labelkit("retrieve", "--index", made, "--query", photos / "bee" / "03.png", "--k", 1, "--json")
-    assert answer.code == 0, answer.err
-    assert "bee/03.png" in answer.out
-
-
-@pytest.mark.slow
-def test_before_training_rows_are_the_centered_rows(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
-    out, made = tmp_path / "run", tmp_path / "made.h5"
-    words = ("--lr", 1e-12, "--weight-decay", 0, "--row-mix", 0)
-    assert labelkit("train", "softmax", "--index", pixels, *SHORT, *words, "--out", out).code == 0
-    assert labelkit("embed", "--index", pixels, "--checkpoint", out, "--out", made).code == 0
-
-    rows = np.asarray(open_store(pixels).embeddings, dtype=np.float64)
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    expected = (unit - unit.mean(axis=0)) * np.sqrt(rows.shape[1])
-    assert np.allclose(open_store(made).embeddings, expected, atol=1e-4)
-
-
 def test_labels_of_a_file_count_beside_those_of_the_store(labelkit: Labelkit, tmp_path: Path, photos: Path) -> None:
     store, table = tmp_path / "blank.h5", tmp_path / "known.csv"
     words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", 8, "--label-split", "none")
@@ -158,22 +130,6 @@ def plain_views(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["softmax", "mixmatch"])
-def test_views_that_are_the_rows_train_like_rows_that_are_not_changed(
-    labelkit: Labelkit, tmp_path: Path, plain_views: Path, method: str
-) -> None:
-    unchanged: tuple[object, ...] = ("--row-views", "off", "--row-noise", 0)
-    if method == "softmax":
-        unchanged += ("--row-dropout", 0, "--row-mix", 0)
-    by_views = rows_after(labelkit, tmp_path, plain_views, "--row-views", "on", method=method)
-    by_rows = rows_after(labelkit, tmp_path, plain_views, *unchanged, method=method)
-    by_changes = rows_after(labelkit, tmp_path, plain_views, "--row-views", "off", method=method)
-
-    assert np.allclose(by_views, by_rows, atol=1e-3)
-    assert not np.allclose(by_views, by_changes, atol=1e-3)
-
-
-@pytest.mark.slow
 def test_views_are_trained_on_where_the_store_keeps_some(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, pixels: Path
 ) -> None:
@@ -198,33 +154,12 @@ def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
         assert asked == ([] if views == "on" else [10])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", quick_every(50, HEADS))
-def test_a_head_on_views_stopped_and_resumed_has_the_same_bits(
-    labelkit: Labelkit, tmp_path: Path, viewed: Path, method: str
-) -> None:
-    words = ("train", method, "--index", viewed, *HEADS[method], "--json")
-    whole = labelkit(*words, "--out", tmp_path / "whole").json
-    assert labelkit(*words, "--out", tmp_path / "cut", "--stop-after-steps", 5).code == 0
-    resumed = labelkit(*words, "--out", tmp_path / "cut", "--resume")
-    assert resumed.code == 0, resumed.err
-    assert resumed.json["weights_fingerprint"] == whole["weights_fingerprint"]
-
-
 def test_a_part_of_a_store_has_its_own_views(labelkit: Labelkit, tmp_path: Path, plain_views: Path) -> None:
     # views of other rows would not be the rows themselves
     words = ("--holdout", 0.25, "--seed", 3)
     unchanged = ("--row-views", "off", "--row-noise", 0, "--row-dropout", 0, "--row-mix", 0)
     by_views = rows_after(labelkit, tmp_path, plain_views, *words)
     assert np.allclose(by_views, rows_after(labelkit, tmp_path, plain_views, *words, *unchanged), atol=1e-3)
-
-
-def test_views_that_a_store_does_not_keep_are_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
-    answer = labelkit("train", "softmax", "--index", pixels, *SHORT, "--row-views", "on", "--out", tmp_path / "run")
-    assert answer.code == 2
-    assert "keeps no views of its images" in answer.err
-    assert "labelkit embed --views 8" in answer.err
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("option", "value"), [("--row-noise", 0.5), ("--row-mix", 0.5), ("--row-neighbors", 3)])
@@ -240,32 +175,6 @@ def test_changes_of_rows_are_refused_where_views_stand_for_them(
     assert answer.code == 2
     assert f"{option} has no meaning with --row-views on" in answer.err
     assert labelkit(*words, "--row-views", "off", "--dry-run").code == 0
-
-
-def test_a_view_without_a_direction_is_refused(labelkit: Labelkit, tmp_path: Path) -> None:
-    plan = EmbeddingPlan(
-        sample_ids=[f"{row:02d}.png" for row in range(24)],
-        model=ModelIdentity("made", "0" * 64, "", "made", "features", "mean", {}, {}),
-        dim=2, batch_size=24, normalized=False, metric="cosine", created_by="labelkit 0", views={"count": 2},
-        labels=np.arange(24) % 2, labeled=np.ones(24, dtype=bool), class_names=("a", "b"),
-    )  # fmt: skip
-    run = EmbeddingRun.open(tmp_path / "x.h5", plan)
-    views = np.ones((24, 4), dtype=np.float32)
-    views[7, 2:] = 0
-    run.write_part(
-        0,
-        embeddings=np.stack([np.cos(np.arange(24)), np.sin(np.arange(24))], axis=1),
-        sha256=np.arange(24 * 32, dtype=np.uint16).astype(np.uint8).reshape(24, 32),
-        file_sizes=np.ones(24),
-        image_sizes=np.ones((24, 2)),
-        extras={"view_embeddings": views},
-    )
-    run.publish()
-    words = ("train", "softmax", "--index", tmp_path / "x.h5", *SHORT, "--out", tmp_path / "run")
-    answer = labelkit(*words)
-    assert answer.code == 3
-    assert "a view of 07.png is all zero" in answer.err
-    assert labelkit(*words, "--row-views", "off").code == 0
 
 
 # ---------------------------------------------------------------------- bad input
@@ -297,30 +206,6 @@ def test_options_that_do_not_go_with_rows_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_no_neighbor_is_looked_for_where_rows_are_weak(
-    labelkit: Labelkit, tmp_path: Path, pixels: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr("labelkit.data.row_bank.near_rows", lambda *given: asked.append(given[1]) or near_rows(*given))
-    for method in ("mixmatch", "freematch"):
-        assert labelkit("train", method, "--index", pixels, *HEADS[method], "--out", tmp_path / method).code == 0
-        assert asked == ([] if method == "mixmatch" else [10])
-
-
-def test_fewer_rows_than_a_batch_are_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path) -> None:
-    answer = labelkit("train", "softmax", "--index", pixels, "--batch-size", 64, "--out", tmp_path / "run")
-    assert answer.code == 2
-    assert "64 images per step are more than an epoch draws (48)" in answer.err
-    assert not (tmp_path / "run").exists()
-
-
-def test_row_options_without_a_store_are_refused(labelkit: Labelkit) -> None:
-    answer = labelkit("train", "softmax", "--dataset", "digits", "--row-noise", 0.5)
-    assert answer.code == 2
-    assert "--row-noise goes with --index" in answer.err
-
-
 @pytest.mark.parametrize("method", quick_every(3, ["softmax", "simgcd", "gcd"]))
 def test_a_store_without_labels_is_refused(
     labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path, method: str
@@ -329,15 +214,6 @@ def test_a_store_without_labels_is_refused(
     answer = labelkit("train", method, "--index", store.path, *SHORT, "--out", tmp_path / "run")
     assert answer.code == 3
     assert "no image has a label that training may use" in answer.err
-
-
-def test_labels_of_one_class_are_refused(
-    labelkit: Labelkit, make_store: MakeStore, rng: np.random.Generator, tmp_path: Path
-) -> None:
-    store = make_store(rng.normal(size=(24, 6)), labels=[0] * 24, labeled=[1] * 24)
-    answer = labelkit("train", "softmax", "--index", store.path, *SHORT, "--out", tmp_path / "run")
-    assert answer.code == 3
-    assert "has one class" in answer.err
 
 
 def test_a_row_without_a_direction_is_refused(
@@ -349,16 +225,6 @@ def test_a_row_without_a_direction_is_refused(
     answer = labelkit("train", "softmax", "--index", store.path, *SHORT, "--out", tmp_path / "run")
     assert answer.code == 3
     assert "0007.png" in answer.err
-
-
-def test_patches_are_refused(labelkit: Labelkit, tmp_path: Path, photos: Path) -> None:
-    store = tmp_path / "dense.h5"
-    words = ("--backbone", "vit_nano_p8_32", "--random-weights", "--dense", "--label-split", "given")
-    assert labelkit("embed", "--dataset", photos, *words, "--out", store).code == 0
-    (patches,) = [path for path in (tmp_path / "dense.h5.patches").glob("*.h5")][:1]
-    answer = labelkit("train", "softmax", "--index", patches, *SHORT, "--out", tmp_path / "run")
-    assert answer.code == 3
-    assert "holds patches, not embeddings" in answer.err
 
 
 @pytest.mark.slow
@@ -386,23 +252,6 @@ def test_rows_of_another_model_are_refused(labelkit: Labelkit, tmp_path: Path, p
     assert "was made by another model" in answer.err
 
 
-def test_a_run_on_images_embeds_no_rows(labelkit: Labelkit, tmp_path: Path, index: Path, trained: Path) -> None:
-    answer = labelkit("embed", "--index", index, "--checkpoint", trained, "--out", tmp_path / "made.h5")
-    assert answer.code == 2
-    assert "was trained on images" in answer.err
-
-
-def test_a_changed_checkpoint_record_is_refused(labelkit: Labelkit, tmp_path: Path, pixels: Path, run: Path) -> None:
-    copied = tmp_path / "run"
-    shutil.copytree(run, copied)
-    record = json.loads((copied / "split.json").read_text())
-    record["rows"]["model"].pop("layer")
-    (copied / "split.json").write_text(json.dumps(record))
-    answer = labelkit("embed", "--index", pixels, "--checkpoint", copied, "--out", tmp_path / "made.h5")
-    assert answer.code == 3
-    assert "says not what made its rows" in answer.err
-
-
 def test_the_checkpoint_keeps_the_center_of_the_rows(run: Path, pixels: Path) -> None:
     checkpoint = load_checkpoint(run)
     assert checkpoint is not None
@@ -410,11 +259,3 @@ def test_the_checkpoint_keeps_the_center_of_the_rows(run: Path, pixels: Path) ->
     center = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).mean(axis=0)
     kept = checkpoint.tensors("model.safetensors")["network.backbone.net.center"]
     assert np.allclose(kept.numpy(), center, atol=1e-6)
-
-
-def test_row_data_know_a_single_row(make_store: MakeStore) -> None:
-    from labelkit.commands.common.embeddings_as_images import RowData
-
-    store = make_store(np.ones((1, 4)), labels=[0], labeled=[1])
-    with pytest.raises(DatasetError, match="single row"):
-        RowData.of(store.path)

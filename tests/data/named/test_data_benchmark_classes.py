@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.data.named.benchmark_classes import BenchmarkClasses, benchmark_classes
+from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import gcd_split
 from labelkit.errors import DatasetError
@@ -104,13 +104,3 @@ def test_a_class_list_that_does_not_match_the_data_says_expected_and_found(tmp_p
     dataset = load_dataset("cub", data_root=tmp_path)
     with pytest.raises(DatasetError, match=r"expected 200 classes, found 3.*labelkit datasets --dataset cub"):
         benchmark_classes("cub").check("cub", len(dataset.class_names))
-
-
-def test_lists_that_are_no_partition_are_refused() -> None:
-    with pytest.raises(ValueError, match="not a partition of 3"):
-        BenchmarkClasses("", "", 3, (0, 1), (1,), {}, ())
-
-
-def test_there_is_no_list_for_other_names() -> None:
-    with pytest.raises(FileNotFoundError):
-        benchmark_classes("mnist")

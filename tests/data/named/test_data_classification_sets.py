@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage
 from labelkit.data.named.layouts import Count
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
+from labelkit.errors import DatasetError, DatasetIncomplete
 from scipy.io import savemat
 from tests.miniature_sets import (
     STL_CLASSES,
     put,
-    write_imagenet,
     write_imagenet_lt,
     write_stl10,
     write_svhn,
@@ -50,15 +48,6 @@ def test_svhn_calls_ten_zero_and_keeps_pixels_upright(tmp_path: Path) -> None:
     assert (pixels[1:] == 20).all()
 
 
-def test_svhn_without_one_file_or_at_all_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DatasetAbsent, match=r"train_32x32\.mat.*housenumbers"):
-        load("svhn", tmp_path)
-    write_svhn(tmp_path / "svhn")
-    (tmp_path / "svhn/test_32x32.mat").unlink()
-    with pytest.raises(DatasetIncomplete, match=r"missing: test_32x32\.mat"):
-        load("svhn", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -73,13 +62,6 @@ def test_svhn_that_is_not_as_published_is_refused(tmp_path: Path, content: dict[
     write_svhn(tmp_path / "svhn")
     savemat(tmp_path / "svhn/train_32x32.mat", content)
     with pytest.raises(DatasetError, match=message):
-        load("svhn", tmp_path)
-
-
-def test_svhn_that_is_no_matlab_file_is_refused(tmp_path: Path) -> None:
-    write_svhn(tmp_path / "svhn")
-    put(tmp_path / "svhn/train_32x32.mat", "not found")
-    with pytest.raises(DatasetError, match=r"train_32x32\.mat: cannot be read as a MATLAB file"):
         load("svhn", tmp_path)
 
 
@@ -105,28 +87,6 @@ def test_stl10_has_its_unlabeled_images_if_they_are_there(tmp_path: Path) -> Non
     dataset = load("stl10", tmp_path)
     assert labels_of(dataset, "unlabeled") == [-1] * 4
     assert not dataset.given[dataset.in_split("unlabeled")].any()
-
-
-def test_stl10_with_files_of_a_wrong_size_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "stl10_binary"
-    write_stl10(folder)
-    (folder / "test_y.bin").write_bytes(b"\1\1")
-    with pytest.raises(DatasetError, match="2 labels for 3 images"):
-        load("stl10", tmp_path)
-    (folder / "test_y.bin").write_bytes(b"\1\4\1")
-    with pytest.raises(DatasetError, match="labels reach from 0 to 3"):
-        load("stl10", tmp_path)
-    (folder / "test_X.bin").write_bytes(b"\0" * 100)
-    with pytest.raises(DatasetError, match="100 bytes are not a multiple of 27,648"):
-        load("stl10", tmp_path)
-
-
-def test_an_stl10_file_that_got_shorter_is_a_bad_image(tmp_path: Path) -> None:
-    write_stl10(tmp_path / "stl10_binary")
-    dataset = load("stl10", tmp_path)
-    (tmp_path / "stl10_binary/train_X.bin").write_bytes(b"\0" * 30_000)
-    with pytest.raises(BadImage, match="ends too early"):
-        dataset.source.read(dataset.sample_ids.index("train/000001.png"))
 
 
 # --- ImageNet-200 ---
@@ -163,17 +123,3 @@ def test_imagenet_lt_lists_lie_beside_or_in_imagenet(tmp_path: Path, place: str)
     assert labels_of(dataset, "val") == [0, 1, 2]
     assert labels_of(dataset, "test") == [0, 1, 2]
     assert dataset.split_names == ("train", "val", "test")
-
-
-def test_imagenet_lt_without_images_or_with_other_numbers_is_refused(tmp_path: Path) -> None:
-    write_imagenet_lt(tmp_path / "imagenet_lt", tmp_path / "elsewhere", WNIDS)
-    with pytest.raises(DatasetIncomplete, match="there is no imagenet/ with train/ and val/"):
-        load("imagenet_lt", tmp_path)
-    write_imagenet(tmp_path / "imagenet", WNIDS, train=2)
-    with pytest.raises(DatasetIncomplete, match=r"val: expected 3 images, found 0.*n01440764_2\.JPEG"):
-        load("imagenet_lt", tmp_path)
-    put(tmp_path / "imagenet_lt/ImageNet_LT_test.txt", "val/n01443537/n01443537_0.JPEG 2\n")
-    with pytest.raises(
-        DatasetError, match=r"test\.txt: .*n01443537_0\.JPEG has label 2, the folder of which is n01484850/"
-    ):
-        load("imagenet_lt", tmp_path)

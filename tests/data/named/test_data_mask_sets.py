@@ -106,31 +106,11 @@ def test_films_of_davis_are_folders_whose_masks_number_objects(tmp_path: Path) -
         load("davis_2017", tmp_path)
 
 
-def test_a_film_that_a_list_names_must_be_there(tmp_path: Path) -> None:
-    write_davis(tmp_path / "DAVIS")
-    put(tmp_path / "DAVIS/ImageSets/2017/val.txt", "bike-packing\ngoat\n")
-    with pytest.raises(DatasetIncomplete, match=r"names goat, JPEGImages/480p/goat/ is missing"):
-        load("davis_2017", tmp_path)
-
-
 @pytest.mark.parametrize("name", ["camvid", "voc_2012", "ade20k", "cityscapes", "coco_stuff_27", "davis_2017"])
 def test_what_is_not_there_says_where_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetAbsent, match=r"https?://") as caught:
         load(name, tmp_path)
     assert "does not download" in caught.value.remedy
-
-
-def test_an_archive_that_is_not_unpacked_is_noticed(tmp_path: Path) -> None:
-    put(tmp_path / "ADEChallengeData2016.zip")
-    with pytest.raises(DatasetIncomplete, match="not unpacked"):
-        load("ade20k", tmp_path)
-
-
-def test_an_empty_list_of_classes_is_refused(tmp_path: Path) -> None:
-    write_ade20k(tmp_path / "ADEChallengeData2016")
-    put(tmp_path / "ADEChallengeData2016/objectInfo150.txt", "Idx\tName\n")
-    with pytest.raises(DatasetError, match="names 0 classes"):
-        load("ade20k", tmp_path)
 
 
 # --- folders of images and masks ---
@@ -156,24 +136,6 @@ def test_without_a_list_classes_reach_to_the_largest_value(tmp_path: Path) -> No
     assert "largest value" in dataset.notes[0]
 
 
-def test_class_folders_are_still_class_folders(tmp_path: Path) -> None:
-    put(tmp_path / "cat/a.jpg")
-    put(tmp_path / "dog/a.jpg")
-    dataset = load(tmp_path, tmp_path)
-    assert dataset.masks is None
-    with pytest.raises(DatasetError, match="has no masks"):
-        read_pair(dataset, 0)
-
-
-@pytest.mark.parametrize("content", ["", "a\na\n", "-\n", "a\n\nb\n"])
-def test_lists_of_classes_that_say_nothing_are_refused(content: str, tmp_path: Path) -> None:
-    put(tmp_path / "images/a.jpg")
-    put(tmp_path / "masks/a.png", mask_png())
-    put(tmp_path / "classes.txt", content)
-    with pytest.raises(DatasetError, match=r"classes.txt: names \d classes"):
-        load(tmp_path, tmp_path)
-
-
 # --- masks that cannot be used ---
 
 
@@ -197,12 +159,6 @@ def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
         read_pair(load(folder, folder), 0)
 
 
-def test_a_missing_mask_is_noticed_when_listing(folder: Path) -> None:
-    put(folder / "images/b.jpg")
-    with pytest.raises(DatasetIncomplete, match=r"1 of 2 images have no mask; missing: masks/b.png"):
-        load(folder, folder)
-
-
 @pytest.mark.parametrize(
     ("content", "reason"),
     [(jpeg(), "JPEG changes values"), (b"no image", "not an image"), (mask_png()[:45], "damaged"), (b"", "empty file")],
@@ -223,10 +179,4 @@ def test_a_colored_picture_of_a_mask_is_refused(folder: Path) -> None:
     Image.new("RGB", (12, 10)).save(buffer, "PNG")
     put(folder / "masks/a.png", buffer.getvalue())
     with pytest.raises(DatasetError, match="pixels are RGB, not numbers of classes"):
-        read_pair(load(folder, folder), 0)
-
-
-def test_an_image_that_cannot_be_read_is_named(folder: Path) -> None:
-    put(folder / "images/a.jpg", b"x")
-    with pytest.raises(DatasetError, match=r"images/a.jpg: not an image"):
         read_pair(load(folder, folder), 0)

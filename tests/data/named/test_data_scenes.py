@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from labelkit.data.named import scenes
 from labelkit.data.named.generated import SCENE_OBJECTS, SCENE_VIDEOS, SCENES, load_generated
-from labelkit.data.named.scenes import DIGITS, OBJECTS, hsv_color, scene, scene_label, video
+from labelkit.data.named.scenes import DIGITS, OBJECTS, scene, scene_label, video
 from labelkit.data.named.scenes import SCENES as SOURCE
-from labelkit.data.registry import load_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -70,20 +69,6 @@ def test_masks_and_instances_cover_the_same_pixels_and_an_object_has_one_class(s
             assert len(np.unique(drawn.mask[drawn.instance == number])) == 1
 
 
-def test_label_without_drawing_is_the_class_drawn() -> None:
-    assert [scene_label(0, 2, i) for i in range(8)] == [scene(0, 2, OBJECTS, i).mask.max() - 1 for i in range(8)]
-
-
-@pytest.mark.parametrize(
-    ("hue", "saturation", "value", "color"),
-    [(0, 1, 1, (1, 0, 0)), (1 / 3, 1, 0.5, (0, 0.5, 0)), (5 / 3, 0.5, 1, (0.5, 0.5, 1)), (0.2, 0, 0.3, (0.3,) * 3)],
-)
-def test_colors_are_those_of_the_color_wheel(
-    hue: float, saturation: float, value: float, color: tuple[float, ...]
-) -> None:
-    assert hsv_color(hue, saturation, value) == pytest.approx(color)
-
-
 def test_a_film_moves_its_objects_before_a_background_that_stays() -> None:
     frames = video(0, 1, 1)
     assert len(frames) == 8
@@ -95,14 +80,6 @@ def test_a_film_moves_its_objects_before_a_background_that_stays() -> None:
     assert 0 < change.mean() < 10
 
 
-def test_centers_of_a_film_are_thrown_back_at_the_border() -> None:
-    shape = scenes._Shape(0, 10.0, 6.0, 58.0, 0.0, np.ones(3), np.ones(3), 0.4, np.zeros(2), np.ones((7, 7), bool))
-    moved, speed = scenes._move(shape, np.array([-2.0, 1.5]), 0.1)
-    # left border 5: 6 - 2 = 4 becomes 6; lower border 59: 58 + 1.5 = 59.5 becomes 58.5
-    assert (moved.x, moved.y, moved.angle) == pytest.approx((6.0, 58.5, 0.1))
-    assert speed.tolist() == [2.0, -1.5]
-
-
 def test_digits_of_validation_are_never_shown_in_training() -> None:
     from sklearn.datasets import load_digits
 
@@ -110,13 +87,6 @@ def test_digits_of_validation_are_never_shown_in_training() -> None:
     assert len(scenes._digits(1)[1]) == len(target[::5])
     assert len(scenes._digits(0)[1]) == len(target) - len(target[::5])
     assert np.array_equal(scenes._digits(0)[1], scenes._digits(2)[1])
-
-
-def test_other_splits_and_sources_are_refused() -> None:
-    with pytest.raises(ValueError, match="video"):
-        scene(0, 0, scenes.VIDEOS, 0)
-    with pytest.raises(ValueError, match="split 3"):
-        scene(0, 3, SOURCE, 0)
 
 
 def test_listing_draws_nothing_and_rows_are_images_of_their_numbers(cache: Path) -> None:
@@ -163,20 +133,3 @@ def test_what_was_drawn_is_read_again_and_damage_is_noticed(cache: Path, monkeyp
     assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
     monkeypatch.delattr("labelkit.data.named.scenes.scene")
     assert np.array_equal(load_generated(SCENES, {"val": 2}).source.read(0).decode(3), first)
-
-
-def test_a_cache_that_cannot_be_written_changes_nothing(cache: Path) -> None:
-    cache.write_text("a file where a folder should be")
-    pixels = load_generated(SCENES, {"val": 1}).source.read(0).decode(3)
-    assert np.array_equal(pixels, scene(0, 1, SOURCE, 0).image)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "images", "classes"),
-    [("scene_objects", 2600, 7), ("scenes", 2600, 7), ("digit_scenes", 2600, 11), ("scene_videos", 720, 0)],
-)
-def test_registered_sets_have_their_sizes(name: str, images: int, classes: int, tmp_path: Path) -> None:
-    dataset = load_dataset(name, data_root=tmp_path)
-    assert (len(dataset), len(dataset.mask_classes), dataset.in_channels) == (images, classes, 3)
-    assert dataset.masks is not None

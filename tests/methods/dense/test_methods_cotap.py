@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.commands.common.initialize import initialize_from
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
-from labelkit.errors import ConfigError, DivergenceError, Mismatch, StoreError
+from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap import CoTAP
 from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
@@ -23,7 +18,6 @@ from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.options.presets import resolve
 from labelkit.store.array_files import read_neighbors
 from labelkit.training.method import TrainState
-from labelkit.training.schedules import CosineSchedule
 
 TERMS = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
 INFO = DataInfo(
@@ -97,24 +91,6 @@ def test_image_terms_see_no_scene(term: str) -> None:
     assert torch.equal(method.training_step(shown).loss, method.training_step(other).loss)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("term", ["patch_alignment", "patch_ranking"])
-def test_patch_terms_see_scenes(term: str) -> None:
-    method, shown = CoTAP(only(term), INFO), batch()
-    changed = tuple(torch.cat((view[:2], torch.randn_like(view[2:]))) for view in shown.views)
-    assert method.training_step(shown).loss != method.training_step(replace(shown, views=changed)).loss
-
-
-@pytest.mark.slow
-def test_weights_multiply_terms() -> None:
-    shown = batch()
-    method = CoTAP(config(), INFO)
-    terms = method.training_step(shown).logs
-    heavy = CoTAP(config(patch_ranking=3.0, prototype_entropy=0.5), INFO)
-    expected = sum(float(terms[n]) * {"patch_ranking": 3.0, "prototype_entropy": 0.5}.get(n, 1.0) for n in TERMS)
-    assert float(heavy.training_step(shown).loss.detach()) == pytest.approx(expected, rel=1e-5)
-
-
 def test_ranking_of_whole_maps_is_the_loss_of_all_pairs_of_patches() -> None:
     method, shown = CoTAP(only("patch_ranking", ranking_views="same", filter=False), INFO), batch(size=2)
     method.target.load_state_dict(CoTAP(only("patch_ranking", filter=False, seed=5), INFO).network.state_dict())
@@ -128,43 +104,6 @@ def test_ranking_of_whole_maps_is_the_loss_of_all_pairs_of_patches() -> None:
     )
 
 
-@pytest.mark.slow
-def test_whole_maps_of_14_by_14_patches_have_38416_similarities_in_one_ranking() -> None:
-    """The paper's size: 224 pixels in patches of 16; here 112 in patches of 8. Aligned cells are 49 by 49."""
-    shown = batch(size=2)
-    large = replace(shown, views=tuple(torch.nn.functional.interpolate(view, size=112) for view in shown.views))
-    sizes = {}
-    for views in ("same", "aligned"):
-        options = {"ranking_views": views, "filter": False, "image_size": 112, "num_local_views": 0, "roi_size": 7}
-        method = CoTAP(only("patch_ranking", **options), replace(INFO, image_size=112)).train()
-        ranked: list[Any] = []
-        method.objective.ranking.register_forward_pre_hook(lambda _, given, to=ranked: to.append(given))
-        method.training_step(large).loss.backward()
-        assert all(scores.shape == targets.shape for scores, targets in ranked)
-        sizes[views] = [len(scores[0]) for scores, _ in ranked]
-        assert bool(next(method.network.parameters()).grad.isfinite().all())
-    assert sizes == {"same": [(14 * 14) ** 2], "aligned": [(7 * 7) ** 2]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ranking_loss": "bce"},
-        {"ranking_views": "same"},
-        {"filter": False, "prototype_entropy": 0.0},
-    ],
-    ids=str,
-)
-def test_every_variant_gives_each_trained_part_a_finite_gradient(options: dict[str, Any]) -> None:
-    method = CoTAP(config(**options), INFO).train()
-    for _ in range(2):
-        method.training_step(batch()).loss.backward()
-    for name, parameter in method.named_parameters():
-        assert (parameter.grad is not None) is parameter.requires_grad, name
-        assert parameter.grad is None or bool(parameter.grad.isfinite().all()), name
-
-
 def test_crops_without_overlap_leave_a_loss_of_zero_with_gradients() -> None:
     shown = batch()
     apart = torch.tensor([[[0.1, 0, -0.9], [0, 0.1, 0]]]).expand(4, -1, -1)
@@ -175,58 +114,6 @@ def test_crops_without_overlap_leave_a_loss_of_zero_with_gradients() -> None:
     assert float(output.logs["patch_ranking"]) == 0
     assert bool(output.loss.detach().isfinite())
     assert all(p.grad.isfinite().all() for p in method.network.parameters() if p.grad is not None)
-
-
-def test_blank_images_have_no_order_to_keep() -> None:
-    shown = batch()
-    method = CoTAP(only("patch_ranking", ranking_views="same"), INFO)
-    with torch.no_grad():
-        for network in (method.network, method.target):
-            network.projector.output.weight.zero_()  # every patch alike
-            network.projector.output.bias.fill_(1.0)
-    output = method.training_step(shown)
-    output.loss.backward()
-    assert float(output.loss.detach()) == 0
-    assert all(not p.grad.any() for p in method.network.parameters() if p.grad is not None)
-
-
-def test_features_that_are_not_finite_stop_the_run() -> None:
-    method = CoTAP(config(), INFO)
-    with torch.no_grad():
-        method.network.projector.output.bias[0] = torch.nan
-    with pytest.raises(DivergenceError, match="not finite"):
-        method.training_step(batch())
-
-
-@pytest.mark.slow
-def test_bfloat16_differs_from_single_precision_by_its_rounding_alone() -> None:
-    method = CoTAP(config(), INFO)
-    exact = method.training_step(batch()).loss
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = method.training_step(batch()).loss
-    rounded.backward()
-    assert rounded.dtype == torch.float32
-    assert float(rounded.detach()) == pytest.approx(float(exact.detach()), rel=0.02)
-    assert all(p.grad.isfinite().all() for p in method.network.parameters() if p.grad is not None)
-
-
-def test_the_target_stays_where_its_decay_is_one() -> None:
-    method = CoTAP(config(ema_start=1.0), INFO)
-    before = {name: value.clone() for name, value in method.target.state_dict().items()}
-    with torch.no_grad():
-        for parameter in method.network.parameters():
-            parameter.add_(1)
-    method.on_step_end(TrainState(0, 0, 1, False, True, None, None))  # type: ignore[arg-type] # unused
-    assert all(torch.equal(before[name], value) for name, value in method.target.state_dict().items())
-
-
-def test_schedules_are_those_of_the_specification() -> None:
-    lr, decay, ema = (CosineSchedule(*ends, 100_000) for ends in ((3e-5, 1e-6), (0.024, 0.24), (0.9997, 1.0)))
-    assert [decay(t) for t in (25_000, 50_000, 75_000)] == pytest.approx([0.055632, 0.132, 0.208368], abs=1e-6)
-    assert [lr(t) for t in (25_000, 50_000, 75_000)] == pytest.approx([2.575305e-5, 1.55e-5, 5.246952e-6], rel=1e-6)
-    assert [ema(t) for t in (25_000, 50_000, 75_000)] == pytest.approx([0.999744, 0.99985, 0.999956], abs=1e-6)
-    warm = CosineSchedule(1.0, 0.0, 30, warmup_steps=20)
-    assert [warm(t) for t in (0, 19, 20, 25)] == pytest.approx([1 / 21, 20 / 21, 1.0, 0.5])
 
 
 # --- stages ------------------------------------------------------------------------------------------
@@ -244,23 +131,6 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
         z = ours.project(ours.filtered(ours.tokens(images)).image)
         assert torch.allclose(z, theirs.project(theirs.tokens(images).image), atol=1e-5)
     assert torch.equal(second.target.filter.prototypes, second.network.filter.prototypes)  # type: ignore[union-attr] # on
-
-
-def test_a_run_of_another_method_gives_its_backbone_alone() -> None:
-    assert CoTAP(config(), INFO).take_parts({"network.backbone.net.cls_token": torch.zeros(1)}, "run") is None
-
-
-def test_a_projector_starts_anew_beside_a_run_of_the_same_network(make: Callable[..., Any], tmp_path: Path) -> None:
-    first = make("cotap", tmp_path / "run", stop_after_steps=1)
-    first.trainer.fit()
-    second = make("cotap", seed=1, projector_init="scratch").method
-    before = {name: value.clone() for name, value in second.network.projector.state_dict().items()}
-    initialize_from(second, tmp_path / "run")
-    for name, value in second.network.projector.state_dict().items():
-        assert torch.equal(value, before[name])
-        assert torch.equal(value, second.target.projector.state_dict()[name])
-    for name, value in second.network.backbone.state_dict().items():
-        assert torch.equal(value, first.method.network.backbone.state_dict()[name])
 
 
 # --- neighbors ---------------------------------------------------------------------------------------
@@ -310,17 +180,6 @@ def test_neighbors_of_something_else_are_refused_if_asked_for_and_found_anew_if_
     assert calls == [4, 4]
 
 
-def test_a_damaged_file_of_neighbors_is_refused(tmp_path: Path) -> None:
-    place = NeighborPlace(tmp_path / "n.h5", "digest", chosen=True)
-    find(place, [])
-    raw = bytearray(place.path.read_bytes())
-    raw[-9] ^= 1
-    copy = tmp_path / "damaged.h5"
-    copy.write_bytes(bytes(raw))
-    with pytest.raises(StoreError):
-        find(replace(place, path=copy), [])
-
-
 def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_itself() -> None:
     pairing = NeighborPairing(lambda: np.array([[1, 2], [-1, -1]], dtype=np.int32))
     keys = np.arange(300) << 40
@@ -367,36 +226,4 @@ def test_options_that_do_not_fit_network_or_images_are_refused(options: dict[str
         CoTAP(config(**options), INFO)
 
 
-def test_shares_that_processes_cannot_get_alike_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigError, match="batch-size: 2 cannot be shared by 4"):
-        CoTAP(config(), INFO)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert CoTAP(config(), INFO).config.objects_per_batch == 2
-
-
 # --- over two processes ------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_two_processes_train_and_use_the_neighbors_of_one(tmp_path: Path) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [
-        "-m", "labelkit", "train", "cotap", "--dataset", "digits", "--max-per-class", "8", "--steps", "3",
-        "--eval-every-steps", "3", "--log-every-steps", "3", "--batch-size", "8", "--lr-warmup-steps", "1",
-        "--eval-split", "none", "--num-neighbors", "3", "--device", "cpu",
-    ]  # fmt: skip
-    tables = []
-    for name, prefix in (("one", [sys.executable]), ("two", launcher)):
-        done = subprocess.run(
-            [*prefix, *command, "--out", str(tmp_path / name)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        tables.append(read_neighbors(tmp_path / name / "neighbors.h5").neighbor_rows)
-        assert '"kind":"step"' in (tmp_path / name / "metrics.jsonl").read_text()
-    assert np.array_equal(tables[0], tables[1])

@@ -20,7 +20,6 @@ from labelkit.methods.dense.dino import DINO
 from labelkit.methods.dense.ibot import IBOT
 from labelkit.methods.dense.options import DINOConfig, IBOTConfig
 from labelkit.options.presets import resolve
-from labelkit.training.checkpoint import MODEL, load_checkpoint
 from labelkit.training.method import TrainState
 from labelkit.training.timing import Plan, RunSize
 from safetensors.torch import save_file
@@ -187,35 +186,6 @@ def test_what_is_hidden_cannot_be_seen_and_the_rest_can() -> None:
         assert not torch.equal(of.network.masked_tokens(elsewhere, hidden).image, first.image)
 
 
-def test_masks_depend_on_seed_step_view_and_image_alone() -> None:
-    of, batch = method("ibot", image_size=64, mask_ratios=(0.4,), mask_ratio_spreads=(0.1,)), shown()
-    of.on_step_start(at(3))
-    masks = of.hidden_patches(batch)
-    assert masks.shape == (8, 8, 8)
-    turned = replace(batch, sample_index=batch.sample_index.flip(0))
-    assert np.array_equal(of.hidden_patches(turned), np.concatenate([masks[3::-1], masks[:3:-1]]))
-    assert not np.array_equal(masks[:4], masks[4:])
-    of.on_step_start(at(4))
-    assert not np.array_equal(of.hidden_patches(batch), masks)
-    other = method("ibot", image_size=64, mask_ratios=(0.4,), mask_ratio_spreads=(0.1,), seed=1)
-    other.on_step_start(at(3))
-    assert not np.array_equal(other.hidden_patches(batch), masks)
-
-
-def test_no_patch_is_hidden_before_its_time() -> None:
-    of, batch = method("ibot", mask_start_steps=3, mask_ratios=(0.5,), mask_ratio_spreads=(0.0,)), shown()
-    found = []
-    for step in (0, 2, 3):
-        of.on_step_start(at(step))
-        found.append(bool(of.hidden_patches(batch).any()))
-    assert found == [False, False, True]
-    of.on_step_start(at(0))
-    output = of.training_step(batch)
-    output.loss.backward()
-    assert float(output.logs["patches"]) == 0
-    assert of.network.mask_token.grad is not None  # processes wait for it
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_last_layer_and_its_moments_stay_in_the_first_steps(make: Make, name: str) -> None:
@@ -340,30 +310,6 @@ def test_a_full_checkpoint_gives_both_networks_heads_and_centers(
     assert of.headline() is of.target
 
 
-def test_one_network_of_a_file_is_both(tmp_path: Path) -> None:
-    path = tmp_path / "teacher.safetensors"
-    teacher = released(path, method("dino"), patches=False)["teacher"]
-    write(path, {"teacher": teacher})
-    of = method("dino", weights=path)
-    assert is_network_of(of.network, teacher, "")
-    assert is_network_of(of.target, teacher, "")
-    assert [note.partition("holds no ")[2] for note in of._notes] == [
-        "center of image outputs: what is missing starts from scratch"
-    ]
-
-
-def test_a_head_that_is_not_wanted_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "full.safetensors"
-    file = released(path, method("dino"), patches=False)
-    of = method("dino", weights=path, projector_init="scratch")
-    fresh = method("dino")
-    for network in (of.network, of.target):
-        assert torch.equal(network.last_layer.directions, fresh.network.last_layer.directions)
-        assert torch.equal(network.projector.hidden1.weight, fresh.network.projector.hidden1.weight)
-        assert torch.equal(network.backbone.net.norm.weight, file["teacher"]["backbone.norm.weight"])
-    assert not of.center("image").value.any()
-
-
 def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "full.safetensors"
     file = released(path, method("dino"), patches=False)
@@ -382,17 +328,6 @@ def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
         method("dino", weights=path)
 
 
-def test_lengths_of_one_fit_rows_that_are_held_at_one(tmp_path: Path) -> None:
-    path = tmp_path / "full.safetensors"
-    file = released(path, method("dino"), patches=False)
-    for part, prefix in (("student", "module."), ("teacher", "")):
-        file[part][f"{prefix}head.last_layer.weight_g"] = torch.ones(12, 1)
-    write(path, file)
-    of = method("dino", weights=path, norm_last_layer=True)
-    assert of.network.last_layer.lengths is None
-    assert torch.equal(of.target.last_layer.directions, file["teacher"]["head.last_layer.weight_v"])
-
-
 def test_both_kinds_of_images_come_in_their_shares_and_count_alike() -> None:
     of, rows = method("dino"), np.arange(8)
     drawn = of.phases(rows)[0].sampler.indices(0).reshape(-1, 4)
@@ -405,71 +340,3 @@ def test_both_kinds_of_images_come_in_their_shares_and_count_alike() -> None:
         replace(INFO, num_objects=0),
     )
     assert set(alone.phases(rows)[0].sampler.indices(0)) == set(range(8))
-
-
-def test_the_network_that_embeds_after_training_is_the_one_that_is_judged(make: Make) -> None:
-    found = {}
-    for branch in ("online", "target"):
-        setup = make("dino", branch=branch, ema_start=0.99, lr=0.02, epochs=1)
-        looked: list[int] = []
-        for name, network in (("online", setup.method.network), ("target", setup.method.target)):
-            embed = network.embed
-            network.embed = lambda images, of=name, do=embed, to=looked: (to.append(of), do(images))[1]
-        setup.trainer.monitor(setup.method.eval(), setup.trainer._state(log_now=True))
-        found[branch] = set(looked)
-    assert found == {"online": {"online"}, "target": {"target"}}
-
-
-@pytest.mark.parametrize("start", ["cotap", "dino"])
-def test_networks_of_another_of_these_methods_are_taken(make: Make, tmp_path: Path, start: str) -> None:
-    plain = {"filter": False, "prototype_entropy": 0} if start == "cotap" else {}
-    make(start, tmp_path / "run", epochs=1, projector_dims=(64, 32), **plain).trainer.fit()
-    of = make("ibot", projector_dims=(64, 32)).method
-    fresh = of.network.last_layer.directions.clone()
-    initialize_from(of, tmp_path / "run")
-    kept = load_checkpoint(tmp_path / "run").tensors(MODEL)
-    for prefix, network in (("network.", of.network), ("teacher.module.", of.target)):
-        assert torch.equal(network.backbone.net.norm.weight, kept[f"{prefix}backbone.net.norm.weight"])
-    assert torch.equal(of.target.last_layer.directions, fresh)
-    assert torch.equal(of.network.last_layer.directions, fresh)
-
-
-@pytest.mark.slow
-def test_gradients_are_limited_one_by_one(make: Make) -> None:
-    lengths: dict[bool, list[float]] = {}
-    for each in (True, False):
-        setup = make("dino", clip_each=each, clip_grad_norm=1e-3, freeze_last_layer_steps=0, epochs=1)
-        parameters = [p for p in setup.method.network.parameters() if p.requires_grad]
-        step = setup.trainer.optimizer.step
-        found: list[float] = []
-
-        def watch(of: Any = parameters, to: Any = found, go: Any = step) -> None:
-            to[:] = [float(p.grad.norm()) for p in of]
-            go()
-
-        setup.trainer.optimizer.step = watch
-        setup.trainer.fit()
-        lengths[each] = found
-    assert sum(length > 0.99e-3 for length in lengths[True]) > 5
-    assert max(lengths[True]) == pytest.approx(1e-3, rel=1e-2)
-    assert sum(length**2 for length in lengths[False]) ** 0.5 == pytest.approx(1e-3, rel=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"), [
-        ({"mask_ratios": (0.1, 0.2)}, None),
-        ({"mask_ratios": (0.1,)}, "mask_ratio_spreads has 2 values, mask_ratios 1"),
-        ({"mask_ratios": (0.0, 0.9)}, "mask ratio 0.9 with spread 0.2 leaves"),
-        ({"mask_ratio_spreads": (0.1, 0.1)}, "mask ratio 0.0 with spread 0.1 leaves"),
-        ({"num_patch_outputs": 9}, "num_patch_outputs goes with shared_head off"),
-        ({"global_scale": (0.5, 0.2)}, "global_scale must be ordered"),
-        ({"projector_dims": (8, 1)}, "projector_dims must be at least 2"),
-        ({"dataset": "none"}, "dataset none needs a scene_dataset"),
-    ],
-)  # fmt: skip
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], problem: str | None) -> None:
-    if problem is None:
-        IBOTConfig(dataset="digits", **options)
-        return
-    with pytest.raises(ValueError, match=problem):
-        IBOTConfig(**{"dataset": "digits", **options})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.errors import ConfigError
 from labelkit.methods.few_labels.composition import ComposedNetwork
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
@@ -104,12 +103,3 @@ def test_frozen_networks_stay_in_evaluation_and_get_no_gradient() -> None:
     moved = {name for name, value in master.state_dict().items() if not torch.equal(before[name], value)}
     assert moved
     assert all(name.startswith("composition.decision") for name in moved)  # running statistics
-
-
-def test_a_backbone_without_stages_is_composed_at_the_pool_alone() -> None:
-    network = student("convnet_demo", size=32)
-    with pytest.raises(ConfigError, match="cannot be cut"):
-        ComposedNetwork(network, "last-stage")
-    master = ComposedNetwork(network, "pool")
-    assert master.classify(master.embed(torch.randn(2, 3, 32, 32))).shape == (2, 10)
-    assert master.identity["layer"] == "composition"

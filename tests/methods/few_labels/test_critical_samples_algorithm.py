@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
 from labelkit.methods.few_labels.pseudo_label_selection import Rows
 from numpy.typing import NDArray
@@ -112,11 +109,6 @@ def test_soft_labels_of_three_classes_are_those_of_the_specification(
     assert bits == pytest.approx(entropy, abs=1e-6)
 
 
-@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 0, 2]])
-def test_one_label_per_class_gives_one_entropy(order: list[int]) -> None:
-    assert soft_of(order, 3, 1 / 3)[1] == pytest.approx(1.526235, abs=1e-6)
-
-
 def test_beta_goes_from_inverse_ranks_to_equal_weights() -> None:
     np.testing.assert_allclose(soft_of([0, 0, 1, 1], 2, 1e-6)[0], [0.72, 0.28], atol=1e-5)
     np.testing.assert_allclose(soft_of([0, 1, 1, 1], 2, 1e6)[0], [0.25, 0.75], atol=1e-5)
@@ -132,12 +124,6 @@ def test_beta_goes_from_inverse_ranks_to_equal_weights() -> None:
 )
 def test_rank_weights_are_those_of_the_specification(beta: float, expected: list[float]) -> None:
     np.testing.assert_allclose(rank_weights(100, beta)[[0, 9, 49, 99]], expected, atol=1e-6)
-
-
-def test_ten_classes_of_ten_have_a_narrow_range_of_entropy() -> None:
-    soft, bits = soft_of([c for c in range(10) for _ in range(10)], 10, 0.1)
-    assert soft[0] == pytest.approx(0.284189, abs=1e-6)
-    assert bits == pytest.approx(3.013691, abs=1e-6)
 
 
 def test_toy_distances_and_entropies_are_those_of_the_specification() -> None:
@@ -171,18 +157,6 @@ def test_digits_give_the_specified_rows(
     assert int(found.indices.sum()) == index_sum
 
 
-def test_digits_give_the_specified_details(digits: tuple[Array, Array, Array]) -> None:
-    pixels, labels, _ = digits
-    balanced = discover_critical(pixels, labels, 50)
-    together = discover_critical(pixels, labels, 50, balance="global")
-
-    assert balanced.indices[:5].tolist() == [1663, 512, 682, 1157, 546]
-    assert balanced.entropy.mean() == pytest.approx(3.109177, abs=1e-6)
-    assert balanced.entropy[0] == pytest.approx(3.117040, abs=1e-6)
-    assert together.indices[:5].tolist() == [255, 1061, 1144, 1327, 1702]
-    assert np.bincount(together.labels, minlength=10).tolist() == [13, 4, 2, 0, 0, 13, 0, 1, 10, 7]
-
-
 # ---------------------------------------------------------------- brute force and invariances
 
 
@@ -198,45 +172,10 @@ def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
     np.testing.assert_allclose(found.soft.sum(axis=1), 1, rtol=1e-6)
 
 
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 100), shift=st.floats(-10, 10))
-def test_moving_turning_and_scaling_all_rows_changes_nothing(seed: int, scale: float, shift: float) -> None:
-    rows, labels = cloud(seed)
-    turned, _ = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((4, 4)))
-
-    moved = discover_critical(scale * rows @ turned + shift, labels, 9)
-    still = discover_critical(rows, labels, 9)
-
-    assert moved.indices.tolist() == still.indices.tolist()
-    np.testing.assert_allclose(moved.entropy, still.entropy, atol=1e-9)
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000))
-def test_order_of_the_pool_does_not_matter(seed: int) -> None:
-    rows, labels = cloud(seed)
-    # reference rows keep their order, pool rows are shuffled; equal entropies fall back on distances
-    order = np.concatenate([np.arange(9), 9 + np.random.default_rng(seed).permutation(31)])
-
-    shuffled = discover_critical(rows[order], labels[order], 9)
-
-    assert order[shuffled.indices].tolist() == discover_critical(rows, labels, 9).indices.tolist()
-
-
 def test_equally_near_reference_rows_rank_by_their_number() -> None:
     rows = Rows(np.array([[0.0], [1], [-1], [2], [-2]]))
     soft = soft_labels(rows, np.array([0]), np.array([-1, 0, 1, 1, 0]), 2, 0.5, 1.0)
     np.testing.assert_allclose(soft, [[0.526316, 0.473684]], atol=1e-6)  # ranked 0, 1, 1, 0
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_blocks_do_not_change_what_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, labels = cloud(seed, num_rows=200)
-    whole = discover_critical(rows, labels, 30)
-    monkeypatch.setattr("labelkit.methods.few_labels.critical_samples.BLOCK_ROWS", 12)
-    parts = discover_critical(rows, labels, 30)
-
-    assert parts.indices.tolist() == whole.indices.tolist()
 
 
 # ---------------------------------------------------------------- rules
@@ -273,31 +212,6 @@ def test_tied_votes_go_to_the_nearest_mean() -> None:
     found = discover_critical(rows, [1, 0, -1], 1, beta=1e9, confine=False, balance="global", label_rule="vote")
     # both weigh 1/2; the nearest mean is that of class 0
     assert found.labels.tolist() == [0]
-
-
-def test_min_distance_takes_the_nearest() -> None:
-    found = discover_critical(LINE, LINE_LABELS, 4, criterion="min_distance", balance="global", confine=False)
-    assert found.indices.tolist() == [4, 12, 5, 11]
-
-
-def test_rounds_are_single_searches_one_after_the_other() -> None:
-    rows, labels = cloud(6, num_rows=80)
-    rounds = discover_critical(rows, labels, "double", 2)
-    first = discover_critical(rows, labels, 9)
-    second = discover_critical(rows, first.grown(labels), 9 + len(first.indices), original=labels)
-
-    assert rounds.indices.tolist() == [*first.indices.tolist(), *second.indices.tolist()]
-    assert rounds.entropy.tolist() == [*first.entropy.tolist(), *second.entropy.tolist()]
-    assert rounds.soft.shape == (len(rounds.indices), 3)
-    assert sorted(rounds.rank.tolist()) == list(range(1, len(rounds.indices) + 1))
-
-
-@pytest.mark.slow
-def test_zero_rows_are_empty_arrays_of_the_right_types() -> None:
-    found = discover_critical(LINE, LINE_LABELS, 0)
-    assert (found.indices.dtype, found.soft.dtype, found.entropy.dtype) == (np.int64, np.float32, np.float64)
-    assert found.soft.shape == (0, 2)
-    assert not found.exhausted
 
 
 # ---------------------------------------------------------------- bad input
@@ -339,32 +253,3 @@ def test_a_skipped_class_has_no_weight() -> None:
     assert found.soft[:, 2].tolist() == [0] * len(found.indices)
     # beta is 1 / 2: two classes have labels
     assert found.entropy.tolist() == discover_critical(LINE, LINE_LABELS, 4).entropy.tolist()
-
-
-def test_nothing_without_a_label_is_an_empty_result() -> None:
-    found = discover_critical(LINE[:4], LINE_LABELS[:4], 2)
-    assert len(found.indices) == 0
-    assert found.exhausted
-    assert math.isnan(found.disagreement)
-
-
-def test_equal_rows_are_no_error() -> None:
-    found = discover_critical(np.full((8, 3), 0.1), [0, 1, -1, -1, -1, -1, -1, -1], 2)
-    assert found.labels.tolist() == [0]
-    assert "zero feature spread" in found.warnings[0]
-
-
-def test_report_tells_what_became_of_the_candidates() -> None:
-    report = discover_critical(LINE, LINE_LABELS, 4, beta=0.5, confine=False).per_class[1]
-    assert (report.candidates, report.confined, report.quota, report.taken) == (5, 5, 2, 2)
-    assert report.radius == 2.75
-
-
-@pytest.mark.slow
-def test_fifty_thousand_rows_with_a_thousand_references_take_seconds() -> None:
-    rows = np.random.default_rng(0).standard_normal((50_000, 128)).astype(np.float32)
-    labels = np.full(50_000, -1)
-    labels[:1000] = np.arange(1000) % 100
-    started = time.monotonic()
-    discover_critical(rows, labels, 1000)
-    assert time.monotonic() - started < 30

@@ -101,9 +101,3 @@ def test_processes_with_different_numbers_of_labels_average_to_one_with_all() ->
         objective()(batch([1, -1]), logits([rows[1], rows[3]]), clock).loss,
     ]
     assert torch.allclose(torch.stack(halves).mean(), whole)
-
-
-def test_a_batch_without_labels_has_no_cross_entropy() -> None:
-    output = objective()(batch([-1, -1]), networks(), LATER)
-    assert output.logs["cross_entropy"].item() == 0
-    assert output.loss.isfinite()

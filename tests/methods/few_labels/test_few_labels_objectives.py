@@ -178,10 +178,3 @@ def test_freematch_thresholds_move_once_a_step_and_sum_over_processes(student: S
     assert float(alone.threshold.confidence) > 0.9 / 3 + 0.1 / 3
     labeled = Batch(tuple(view[:ROWS] for view in batch.views), batch.labels[:ROWS], batch.sample_index[:ROWS], ())
     assert set(alone(labeled, networks, StudentClock()).logs) == {"cross_entropy"}
-
-
-def test_views_are_two_weak_ones_or_a_weak_and_a_strong_one() -> None:
-    assert mixmatch().views() == (ViewSpec(12), ViewSpec(12))
-    weak, strong = freematch().views()
-    assert weak.random_operations == 0
-    assert strong.random_operations == 2

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,10 @@ import pytest
 import torch
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.options import MeanTeacherConfig
 from labelkit.methods.few_labels.recipe import build_student, student_views
 from labelkit.options.presets import resolve
-from labelkit.training.checkpoint import load_checkpoint
-from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.method import TrainState
+from labelkit.training.inputs import MonitorInputs
 
 Make = Callable[..., Any]
 # a network of four steps names some classes so rarely that their share cannot be found: global
@@ -51,21 +46,6 @@ def test_without_growth_it_is_mean_teacher_to_the_last_bit(make: Make, trainer: 
     assert fit.step == plain.trainer.fit().step == 8
     for name, value in plain.method.state_dict().items():
         assert torch.equal(value, grown.method.state_dict()[name]), name
-
-
-@pytest.mark.slow
-def test_steps_take_the_moments_of_their_place_in_the_ramps(make: Make) -> None:
-    ramps = {"lr_schedule": "ramps", "lr_ramp_up": 0.5, "lr_ramp_down": 0.5, "optimizer": "adamw"}
-    moments = {"adam_beta1_end": 0.5, "adam_beta2_start": 0.99}
-    setup = make("mean-teacher", steps=4, labeled_batch_size=8, batch_size=16, **ramps, **moments)
-    seen = []
-    setup.trainer.optimizer.register_step_pre_hook(
-        lambda optimizer, *_: seen.append(optimizer.param_groups[0]["betas"])
-    )
-    assert setup.trainer.fit().step == 4
-    fallen = math.exp(-12.5 / 4)
-    assert [first for first, _ in seen] == pytest.approx([0.9, 0.9, 0.9, 0.5 + 0.4 * fallen])
-    assert [second for _, second in seen] == [0.99, 0.99, 0.999, 0.999]
 
 
 @pytest.mark.parametrize(("method", "options"), [("mean-teacher", {}), ("snowball", {"generations": 2})])
@@ -121,25 +101,6 @@ def test_labels_double_up_to_the_cap_and_given_ones_never_change(make: Make, few
     assert {sample.network for sample in samples[20:]} == {"master"}
 
 
-def attached(setup: Any, truth: np.ndarray[Any, Any]) -> Any:
-    setup.method.attach(RunInputs("digits", (), setup.bank, str, Path(), True, False, say=str, truth=lambda _: truth))
-    return setup
-
-
-@pytest.mark.slow
-def test_images_that_are_found_may_get_their_true_labels(make: Make, few: PreparedData) -> None:
-    """Column "with ground-truth label" of Table 2.9: the same images, other labels."""
-    truth = few.dataset.labels
-    plain, told = (attached(grow(make, found_labels=kind), truth) for kind in ("assigned", "true"))
-    for setup in (plain, told):
-        setup.trainer.fit()
-    assigned, true = (setup.method.growth.samples() for setup in (plain, told))
-    assert [sample.sample_index for sample in assigned] == [sample.sample_index for sample in true]
-    order = np.array(plain.method.data.class_order)
-    assert [order[sample.label] for sample in true] == [truth[sample.sample_index] for sample in true]
-    assert [sample.label for sample in assigned] != [sample.label for sample in true]
-
-
 def test_a_run_that_asks_for_true_labels_gets_them_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,138 +115,10 @@ def test_a_run_that_asks_for_true_labels_gets_them_and_says_so(
     assert all(line["label"] == line["truth"] for line in lines)
 
 
-def test_true_labels_must_be_known(make: Make, few: PreparedData) -> None:
-    truth = np.where(np.arange(len(few.labels)) == 5, -1, few.dataset.labels)
-    with pytest.raises(DatasetError, match="1 images have no label of a training class"):
-        attached(grow(make, found_labels="true"), truth)
-    assert attached(grow(make), truth).method.truth is None
-
-
-@pytest.mark.slow
-def test_each_class_gets_its_share(make: Make) -> None:
-    setup = grow(make, balance="balanced")
-    setup.trainer.fit()
-    counts = np.bincount([sample.label for sample in setup.method.growth.samples()], minlength=10)
-    assert counts.max() <= 2  # two labels of each class were given
-
-
-@pytest.mark.slow
-def test_discovery_does_not_see_the_truth(make: Make, few: PreparedData, rng: np.random.Generator) -> None:
-    scrambled = few.dataset.labels.copy()
-    hidden = few.labels < 0
-    scrambled[hidden] = rng.integers(0, 10, int(hidden.sum()))
-    lied_to = replace(few, dataset=replace(few.dataset, labels=scrambled))
-    tables = []
-    for data in (few, lied_to):
-        setup = grow(make, data=data)
-        setup.trainer.fit()
-        tables.append(setup.method.growth.samples())
-    assert tables[0] == tables[1]
-    assert tables[0]
-
-
-@pytest.mark.slow
-def test_a_generation_forgets_what_the_one_before_found(make: Make) -> None:
-    setup = grow(make, generations=2)
-    fit = setup.trainer.fit()
-    samples = setup.method.growth.samples()
-    assert [s.generation for s in samples] == [1] * 20 + [2] * 20
-    assert [epoch["labeled"] for epoch in fit.history] == [20, 40, 40]
-    labels = setup.method.growth.labels()
-    assert {s.sample_index for s in samples if s.generation == 2} == set(
-        np.flatnonzero((labels >= 0) & (setup.method.growth.given < 0)).tolist()
-    )
-
-
-@pytest.mark.slow
-def test_there_is_no_master_before_the_first_discovery_and_none_if_it_is_not_wanted(make: Make) -> None:
-    setup = grow(make)
-    seen: list[tuple[int, bool]] = []
-    step = setup.method.on_step_end
-
-    def watch(state: TrainState) -> None:
-        step(state)
-        seen.append((state.step, setup.method.chain.master is not None))
-
-    setup.method.on_step_end = watch
-    setup.trainer.fit()
-    assert seen == [(0, False), (1, False), (2, False), (3, False), (4, True), (5, True)]
-    assert set(setup.method.judged()) == {"student", "teacher", "master"}
-    assert setup.method.headline() is setup.method.chain.master
-
-    plain = grow(make, master=False)
-    plain.trainer.fit()
-    assert set(plain.method.judged()) == {"student", "teacher"}
-    assert {sample.network for sample in plain.method.growth.samples()} == {"teacher"}
-
-
-@pytest.mark.slow
-def test_growth_ends_when_predictions_no_longer_change(make: Make) -> None:
-    setup = grow(make, cap=3.0, churn=1.0, lr=1e-9, generations=3)
-    fit = setup.trainer.fit()
-    # each generation is over after its first phase, and the second one changed nothing
-    assert [epoch["generation"] for epoch in fit.history] == [1, 1, 2]
-    assert [epoch["iteration"] for epoch in fit.history] == [0, 1, 1]
-    assert fit.finished
-
-
 def test_growth_ends_before_it_would_take_too_many_steps(make: Make) -> None:
     setup = grow(make, cap=3.0, generations=5, max_steps=7)
     assert setup.trainer.total_steps() == 6
     assert setup.trainer.fit().step == 6
-
-
-@pytest.mark.slow
-def test_a_run_killed_in_any_phase_finds_the_same(tmp_path: Path, make: Make) -> None:
-    options = {"cap": 3.0, "generations": 2, "fusion": "cascade"}
-    whole = grow(make, tmp_path / "whole", **options)
-    whole.trainer.fit()
-    # one run that is cut once in each phase: each cut has to be right for the end to be
-    for stop_at in (4, 5, 7, 8, 9, 11, None):
-        resumed = grow(make, tmp_path / "cut", stop_after_steps=stop_at, resume=(tmp_path / "cut").exists(), **options)
-        checkpoint = load_checkpoint(tmp_path / "cut")
-        if checkpoint is not None:
-            resumed.trainer.restore(checkpoint)
-        assert resumed.trainer.fit().finished == (stop_at is None)
-    assert resumed.method.growth.samples() == whole.method.growth.samples()
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, resumed.method.state_dict()[name]), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"trainer": "mixmatch", "batch_size": 16, "labeled_batch_size": 8},
-        {"balance": "global", "select": "max"},
-        {"select": "random"},
-        {"select": "far"},
-        {"embed_with": "student-first"},
-        {"num_heads": 2, "class_norm": "batch"},
-        {"fusion": "rank", "cap": 3.0},
-    ],
-    ids=lambda options: "-".join(map(str, options.values())),
-)
-def test_every_variant_runs_to_the_end(make: Make, options: dict[str, Any]) -> None:
-    setup = grow(make, **options)
-    fit = setup.trainer.fit()
-    assert fit.finished
-    assert fit.history[-1]["labeled"] >= 30
-    first = "student" if options.get("embed_with") == "student-first" else "teacher"
-    assert setup.method.growth.samples()[0].network == first
-
-
-def test_with_labels_everywhere_there_is_nothing_to_discover(make: Make, few: PreparedData) -> None:
-    labels = few.dataset.labels.copy()
-    setup = grow(make, data=replace(few, labels=labels))
-    assert setup.trainer.fit().step == 4
-    assert any("nothing to discover" in note for note in setup.notes)
-
-
-def test_a_class_without_a_label_is_named(make: Make, few: PreparedData) -> None:
-    labels = np.where(few.labels == 3, -1, few.labels)
-    with pytest.raises(DatasetError, match="no image has a label of class '3'"):
-        grow(make, data=replace(few, labels=labels))
 
 
 @pytest.mark.slow
@@ -306,22 +139,3 @@ def test_the_table_has_every_discovered_image_and_counts_the_wrong_ones(make: Ma
     assert fit.metrics["discovered_error"] == pytest.approx(np.mean(wrong))
     assert fit.metrics["label_error"] == pytest.approx(np.sum(wrong) / 52)
     assert fit.metrics["newest_error"] == pytest.approx(np.mean(wrong[20:]))
-
-
-@pytest.mark.slow
-def test_growth_ends_with_a_generation_that_could_not_find_enough(make: Make) -> None:
-    setup = grow(make, cap=3.0, balance="balanced", lr=1e-9)
-    fit = setup.trainer.fit()
-    found = setup.method.growth.samples()
-    assert 0 < len(found) < 20  # a network that knows nothing has classes that are nobody's nearest
-    assert fit.step == 4 + 2
-
-
-@pytest.mark.slow
-def test_a_table_without_known_truth_has_no_such_column(make: Make, few: PreparedData) -> None:
-    unknown = np.full(len(few.labels), -1)
-    setup = grow(make)
-    setup.trainer.fit()
-    monitor = setup.method.monitor(MonitorInputs(setup.bank.rows, unknown, few.dataset.sample_ids))
-    assert monitor.discovered().splitlines()[0] == "sample_index,path,label,score,rank,generation,iteration,network"
-    assert monitor(setup.method, setup.trainer._state(log_now=True)) == {}

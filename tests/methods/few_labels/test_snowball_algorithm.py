@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.methods.few_labels.pseudo_label_selection import quotas
 from labelkit.methods.few_labels.snowball_search import discover_confident, fuse, mean_ranks
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
@@ -117,32 +115,6 @@ def test_digits_give_the_specified_rows(
     assert int(found.indices.sum()) == index_sum
 
 
-def test_digits_give_the_specified_details(digits: tuple[Array, Array, Array]) -> None:
-    pixels, labels, truth = digits
-    balanced = discover_confident(pixels, labels, 50)
-    everything = discover_confident(pixels, labels, 1747, balance="global")
-    together = discover_confident(pixels, labels, 50, balance="global")
-
-    assert int(np.flatnonzero(labels >= 0).sum()) == 1290
-    assert int((everything.labels != truth[everything.indices]).sum()) == 414
-    assert balanced.indices[:5].tolist() == [1663, 335, 877, 166, 812]
-    assert balanced.distance.mean() == pytest.approx(1.088320, abs=1e-6)
-    assert together.indices[:5].tolist() == [88, 476, 195, 97, 1663]
-    assert np.bincount(together.labels, minlength=10).tolist() == [26, 4, 0, 3, 4, 1, 12, 0, 0, 0]
-
-
-@pytest.mark.parametrize(("balance", "expected"), [("balanced", [0, 1, 8, 44]), ("global", [0, 0, 0, 11])])
-def test_four_doublings_of_digits_make_the_specified_errors(
-    digits: tuple[Array, Array, Array], balance: Any, expected: list[int]
-) -> None:
-    pixels, labels, truth = digits
-    found = discover_confident(pixels, labels, "double", 4, balance=balance)
-
-    wrong = found.labels != truth[found.indices]
-    assert np.bincount(found.round)[1:].tolist() == [50, 100, 200, 400]
-    assert [int(wrong[found.round <= number].sum()) for number in (1, 2, 3, 4)] == expected
-
-
 def test_fusion_of_three_networks_is_that_of_the_specification() -> None:
     parts = [
         np.array([[1, 3], [2, 2.5], [4, 1]]),
@@ -195,33 +167,7 @@ def test_random_selection_is_the_specified_draw() -> None:
     assert discover_confident(rows, labels, 9, select="random", seed=5).indices.tolist() == expected
 
 
-@pytest.mark.slow
-@given(count=st.integers(0, 300), sizes=st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(sum))
-def test_quotas_sum_up_and_miss_the_exact_share_by_less_than_one(count: int, sizes: list[int]) -> None:
-    found = quotas(count, np.array(sizes))
-
-    assert int(found.sum()) == count
-    np.testing.assert_array_less(np.abs(found - count * np.array(sizes) / sum(sizes)), 1)
-
-
-def test_equal_remainders_go_to_the_lowest_classes() -> None:
-    assert quotas(8, np.array([7, 7, 7])).tolist() == [3, 3, 2]
-
-
 # ---------------------------------------------------------------- invariances
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 100), shift=st.floats(-10, 10))
-def test_moving_turning_and_scaling_all_rows_changes_nothing(seed: int, scale: float, shift: float) -> None:
-    rows, labels = cloud(seed)
-    turned, _ = np.linalg.qr(np.random.default_rng(seed + 1).standard_normal((4, 4)))
-
-    moved = discover_confident(scale * rows @ turned + shift, labels, 9, select="far")
-    still = discover_confident(rows, labels, 9, select="far")
-
-    assert moved.indices.tolist() == still.indices.tolist()
-    assert moved.labels.tolist() == still.labels.tolist()
 
 
 @settings(deadline=None, max_examples=25)
@@ -235,27 +181,6 @@ def test_order_of_the_rows_does_not_matter(seed: int) -> None:
     assert order[shuffled.indices].tolist() == discover_confident(rows, labels, 9).indices.tolist()
 
 
-def test_repeating_every_labeled_row_changes_nothing() -> None:
-    rows, labels = cloud(3)
-    given_rows = np.flatnonzero(labels >= 0)
-    more, more_labels = np.concatenate([rows, rows[given_rows]]), np.concatenate([labels, labels[given_rows]])
-
-    assert (
-        discover_confident(more, more_labels, 9).indices.tolist()
-        == discover_confident(rows, labels, 9).indices.tolist()
-    )
-
-
-@pytest.mark.parametrize("fusion", ["distance", "rank", "cascade"])
-def test_copies_of_one_network_agree_with_it(fusion: Any) -> None:
-    rows, labels = cloud(4)
-    single = discover_confident(rows, labels, 9)
-    copies = discover_confident([rows, rows, rows], labels, 9, fusion=fusion)
-
-    assert copies.indices.tolist() == single.indices.tolist()
-    assert copies.labels.tolist() == single.labels.tolist()
-
-
 def test_cascade_is_the_distance_between_features_side_by_side() -> None:
     first, labels = cloud(5)
     second, _ = cloud(6)
@@ -266,24 +191,6 @@ def test_cascade_is_the_distance_between_features_side_by_side() -> None:
     np.testing.assert_allclose(found.distance, side_by_side.distance, rtol=1e-12)
 
 
-def test_one_network_needs_no_fusion() -> None:
-    rows, labels = cloud(9)
-    assert (
-        discover_confident([rows], labels, 9, fusion="rank").distance.tolist()
-        == discover_confident(rows, labels, 9).distance.tolist()
-    )
-
-
-@settings(deadline=None, max_examples=25)
-@given(seed=st.integers(0, 10_000), count=st.integers(0, 30))
-def test_fewer_rows_are_the_first_of_more(seed: int, count: int) -> None:
-    rows, labels = cloud(seed)
-    few = discover_confident(rows, labels, count, balance="global")
-    more = discover_confident(rows, labels, count + 1, balance="global")
-
-    assert few.indices.tolist() == more.indices[:count].tolist()
-
-
 def test_ranks_let_the_classes_take_turns() -> None:
     rows, labels = cloud(10, num_rows=60)
     found = discover_confident(rows, labels, 12)
@@ -291,20 +198,6 @@ def test_ranks_let_the_classes_take_turns() -> None:
 
     assert sorted(found.rank.tolist()) == list(range(1, 13))
     assert sorted(first.tolist()) == sorted(discover_confident(rows, labels, 6).indices.tolist())
-
-
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_zero_rows_are_empty_arrays_of_the_right_types(dtype: Any) -> None:
-    found = discover_confident(TOY.astype(dtype), TOY_LABELS, 0)
-
-    assert [found.indices.dtype, found.labels.dtype, found.distance.dtype, found.round.dtype] == [
-        np.int64,
-        np.int64,
-        np.float64,
-        np.int16,
-    ]
-    assert len(found.indices) == len(found.labels) == len(found.distance) == len(found.round) == 0
-    assert not found.exhausted
 
 
 # ---------------------------------------------------------------- softmax
@@ -325,12 +218,6 @@ def test_rounds_are_single_discoveries_one_after_the_other() -> None:
     assert [report.round for report in rounds.per_class] == [1] * 3 + [2] * 3
 
 
-def test_rounds_end_when_nothing_is_left() -> None:
-    found = discover_confident(TOY, TOY_LABELS, "double", 9, balance="global")
-    assert sorted(found.indices.tolist()) == list(range(4, 14))
-    assert found.exhausted
-
-
 def test_shares_follow_the_given_labels_and_not_those_found() -> None:
     rows, labels = cloud(13, num_rows=60)
     grown = labels.copy()
@@ -347,28 +234,6 @@ def test_unbalanced_labels_give_unbalanced_shares() -> None:
     assert [report.quota for report in discover_confident(rows, labels, 6).per_class] == [4, 1, 1]
 
 
-def test_counts_per_class_replace_the_shares() -> None:
-    rows, labels = cloud(14, num_rows=60)
-    labels[9:18] = 0
-    found = discover_confident(rows, labels, [2, 2, 1], 2)
-    assert [report.quota for report in found.per_class] == [2, 2, 1] * 2
-    assert np.bincount(found.labels[found.round == 1]).tolist() == [2, 2, 1]
-
-
-@pytest.mark.parametrize(
-    ("count", "options", "message"),
-    [
-        ([1, 1, 1], {}, "3 entries for 2 classes"),
-        ([1, 1], {"balance": "global"}, "no meaning with balance global"),
-        ([1, 1, 1], {"num_classes": 3, "missing_class": "skip"}, "class 2, which has no label"),
-        ([1, -1], {}, "count must be a whole number"),
-    ],
-)
-def test_counts_per_class_that_cannot_be_are_refused(count: list[int], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        discover_confident(TOY, TOY_LABELS, count, **options)
-
-
 def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
     rows = np.array([[0.0], [10], [1], [2], [3], [9]])
     labels = [0, 1, -1, -1, -1, -1]
@@ -377,11 +242,6 @@ def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
     assert short.indices.tolist() == [2, 3, 5]
     assert short.exhausted
     assert [(report.candidates, report.quota, report.taken) for report in short.per_class] == [(3, 2, 2), (1, 2, 1)]
-
-
-def test_report_tells_the_distances_of_the_rows_taken() -> None:
-    report = discover_confident(TOY, TOY_LABELS, 4).per_class[1]
-    assert (report.label, report.candidates, report.taken, report.nearest, report.farthest) == (1, 5, 2, 0, 1)
 
 
 # ---------------------------------------------------------------- bad input
@@ -421,12 +281,6 @@ def test_features_that_are_not_finite_are_refused(bad: float) -> None:
         discover_confident(rows, TOY_LABELS, 2)
 
 
-@pytest.mark.parametrize("rows", [np.zeros((14, 0)), np.zeros(14), np.full((14, 2), "a")])
-def test_features_of_another_shape_or_type_are_refused(rows: Array) -> None:
-    with pytest.raises(ValueError, match="features must"):
-        discover_confident(rows, TOY_LABELS, 2)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -444,53 +298,3 @@ def test_arguments_that_cannot_be_used_are_refused(options: dict[str, Any], mess
     arguments = {"features": TOY, "labels": TOY_LABELS, "count": 2, **options}
     with pytest.raises(ValueError, match=message):
         discover_confident(**arguments)
-
-
-def test_more_than_there_is_takes_everything() -> None:
-    found = discover_confident(TOY, TOY_LABELS, 1000)
-    assert sorted(found.indices.tolist()) == list(range(4, 14))
-    assert found.exhausted
-
-
-def test_nothing_without_a_label_is_an_empty_result() -> None:
-    found = discover_confident(TOY[:4], TOY_LABELS[:4], 2)
-    assert len(found.indices) == 0
-    assert found.exhausted
-    assert "nothing to find" in found.warnings[0]
-
-
-def test_equal_rows_are_taken_from_the_first() -> None:
-    found = discover_confident(np.full((8, 3), 0.1), [0, 1, -1, -1, -1, -1, -1, -1], 2, balance="global")
-    assert found.indices.tolist() == [2, 3]
-    assert "zero feature spread" in found.warnings[0]
-
-
-def test_a_crowded_class_is_told_of() -> None:
-    rows = np.array([[0.0], [10], [20], [30], *[[0.1]] * 6])
-    found = discover_confident(rows, [0, 1, 2, 3] + [-1] * 6, 4, balance="global")
-    assert "4 of 4 found rows are of class 0" in found.warnings[0]
-
-
-def test_a_binding_cap_is_told_of_once() -> None:
-    found = discover_confident(TOY, TOY_LABELS, 2, 2, select="far")
-    assert found.warnings == ("the confident set of far is cut to 0.5 of the candidates",)
-
-
-def test_blocks_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, labels = cloud(15, num_rows=200)
-    whole = discover_confident([rows, rows + 1], labels, 30, fusion="rank")
-    monkeypatch.setattr("labelkit.methods.few_labels.snowball_search.BLOCK_ROWS", 7)
-    monkeypatch.setattr("labelkit.methods.few_labels.pseudo_label_selection.BLOCK_ROWS", 2)
-    parts = discover_confident([rows, rows + 1], labels, 30, fusion="rank")
-
-    assert parts.indices.tolist() == whole.indices.tolist()
-
-
-@pytest.mark.slow
-def test_fifty_thousand_rows_take_seconds() -> None:
-    rows = np.random.default_rng(0).standard_normal((50_000, 128)).astype(np.float32)
-    labels = np.full(50_000, -1)
-    labels[:1000] = np.arange(1000) % 100
-    started = time.monotonic()
-    discover_confident(rows, labels, 1000)
-    assert time.monotonic() - started < 20

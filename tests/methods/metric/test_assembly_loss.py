@@ -83,30 +83,6 @@ def test_correlation(weights: Tensor, expected: float) -> None:
     assert float(assembly_correlation(weights)) == pytest.approx(expected, abs=1e-9)
 
 
-def test_correlation_is_the_sum_over_pairs_of_rows_and_columns() -> None:
-    torch.manual_seed(0)
-    for weights in torch.rand(5, 4, 4, dtype=torch.float64):
-        rows = sum(float(weights[a] @ weights[b]) for a in range(4) for b in range(4) if a != b)
-        columns = sum(float(weights[:, a] @ weights[:, b]) for a in range(4) for b in range(4) if a != b)
-        assert float(assembly_correlation(weights)) == pytest.approx(rows + columns, abs=1e-10)
-
-
-def test_gradient_of_the_correlation() -> None:
-    weights = diagonal(0.9).requires_grad_()
-    assembly_correlation(weights).backward()
-    assert torch.allclose(weights.grad, diagonal(0) * 3.2 + 0.4, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("n", "share", "entropy", "correlation"),
-    [(49, 0.9, 0.183000, 0.193746), (49, 0.95, 0.100743, 0.099478), (196, 0.9, 0.161494, 0.190923)],
-)
-def test_normalized_terms_of_the_start(n: int, share: float, entropy: float, correlation: float) -> None:
-    weights = diagonal(share, n)[None]
-    found = normalized_terms(weights, weights.log())
-    assert [float(term) for term in found] == pytest.approx([entropy, correlation], abs=5e-7)
-
-
 FLAT = torch.ones(1, 2, 3, 3, dtype=torch.float64)
 ROTATED = permutation([6, 3, 0, 7, 4, 1, 8, 5, 2])
 ROLLED = permutation([2, 0, 1, 5, 3, 4, 8, 6, 7])
@@ -125,13 +101,6 @@ SWAPPED = permutation([8, 1, 2, 3, 4, 5, 6, 7, 0])
 )
 def test_coherence_of_like_features(weights: Tensor, expected: float) -> None:
     assert float(assembly_coherence(weights[None], FLAT)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_coherence_weighs_neighbors_by_their_likeness() -> None:
-    weights = diagonal(0.7, 4)[None]
-    maps = torch.tensor([[[1, 1], [0, 1]], [[0, 0], [1, 1]]], dtype=torch.float64)[None]
-    assert float(assembly_coherence(weights, maps)) == pytest.approx(0.077315, abs=1e-6)
-    assert float(assembly_coherence(weights, torch.ones_like(maps))) == pytest.approx(0.152015, abs=1e-6)
 
 
 @pytest.mark.parametrize(("height", "width"), [(3, 4), (1, 3), (2, 2)])
@@ -159,13 +128,6 @@ def test_coherence_is_the_sum_of_five_loops(height: int, width: int) -> None:
                 expected[b] += alpha * (math.sqrt(squares + 1e-12) - 1e-6)
     assert found.tolist() == pytest.approx([value / pairs for value in expected], abs=1e-9)
     assert pairs == neighbor_pairs(height, width)
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "pairs"), [(7, 7, 312), (8, 8, 420), (14, 14, 1404), (3, 3, 40), (2, 2, 12)]
-)
-def test_numbers_of_pairs(height: int, width: int, pairs: int) -> None:
-    assert neighbor_pairs(height, width) == pairs
 
 
 def test_moving_nothing_is_the_only_permutation_without_loss() -> None:

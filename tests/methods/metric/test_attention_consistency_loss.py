@@ -11,7 +11,6 @@ from labelkit.algorithms.attention import keypoint_masks
 from labelkit.algorithms.homographies import (
     crop_homographies,
     look_up,
-    mirrored,
     move_points,
     rotation_homographies,
     zoom_homographies,
@@ -66,22 +65,6 @@ def test_a_quadrant_enlarged_bilinearly_costs_what_interpolation_loses() -> None
 )
 def test_maps_that_stay_under_a_transform(maps: torch.Tensor, homographies: np.ndarray, expected: float) -> None:
     assert total(maps, maps, torch.from_numpy(homographies)) == pytest.approx(expected, abs=1e-6)
-
-
-def test_a_mirrored_map_of_a_mirrored_image_costs_nothing() -> None:
-    flipped = torch.from_numpy(mirrored(np.eye(3)[None]))
-    assert float(MEAN(NINE, NINE.flip(-1), flipped)) == pytest.approx(0, abs=1e-12)
-
-
-def test_without_a_transform_it_is_the_mean_square() -> None:
-    other = NINE.flip(1)
-    assert float(MEAN(NINE, other, SAME)) == pytest.approx(float((NINE - other).square().mean()))
-
-
-@pytest.mark.parametrize("homographies", [QUARTER, QUADRANT, torch.from_numpy(zoom_homographies([0.7]))])
-def test_a_constant_map_satisfies_every_transform(homographies: torch.Tensor) -> None:
-    flat = torch.full((1, 5, 5), 0.3, dtype=torch.float64)
-    assert float(MEAN(flat, flat, homographies)) == pytest.approx(0, abs=1e-12)
 
 
 def test_pairs_without_a_common_place_do_not_count() -> None:

@@ -5,57 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.batch import Batch
-from labelkit.data.views.recipes import metric_test_view
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError
 from labelkit.methods.metric.assembly_loss import assembly_terms, term_strength, weighted_sum
-from labelkit.methods.metric.losses import ContrastiveBayesianLoss, MemoryContrastiveLoss, MultiSimilarityLoss
-from labelkit.methods.metric.pseudo_labels import PseudoLabels, share_moved
+from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.methods.metric.san import SAN
 from labelkit.methods.metric.san_options import SANConfig
-from labelkit.options.presets import available_presets, resolve
-from labelkit.training.checkpoint import load_checkpoint
+from labelkit.options.presets import resolve
 from labelkit.training.monitors.retrieval import similarity_spread
 from labelkit.training.timing import RunSize
 from tests.tiers import quick_every
 
 Make = Callable[..., Any]
-UNSUPERVISED = {"mode": "unsupervised", "refresh_epochs": 1, "memory": "momentum"}
 
 
 def losses(setup: Any) -> list[float]:
     return [epoch["loss"] for epoch in setup.trainer.fit().history]
-
-
-@pytest.mark.slow
-def test_a_resumed_run_has_its_clusters_and_its_memory(tmp_path: Path, make: Make) -> None:
-    whole = make("san", tmp_path / "whole", **UNSUPERVISED)
-    whole.trainer.fit()
-    assert not make("san", tmp_path / "cut", stop_after_steps=3, **UNSUPERVISED).trainer.fit().finished
-    # stopped inside an epoch, then between two
-    for stop_after in (4, None):
-        resumed = make("san", tmp_path / "cut", resume=True, stop_after_steps=stop_after, **UNSUPERVISED)
-        checkpoint = load_checkpoint(tmp_path / "cut")
-        assert checkpoint is not None
-        resumed.trainer.restore(checkpoint)
-        assert resumed.trainer.fit().finished == (stop_after is None)
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, resumed.method.state_dict()[name]), name
-    assert (whole.method.clusters.cluster_ids >= 0).all()
-
-
-@pytest.mark.slow
-def test_no_label_is_used_without_supervision(make: Make, prepared: PreparedData) -> None:
-    blind = replace(prepared, labels=np.full(len(prepared.labels), -1))
-    assert losses(make("san", epochs=1, **UNSUPERVISED)) == losses(make("san", epochs=1, data=blind, **UNSUPERVISED))
 
 
 @pytest.mark.slow
@@ -75,20 +46,6 @@ def test_class_vectors_are_trained_at_a_rate_of_their_own(make: Make, loss: str)
     # the backbone rests in the first epoch, class vectors do not
     assert all(torch.equal(before[f"network.backbone.{name}"], after[f"network.backbone.{name}"]) for name in backbone)
     assert any(not torch.equal(before[name], after[name]) for name in before if name.startswith("classes"))
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("contrastive", MemoryContrastiveLoss),
-        ("multi-similarity", MultiSimilarityLoss),
-        ("contrastive-bayesian", ContrastiveBayesianLoss),
-    ],
-)
-def test_the_memory_is_compared_with_by_the_loss_that_is_named(make: Make, name: str, kind: type) -> None:
-    options = {"memory": "momentum", "memory_loss": name}
-    loss = make("san", **options).method.memory_loss
-    assert isinstance(loss, kind)
 
 
 def steps(setup: Any, *rows: Any) -> Iterator[Any]:
@@ -143,30 +100,11 @@ def contrastive_by_loops(anchors: Any, references: Any, mine: Any, theirs: Any, 
     return sum(sum(values) / len(values) for values in means if values)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("augmentation", ["box", "crop", "none"])
-def test_images_are_scored_by_their_center_where_parts_are_trained_on(make: Make, augmentation: str) -> None:
-    method = make("san", augmentation=augmentation).method
-    size = method.network.input_spec.size
-    assert method.eval_view() == metric_test_view(size, whole=augmentation == "none")
-
-
 def test_terms_grow_between_two_moments() -> None:
     config = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0.1,0.5"}).config
     assert [term_strength(config, done) for done in (0, 0.1, 0.3, 0.5, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
     at_once = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0,0"}).config
     assert term_strength(at_once, 0) == 1
-
-
-def test_labels_of_one_class_are_a_fault_only_where_labels_are_learned_from() -> None:
-    for mode, learns in (("supervised", True), ("unsupervised", False)):
-        assert resolve(SANConfig, preset="digits", overrides={"mode": mode}).config.learns_from_labels is learns
-
-
-def test_terms_without_weight_are_left_out(make: Make) -> None:
-    setup = make("san", entropy_weight=0, coherence_weight=0)
-    logs = setup.method(next(setup.batches())).logs
-    assert {"correlation"} == set(logs) & {"entropy", "correlation", "coherence"}
 
 
 @pytest.mark.parametrize("trained", ["predictor", "network"])
@@ -209,16 +147,6 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
     assert {"recall_at_1", "map_at_r", "similarity_sd"} <= metrics.keys()
 
 
-@pytest.mark.slow
-def test_an_assembly_that_does_nothing_is_said_once(make: Make) -> None:
-    setup = make("san", san_diagonal=0.999, lr=1e-6)
-    said: list[str] = []
-    setup.trainer.message = said.append
-    setup.trainer.fit()
-    assert sum("next to nothing" in text for text in said) == 1
-    assert sum("the same for all images" in text for text in said) == 1
-
-
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -239,12 +167,6 @@ def test_options_that_do_not_fit_are_refused(make: Make, options: dict[str, Any]
     with pytest.raises(ConfigError) as refusal:
         make("san", **options)
     assert problem in str(refusal.value)
-
-
-def test_data_without_two_classes_is_refused(make: Make, prepared: PreparedData) -> None:
-    one = replace(prepared, labels=np.where(prepared.labels == 0, 0, -1))
-    with pytest.raises(DatasetError, match="1 classes have images"):
-        make("san", data=one)
 
 
 # --- shared parts --------------------------------------------------------------------------------
@@ -268,53 +190,10 @@ def test_centroids_are_means_of_embeddings_whatever_was_clustered() -> None:
     assert not labels.due(6)
 
 
-def test_too_many_equal_images_for_the_clusters_are_refused() -> None:
-    labels = PseudoLabels(6, 3, 2, refresh_epochs=5, seed=0)
-    with pytest.raises(DatasetError, match="stay empty"):
-        labels.renew(torch.zeros(6, 2), torch.zeros(6, 2), 0)
-
-
-def test_renaming_clusters_moves_nobody() -> None:
-    assert share_moved(np.array([0, 0, 1, 1, 2]), np.array([5, 5, 3, 3, 0])) == 0
-    assert share_moved(np.array([0, 0, 0, 1]), np.array([1, 1, 0, 1])) == 0.25
-    assert share_moved(np.array([-1, -1]), np.array([0, 1])) == 0
-
-
 def test_equal_embeddings_have_no_spread() -> None:
     assert similarity_spread(np.ones((5, 3), dtype=np.float32)) == pytest.approx(0, abs=1e-12)
     assert similarity_spread(np.eye(2, dtype=np.float32)) == 0
     assert similarity_spread(np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)) == pytest.approx(np.sqrt(2) / 3)
-
-
-RECIPES = {
-    "cub": {"lr": 3e-5, "freeze_bn": True, "epochs": 68, "lr_drop_epochs": (41,), "embed_dim": 512},
-    "scars": {"lr": 3e-5, "freeze_bn": True, "epochs": 80, "lr_drop_epochs": (48,), "embed_dim": 512},
-    "sop": {"lr": 1e-4, "freeze_bn": False, "memory_size": 55_000, "recall_ks": (1, 10, 100, 1000)},
-    "in_shop": {"lr": 1e-4, "freeze_bn": False, "memory_size": 25_882, "recall_ks": (1, 10, 20, 30)},
-    "cub_unsupervised": {"mode": "unsupervised", "num_clusters": 100, "embed_dim": 128, "refresh_epochs": 20},
-    "scars_unsupervised": {"mode": "unsupervised", "num_clusters": 100, "embed_dim": 128},
-    "sop_unsupervised": {"mode": "unsupervised", "num_clusters": 10_000, "embed_dim": 128},
-    "sop_resnet18": {
-        "mode": "unsupervised", "backbone": "resnet18", "pretrained": False, "image_size": 224, "batch_size": 120,
-        "lr": 1e-3, "epochs": 200, "lr_schedule": "cosine", "san_before": "layer4", "san_diagonal": 0.5,
-    },
-    "cub_no_memory": {"memory": "none", "lr": 3e-5},
-    "cub_proxy_anchor": {
-        "loss": "proxy-anchor", "memory": "none", "backbone": "bn_inception", "optimizer": "adamw", "lr": 1e-4,
-        "batch_size": 180, "warm_epochs": 1, "proxy_lr_scale": 100,
-    },
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes_hold_the_numbers_of_the_specification(name: str) -> None:
-    """SAN §4.2."""
-    values = resolve(SANConfig, preset=name).config.model_dump()
-    expected = {"images_per_class": 5, "weight_decay": 1e-4 if "proxy" in name else 5e-4} | RECIPES[name]
-    assert {key: values[key] for key in expected} == expected
-    assert values["memory"] == "none" or values["memory_loss"] == "contrastive-bayesian"
-    assert set(RECIPES) < set(available_presets(SANConfig))
 
 
 TWO_PROCESSES = """
@@ -351,19 +230,6 @@ def test_two_processes_have_the_loss_and_gradient_of_the_whole_batch(tmp_path: P
         found.append(torch.load(tmp_path / name))
     for key, value in found[0].items():
         torch.testing.assert_close(value, found[1][key], rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ("--mode", "unsupervised", "--num-clusters", "10", "--memory", "momentum")])
-def test_two_processes_train_to_the_end(tmp_path: Path, options: tuple[str, ...]) -> None:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = ["--max-per-class", "12", "--batch-size", "20", "--images-per-class", "2", "--epochs", "2"]
-    command = [*launcher, "-m", "labelkit", "train", "san", "--dataset", "digits", *words, *options]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "run"), "--json"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert '"finished": true' in done.stdout
 
 
 def test_the_main_process_clusters_and_the_others_are_told() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.homographies import between_views
 from labelkit.data.batch import Batch, ViewGeometry
-from labelkit.errors import CheckpointMismatch, ConfigError
 from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, part_box
 from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.options.presets import available_presets, resolve
 from labelkit.store.array_files import Matches, join_matches, one_match
-from labelkit.training.checkpoint import load_checkpoint
 from tests.fake_cuda import fake_cuda
 
 Make = Callable[..., Any]
@@ -40,23 +35,6 @@ def _some_matches(pairs: list[tuple[int, int]]) -> Matches:
     return join_matches([one_match(first, second, SAME, SPOTS) for first, second in pairs])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"ccl_start_epoch": 0}, {"ms", "ccl", "features", "tac"}),
-        ({"ccl": False}, {"ms", "features", "tac"}),
-        ({"tac": False, "ccl_start_epoch": 0}, {"ms", "ccl"}),
-        ({"tac": False, "ccl": False}, {"ms"}),
-        ({"ccl_start_epoch": 1}, {"ms", "features", "tac"}),
-    ],
-    ids=["all", "no ccl", "no tac", "baseline", "ccl later"],
-)
-def test_every_part_can_be_left_out(make: Make, options: dict[str, Any], expected: set[str]) -> None:
-    logs = _step(make("tac-ccl", **options))
-    assert {"ms", "ccl", "features", "tac"} & logs.keys() == expected
-
-
 def test_the_loss_is_the_weighted_sum_of_its_parts(make: Make) -> None:
     logs = _step(make("tac-ccl", ccl_start_epoch=0, ccl_weight=0.3, feature_weight=0.2))
     expected = logs["ms"] + 0.3 * logs["ccl"] + 0.2 * logs["features"] + logs["tac"]
@@ -72,25 +50,6 @@ def test_clusters_are_renewed_on_time_and_are_the_labels_of_the_sampler(make: Ma
     ids = setup.method.labels.cluster_ids.numpy()
     drawn = ids[setup.trainer.phases[0].sampler.indices(3)].reshape(-1, setup.config.images_per_class)
     assert (drawn == drawn[:, :1]).all()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_carries_clusters_and_memory(make: Make, tmp_path: Path) -> None:
-    make("tac-ccl", tmp_path / "run", stop_after_steps=2).trainer.fit()
-    checkpoint = load_checkpoint(tmp_path / "run")
-    assert checkpoint is not None
-    names = checkpoint.tensors("model.safetensors")
-    for name in ("labels.cluster_ids", "labels.centroids", "memory.embeddings", "memory.rows", "memory.position"):
-        assert name in names
-    assert int((names["memory.rows"] >= 0).sum()) == 2 * 16
-
-
-def test_no_mirror_images_of_digits(make: Make) -> None:
-    setup = make("tac-ccl")
-    assert setup.method.views()[1].follows.hflip == 0
-    batch = next(setup_batches(setup))
-    turned = between_views(batch.geometry[0].matrices, batch.geometry[1].matrices)
-    assert (torch.linalg.det(turned[:, :2, :2]) > 0).all()
 
 
 def setup_batches(setup: Any) -> Any:
@@ -149,14 +108,6 @@ def test_maps_between_partners_are_as_exact_under_autocast() -> None:
         assert torch.equal(ours, theirs)
 
 
-def test_half_of_the_images_with_a_partner_are_shown_with_it() -> None:
-    matched = MatchedImages(_some_matches([(row, 999) for row in range(400)]), np.full((1000, 2), 8), "digest")
-    pairing = MatchedPairing(matched, lambda: np.zeros(1000, dtype=np.int64))
-    plan = pairing.plan(np.arange(800), np.arange(800), seed=0, epoch=0)
-    assert 0.42 < (plan.links[:400] >= 0).mean() < 0.58
-    assert (plan.links[400:] == -1).all()
-
-
 def test_parts_are_squares_around_the_keypoints_inside_of_the_image() -> None:
     middle = np.full(3, 0.5)
     # a box of 20 x 10 pixels in an image of 200 x 100: least side 40
@@ -169,56 +120,6 @@ def test_parts_are_squares_around_the_keypoints_inside_of_the_image() -> None:
     # keypoints all over: no more than the shorter side
     whole = part_box(np.array([-1.0, -1, 1, 1]), 100, 200, middle)
     np.testing.assert_allclose((whole + 1) / 2 * [200, 100, 200, 100], [50, 0, 150, 100])
-
-
-def test_going_on_with_other_matches_is_refused(make: Make) -> None:
-    method = make("tac-ccl").method
-    method.use_matches(MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "one"))
-    saved = method.extra_state()
-    method.load_extra_state(saved)
-    method.use_matches(MatchedImages(_some_matches([(0, 1)]), np.full((64, 2), 8), "another"))
-    with pytest.raises(CheckpointMismatch, match="other matches"):
-        method.load_extra_state(saved)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"tac": False, "matches": "m.h5"}, "matches are used by tac"),
-    ],
-    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
-)
-def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        TACCCLConfig(dataset="digits", **options)
-
-
-def test_a_batch_that_the_memory_cannot_hold_is_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match="80 is more than the 64 images"):
-        make("tac-ccl", batch_size=80, images_per_class=4, num_clusters=20)
-
-
-def test_a_class_with_one_image_is_no_fault(tmp_path: Path, make: Make) -> None:
-    # clusters stand for classes: one with one image is repeated in its group
-    setup = make("tac-ccl", num_clusters=60)
-    setup.trainer.fit()
-    sizes = np.bincount(setup.method.labels.cluster_ids.numpy(), minlength=60)
-    assert (sizes == 1).any()
-
-
-@pytest.mark.slow
-def test_two_processes_give_the_clusters_of_one(tmp_path: Path) -> None:
-    words = ["-m", "labelkit", "train", "tac-ccl", "--dataset", "digits", "--epochs", "1", "--batch-size", "50"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    for name, start in (("one", [sys.executable]), ("two", launcher)):
-        done = subprocess.run(
-            [*start, *words, "--out", str(tmp_path / name)], capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    found = [load_checkpoint(tmp_path / name) for name in ("one", "two")]
-    first, second = (run.tensors("model.safetensors") for run in found if run is not None)
-    assert torch.equal(first["labels.cluster_ids"], second["labels.cluster_ids"])
-    assert torch.equal(first["memory.rows"], second["memory.rows"])
 
 
 def test_presets_that_start_from_random_photos_pull_softly_and_late() -> None:

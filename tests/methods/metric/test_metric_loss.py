@@ -25,12 +25,6 @@ def six() -> Tensor:
     return torch.stack([angles.cos(), angles.sin()], 1)
 
 
-def with_similarities(rows: list[list[float]]) -> Tensor:
-    """Return unit vectors with these cosines."""
-    values, vectors = torch.linalg.eigh(torch.tensor(rows, dtype=torch.float64))
-    return vectors * values.clamp_min(0).sqrt()
-
-
 @pytest.mark.parametrize(
     ("beta", "epsilon", "expected"),
     [(50, None, 1.050295), (50, 0.1, 1.007395), (40, None, 1.050843), (40, 0.1, 1.007943)],
@@ -64,66 +58,6 @@ def test_multi_similarity_is_what_the_library_and_its_miner_give() -> None:
     assert float(MultiSimilarityLoss()(embeddings, labels)) == pytest.approx(float(expected), abs=1e-12)
 
 
-GIVEN = [[1, 0.8, 0.6, 0.2], [0.8, 1, 0.3, 0.1], [0.6, 0.3, 1, 0.9], [0.2, 0.1, 0.9, 1]]
-
-
-@pytest.mark.parametrize(("row", "expected"), list(enumerate([0.318878, 0.218745, 0.285685, 0.185550])))
-def test_multi_similarity_of_given_similarities(row: int, expected: float) -> None:
-    """T§8.2, anchor by anchor: the table is not that of any four vectors."""
-    cosines = torch.tensor(GIVEN[row], dtype=torch.float64)
-    anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    reference = torch.stack([cosines, (1 - cosines**2).sqrt()], 1)
-    labels = torch.tensor([0, 0, 1, 1])
-    loss = MultiSimilarityLoss(epsilon=None)(anchor, labels[[row]], reference, labels, torch.tensor([row]))
-    assert float(loss) == pytest.approx(expected, abs=5e-7)
-
-
-def test_mining_can_leave_nothing_and_the_loss_is_zero_with_a_gradient() -> None:
-    """T§8.2."""
-    labels = torch.tensor([0, 0, 1, 1])
-    positive, negative = reference_pairs(labels, labels, torch.arange(4))
-    positive, negative = hard_pairs(torch.tensor(GIVEN), positive, negative, 0.1)
-    assert not positive.any()
-    assert not negative.any()
-    apart = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], requires_grad=True)
-    loss = MultiSimilarityLoss()(apart, labels)
-    loss.backward()
-    assert float(loss.detach()) == 0
-    assert (apart.grad == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("positives", "negatives", "similarity", "expected"),
-    [(4, 75, 0.5, 0.891334), (4, 75, 1.0, 1.038766), (4, 75, 0.444, 0.884324)],
-)
-def test_a_collapsed_network_has_the_value_of_the_closed_form(
-    positives: int, negatives: int, similarity: float, expected: float
-) -> None:
-    """T§8.3: 16 classes of 5 images, all cosines equal."""
-    n = positives + negatives + 1
-    table = torch.full((n, n), similarity, dtype=torch.float64).fill_diagonal_(1.0)
-    closed = 0.5 * math.log(1 + positives * math.exp(-2 * (similarity - 0.5))) + 0.02 * math.log(
-        1 + negatives * math.exp(50 * (similarity - 0.5))
-    )
-    assert closed == pytest.approx(expected, abs=5e-7)
-    labels = torch.arange(n) // (positives + 1)
-    loss = MultiSimilarityLoss(epsilon=None)(with_similarities(table.tolist()), labels)
-    assert float(loss) == pytest.approx(closed, abs=1e-6)
-
-
-def test_gradient_weights_after_mining() -> None:
-    """T§8.1: dL/dS of anchor 0 is -0.5 at its positive and 0.999207 at its negative, each over b = 6."""
-    unit = six()
-    anchor = unit[:1].clone().requires_grad_()
-    reference = unit.clone()
-    own = torch.tensor([0])
-    loss = MultiSimilarityLoss()(anchor, LABELS[:1], reference, LABELS, own)
-    loss.backward()
-    pull = -0.5 * unit[2] + 0.999207 * unit[4]
-    tangent = pull - (pull @ unit[0]) * unit[0]
-    assert torch.allclose(anchor.grad, tangent[None], atol=1e-6)
-
-
 def test_an_image_s_own_copy_in_the_memory_makes_no_pair() -> None:
     reference = torch.cat([six(), six().flip(0)])
     labels = torch.cat([LABELS, LABELS.flip(0)])
@@ -153,25 +87,6 @@ def test_memory_contrastive_of_the_worked_example() -> None:
     loss = MemoryContrastiveLoss(margin=0.25)(anchors, torch.tensor([0, 1]), reference, torch.tensor([0, 0, 1, 1]))
     # halved cosines: 1 - S/2 for positives, (S/2 - .25) for negatives = half of the example's
     assert float(loss) == pytest.approx((1 - 0.5 * (1 - 0.4125)) + 0.183333 / 2, abs=5e-7)
-
-
-def test_contrastive_bayesian_of_one_anchor_by_hand() -> None:
-    """Positives .9, .6, .3 and negatives .7, .4, -.2: mined are .6, .3 and .7, .4."""
-    cosines = torch.tensor([0.9, 0.6, 0.3, 0.7, 0.4, -0.2, 0.99], dtype=torch.float64)
-    anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-    reference = torch.stack([cosines, (1 - cosines**2).sqrt()], 1)
-    labels = torch.tensor([5, 5, 5, 1, 1, 2, -1])
-    loss = ContrastiveBayesianLoss(variance_weight=3.0)(anchor, torch.tensor([5]), reference, labels)
-    # positives: 1 + e^-.2 + e^.4; negatives: 1 + e^-30 + e^-60; middle .2 * .6 + .8 * .3 = .36
-    variance = (0.34**2 + 0.04**2 + 0.56**2) / 3
-    expected = math.log(1 + math.exp(-0.2) + math.exp(0.4)) + math.log(1 + math.exp(-30)) + 3 * variance
-    assert float(loss) == pytest.approx(expected, abs=1e-12)
-
-
-def test_contrastive_bayesian_is_log_two_when_all_cosines_are_a_half() -> None:
-    table = torch.full((6, 6), 0.5, dtype=torch.float64).fill_diagonal_(1.0)
-    loss = ContrastiveBayesianLoss()(with_similarities(table.tolist()), torch.arange(6) // 2)
-    assert float(loss) == pytest.approx(math.log(2), abs=1e-12)
 
 
 def test_contrastive_bayesian_is_the_sum_over_plain_loops() -> None:
@@ -227,17 +142,6 @@ def test_proxy_anchor_is_the_sum_of_its_paper() -> None:
         expected_positive += math.log(1 + own) / 2
         expected_negative += math.log(1 + other) / 3
     assert float(value.detach()) == pytest.approx(expected_positive + expected_negative, rel=1e-9)
-
-
-def test_losses_refuse_what_makes_no_sense() -> None:
-    with pytest.raises(ValueError, match="positive"):
-        MultiSimilarityLoss(alpha=0)
-    with pytest.raises(ValueError, match="scales"):
-        ContrastiveBayesianLoss(scales=(0.5, 0.0))
-    with pytest.raises(ValueError, match="positive_share"):
-        ContrastiveBayesianLoss(positive_share=1.1)
-    with pytest.raises(ValueError, match="reference_labels"):
-        MultiSimilarityLoss()(six(), LABELS, six())
 
 
 @pytest.mark.parametrize("kind", ["mined", "all pairs", "contrastive", "no pair"])

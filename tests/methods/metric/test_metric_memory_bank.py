@@ -45,13 +45,6 @@ def test_the_oldest_entries_go_first() -> None:
     assert seen.embeddings[:, 0].tolist() == [float(row) for row in seen.rows.tolist()]
 
 
-def test_a_memory_that_is_not_full_shows_what_is_there() -> None:
-    memory = MemoryBank(10, 1)
-    seen = memory.remember(torch.ones(4, 1), torch.arange(4))
-    assert seen.rows.tolist() == [0, 1, 2, 3]
-    assert seen.own.tolist() == [0, 1, 2, 3]
-
-
 def test_new_labels_hold_for_old_entries() -> None:
     memory, loss = MemoryBank(12, DIM), MultiSimilarityLoss()
     for embeddings, _, rows in batches(3):
@@ -65,15 +58,6 @@ def test_new_labels_hold_for_old_entries() -> None:
     assert float(first) == float(second)
 
 
-def test_an_image_is_no_partner_of_itself() -> None:
-    memory = MemoryBank(8, DIM)
-    embeddings, _, rows = batches(1)[0]
-    seen = memory.remember(embeddings, rows)
-    # every image is alone in its class, so there is no positive, and nothing to learn
-    alone = torch.arange(BATCH)
-    assert float(MultiSimilarityLoss()(embeddings, alone, seen.embeddings, alone[seen.rows], seen.own)) == 0
-
-
 def test_refilling_forgets_what_was_there() -> None:
     memory = MemoryBank(4, 1)
     memory.remember(torch.full((3, 1), 9.0), torch.tensor([7, 8, 9]))
@@ -82,15 +66,3 @@ def test_refilling_forgets_what_was_there() -> None:
     assert seen.rows.tolist() == [0, 1, 2]
     memory.refill(torch.arange(6.0)[:, None], torch.arange(6))
     assert memory.rows.tolist() == [2, 3, 4, 5]
-
-
-def test_what_was_shown_stays_when_the_next_batch_comes() -> None:
-    memory = MemoryBank(4, 1)
-    seen = memory.remember(torch.zeros(4, 1), torch.arange(4))
-    memory.remember(torch.ones(4, 1), torch.arange(4, 8))
-    assert float(seen.embeddings.sum()) == 0
-
-
-def test_a_batch_larger_than_the_memory_is_refused() -> None:
-    with pytest.raises(ValueError, match="5 images for a memory of 4"):
-        MemoryBank(4, 1).remember(torch.zeros(5, 1), torch.arange(5))

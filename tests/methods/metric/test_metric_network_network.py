@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import re
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +59,6 @@ def test_googlenet_has_maps_of_seven_by_seven(googlenet: MetricNetwork, size: in
     assert googlenet.map_shape == (1024, 7, 7)
 
 
-@pytest.mark.slow
-def test_googlenet_is_torchvision_s(googlenet: MetricNetwork) -> None:
-    from torchvision.models import googlenet as torchvision_googlenet
-
-    other = torchvision_googlenet(weights=None, init_weights=True, aux_logits=False, transform_input=True).eval()
-    own = build_backbone("googlenet")
-    state = {name: value for name, value in other.state_dict().items() if not name.startswith("fc.")}
-    own.net.load_state_dict(state)
-    other.fc = nn.Identity()
-    images = torch.randn(2, 3, 96, 96)
-    with torch.no_grad():
-        assert torch.allclose(own.eval()(images), other(images), atol=1e-6)
-
-
 def test_published_weights_with_classifiers_fit_and_gray_images_too(tmp_path: Path) -> None:
     own = build_backbone("googlenet")
     state = {name: value + 0.5 for name, value in own.net.state_dict().items() if value.is_floating_point()}
@@ -107,13 +91,6 @@ def test_other_backbones_have_the_maps_of_the_specification(
     network = MetricNetwork(name, embed_dim=64)
     assert count(network.backbone) == parameters
     assert network.map_shape == shape
-
-
-def test_resnet18_has_seven_or_eight_rows_and_the_attention_of_the_specification() -> None:
-    network = MetricNetwork("resnet18", embed_dim=128, attention=True, image_size=227)
-    assert network.map_shape == (512, 8, 8)
-    assert network.attention is not None
-    assert count(network.attention) == 33_312 + 100
 
 
 def test_attention_without_weights_quarters_the_maps() -> None:
@@ -150,17 +127,6 @@ def test_frozen_normalization_keeps_its_statistics_but_not_that_of_attention() -
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed == {"attention.normalization.running_mean"}
     assert network.backbone.net.block1[1].weight.requires_grad
-
-
-def test_equal_seeds_give_equal_weights_with_and_without_attention() -> None:
-    first = MetricNetwork("smallcnn", embed_dim=8, seed=3)
-    second = MetricNetwork("smallcnn", embed_dim=8, seed=3, attention=True)
-    assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
-
-
-def test_a_network_without_maps_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no feature maps"):
-        MetricNetwork("vit_tiny_patch16_224", embed_dim=8)
 
 
 # --- assembly ------------------------------------------------------------------------------------
@@ -209,52 +175,8 @@ def test_an_assembly_sits_at_the_places_of_the_specification_and_has_an_effect(
     assert difference.norm(dim=1).min() > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("backbone", "before", "problem"),
-    [
-        ("smallcnn", "pool", "has no stage 'pool'|nothing sees where"),
-        ("resnet18", "global_pool", "has no feature maps before it|nothing sees where"),
-        ("smallcnn", "blok4", "Did you mean block4"),
-        ("resnet18", "layer5", "has no stage 'layer5'"),
-        ("resnet18", "layer4.1.act2", "nothing sees where"),
-        ("smallcnn", "block5.1", "nothing sees where"),
-    ],
-)
-def test_places_where_an_assembly_does_nothing_are_refused(backbone: str, before: str, problem: str) -> None:
-    with pytest.raises(ConfigError) as refusal:
-        with_assembly(backbone, before, image_size=64)
-    assert re.search(problem, str(refusal.value))
-
-
 def test_an_assembly_changes_no_initial_value() -> None:
     """SAN §8.16: the numbers of the assembly come from a generator of their own."""
     plain = MetricNetwork("smallcnn_pool", embed_dim=8, seed=1).eval()
     moved = with_assembly("smallcnn_pool", "block4")
     assert all(torch.equal(value, moved.state_dict()[name]) for name, value in plain.state_dict().items())
-
-
-def test_a_copy_has_an_assembly_of_its_own() -> None:
-    network = with_assembly("smallcnn_pool", "block4")
-    copied = copy.deepcopy(network)
-    images = torch.randn(2, 3, 32, 32)
-    assert torch.equal(network.embed(images), copied.embed(images))
-    assert network.assembly is not None
-    assert network.assembly.votes is not None
-    nn.init.normal_(network.assembly.votes.layer.weight, std=3)
-    assert not torch.equal(network.embed(images), copied.embed(images))
-
-
-def test_images_of_another_size_are_refused_with_both_grids() -> None:
-    with pytest.raises(ValueError, match="64 x 8 x 8, got 64 x 16 x 16"):
-        with_assembly("smallcnn_pool", "block4").embed(torch.zeros(1, 3, 64, 64))
-
-
-def test_frozen_normalization_is_not_that_of_the_assembly() -> None:
-    network = MetricNetwork("smallcnn_pool", embed_dim=8, freeze_bn=True)
-    network.insert_assembly("block4", lambda channels, grid: SpatialAssembly(channels, grid, width=4))
-    network.train()
-    before = {name: value.clone() for name, value in network.named_buffers() if "running_mean" in name}
-    network(torch.randn(4, 3, 32, 32))
-    after = dict(network.named_buffers())
-    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
-    assert changed == {"assembly.stem.1.running_mean", "assembly.spatial.1.running_mean"}

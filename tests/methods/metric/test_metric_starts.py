@@ -23,15 +23,6 @@ def test_frozen_statistics_of_random_weights_are_refused(name: str) -> None:
         assert config_class(dataset="digits", freeze_bn=True, **source).freeze_bn
 
 
-def test_two_methods_can_freeze_statistics() -> None:
-    assert {"san", "tac-ccl"} <= set(FREEZING)
-
-
-@pytest.mark.parametrize("preset", ["cub", "scars", "sop", "in_shop", "folder"])
-def test_presets_for_pretrained_networks_ask_for_the_weights(preset: str) -> None:
-    assert resolve(TACCCLConfig, preset=preset).config.pretrained
-
-
 def test_a_random_network_is_not_clustered_first() -> None:
     for config_class, preset in METRIC:
         config = resolve(config_class, preset=preset).config

@@ -7,14 +7,9 @@ import torch
 from labelkit.methods.metric.assembly_network import (
     SpatialAssembly,
     assemble,
-    identity_logit,
     normalize_doubly,
 )
 from torch import nn
-
-
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def test_an_output_position_gets_its_column_of_the_weights() -> None:
@@ -39,13 +34,6 @@ def test_a_permutation_moves_and_its_transpose_moves_back() -> None:
     assert torch.equal(assemble(moved, weights.transpose(1, 2)), maps)
 
 
-@pytest.mark.parametrize(
-    ("n", "share", "logit"), [(49, 0.5, 3.871201), (49, 0.9, 6.068426), (196, 0.5, 5.273000), (196, 0.9, 7.470224)]
-)
-def test_logit_of_the_start(n: int, share: float, logit: float) -> None:
-    assert identity_logit(share, n) == pytest.approx(logit, abs=5e-7)
-
-
 def test_at_first_the_share_asked_for_stays_whatever_the_image() -> None:
     module = SpatialAssembly(8, (3, 4), diagonal=0.7, width=5)
     _, seen = module(torch.randn(3, 8, 3, 4))
@@ -66,21 +54,6 @@ def test_worked_example_of_the_normalization() -> None:
     assert torch.allclose(many, torch.tensor(expected, dtype=torch.float64), atol=6e-7)
 
 
-def test_a_constant_in_a_row_or_column_changes_nothing_in_the_limit() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(5, 5, dtype=torch.float64)
-    other = logits.clone()
-    other[2] += 3
-    other[:, 1] -= 2
-    assert torch.allclose(normalize_doubly(logits, 200), normalize_doubly(other, 200), atol=1e-12)
-
-
-def test_gradients_of_the_normalization() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(2, 4, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda table: normalize_doubly(table, 5).exp(), (logits,))
-
-
 def test_gradients_of_the_assembly_are_weights_and_features() -> None:
     """Eq. 5.10, 5.11."""
     torch.manual_seed(0)
@@ -91,19 +64,6 @@ def test_gradients_of_the_assembly_are_weights_and_features() -> None:
     assert maps.grad[0, [0, 2]].abs().sum() == 0
     assert torch.allclose(weights.grad[0, :, 2], maps[0, 1].flatten().detach())
     assert weights.grad[0][:, [0, 1, 3]].abs().sum() == 0
-
-
-def test_an_average_right_after_the_assembly_cancels_it() -> None:
-    """SAN §8.11."""
-    torch.manual_seed(0)
-    weights = normalize_doubly(torch.randn(4, 49, 49, dtype=torch.float64), 50).exp()
-    maps = torch.randn(4, 16, 7, 7, dtype=torch.float64)
-    assert torch.allclose(assemble(maps, weights).mean((2, 3)), maps.mean((2, 3)), atol=1e-12)
-
-
-@pytest.mark.parametrize(("channels", "side", "parameters"), [(832, 7, 98_865), (832, 14, 108_420), (256, 14, 71_556)])
-def test_numbers_of_parameters_of_the_predictor(channels: int, side: int, parameters: int) -> None:
-    assert count(SpatialAssembly(channels, (side, side))) == parameters
 
 
 def varied(module: SpatialAssembly) -> SpatialAssembly:
@@ -147,22 +107,3 @@ def test_votes_go_from_the_position_that_has_the_features() -> None:
     assert votes[0, :, [0, 2, 3]].abs().sum() == 0
     assert votes[0, :, 1].abs().sum() > 0
     assert torch.allclose(seen.weights.sum(1), torch.ones(1, 4))
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"diagonal": 1.0}, "diagonal"),
-        ({"diagonal": 0.0}, "diagonal"),
-        ({"width": 0}, "width"),
-        ({"grid": (21, 21)}, "2 to 400 positions, got 441"),
-    ],
-)
-def test_what_cannot_be_built_is_refused(options: dict[str, object], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        SpatialAssembly(4, **{"grid": (2, 2), **options})  # type: ignore[arg-type] # wrong on purpose
-
-
-def test_maps_of_another_size_are_refused_with_both_sizes() -> None:
-    with pytest.raises(ValueError, match=r"4 x 7 x 7, got 4 x 8 x 8"):
-        SpatialAssembly(4, (7, 7))(torch.zeros(1, 4, 8, 8))

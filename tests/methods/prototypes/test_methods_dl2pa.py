@@ -13,12 +13,10 @@ import torch
 from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.splits import given_split
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.transforms import affine_matrices, warp
 from labelkit.errors import ConfigError
-from labelkit.methods.prototypes.dl2pa import DL2PA
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.methods.prototypes.source import starting_prototypes
 from labelkit.options.presets import resolve
@@ -77,21 +75,6 @@ def test_a_resumed_run_with_many_assignments_and_mixup_equals_an_uninterrupted_o
     assert sum(changes(tmp_path / "whole")) > 0
 
 
-def test_classes_keep_their_first_prototypes_when_these_are_to_be_fixed(make: Make) -> None:
-    options = {"embed_dim": 3, "epochs": 4, "reduction": "half-mean", "lr": 0.1, "updates_per_epoch": 4}
-    fixed = make("dl2pa", reassign=False, **options)
-    fixed.trainer.fit()
-    assert fixed.method.network.head.assignment.tolist() == list(range(10))
-
-
-@pytest.mark.slow
-def test_half_an_assignment_per_epoch_is_one_in_two_epochs(make: Make, tmp_path: Path) -> None:
-    options = {"embed_dim": 3, "epochs": 4, "reduction": "half-mean", "lr": 0.1}
-    make("dl2pa", tmp_path / "rare", updates_per_epoch=0.5, **options).trainer.fit()
-    lines = [json.loads(line) for line in (tmp_path / "rare" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines if "assignment/objective" in line] == [2]  # counted from 0
-
-
 def made(count: int, dim: int, said: list[str], **options: Any) -> np.ndarray:
     """Return the prototypes that a run starts with."""
     config = resolve(DL2PAConfig, preset="digits", overrides={"dataset": "digits", **options}).config
@@ -111,10 +94,6 @@ def test_prototypes_that_are_not_sharpened_minimize_the_paper_s_loss(count: int,
     largest, of_sharp = ((rows @ rows.T - 2 * np.eye(count)).max() for rows in (least, sharp))
     assert largest > of_sharp + 1e-3
     assert said == []
-
-
-def test_opposites_are_kept_where_one_start_leads_to_a_larger_loss() -> None:
-    assert np.array_equal(made(16, 12, [], sharpest_t=None), made(16, 12, []))
 
 
 def test_sharpening_that_could_do_nothing_is_told_or_refused() -> None:
@@ -139,69 +118,6 @@ def test_a_sum_grows_with_processes_where_gradients_are_averaged(make: Make) -> 
     assert float(setup.method.training_step(batch).loss.detach()) == pytest.approx(3 * float(plain), rel=1e-5)
 
 
-@pytest.mark.slow
-def test_two_halves_of_a_batch_give_the_gradient_and_the_means_of_the_whole(make: Make) -> None:
-    """P15; the network has no batch normalization, whose statistics belong to each process."""
-    options = {"backbone": "vit_nano_p8_32", "embed_dim": 6, "class_weights": "batch", "reduction": "half-mean"}
-
-    def built() -> tuple[Any, DL2PA]:
-        setup = make("dl2pa", **options)
-        generator = keyed_generator(0, "test")
-        rows = torch.from_numpy(generator.standard_normal((10, 6))).float()
-        setup.method.network.head.prototypes.copy_(torch.nn.functional.normalize(rows, dim=1))
-        return setup, setup.method.eval()
-
-    setup, whole = built()
-    batch = next(setup.batches())
-    whole.on_step_start(setup.trainer._state(log_now=False))
-    whole.training_step(batch).loss.backward()
-
-    def part(rank: int) -> Any:
-        return type(batch)(
-            tuple(view[rank::2] for view in batch.views), batch.labels[rank::2], batch.sample_index[rank::2], ()
-        )
-
-    told: dict[int, list[torch.Tensor]] = {0: [], 1: []}
-    for rank in (0, 1):  # what each process says
-        listener, method = built()
-        state = listener.trainer._state(log_now=False)
-        state.combine = lambda value, operation, rank=rank: told[rank].append(value.clone()) or value
-        method.on_step_start(state)
-        method.training_step(part(rank))
-    gradients, methods = [], []
-    for rank in (0, 1):
-        listener, method = built()
-        state = listener.trainer._state(log_now=False)
-        answers = iter([first + second for first, second in zip(told[0], told[1], strict=True)])
-        state.combine = lambda value, operation, answers=answers: next(answers)
-        method.on_step_start(state)
-        method.training_step(part(rank)).loss.backward()
-        gradients.append({name: p.grad for name, p in method.named_parameters()})
-        methods.append(method)
-    for name, parameter in whole.named_parameters():
-        mean = (gradients[0][name] + gradients[1][name]) / 2
-        assert torch.allclose(mean, parameter.grad, atol=1e-6), name
-    for method in methods:
-        assert torch.allclose(method.network.head.class_means, whole.network.head.class_means, atol=1e-6)
-        assert torch.equal(method.network.head.seen, whole.network.head.seen)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("dl2pa", {"prototypes": "simplex", "embed_dim": 9, "reassign": False}),
-        ("dl2pa", {"loss": "cross-entropy", "reduction": "half-mean", "reassign": False}),
-        ("dl2pa", {"class_weights": "global", "mixup_alpha": 0.5}),
-        ("softmax", {"uniformity_weight": 0.01}),
-        ("softmax", {"mixup_alpha": 1.0, "class_weights": "batch"}),
-    ],
-)
-def test_every_baseline_trains(make: Make, name: str, options: dict[str, Any]) -> None:
-    fit = make(name, epochs=1, **options).trainer.fit()
-    assert fit.finished
-    assert np.isfinite(fit.metrics["loss"])
-
-
 def test_prototypes_come_from_a_learned_classifier(make: Make, tmp_path: Path) -> None:
     learned = make("softmax", tmp_path / "softmax", epochs=1)
     learned.trainer.fit()
@@ -214,11 +130,6 @@ def test_prototypes_come_from_a_learned_classifier(make: Make, tmp_path: Path) -
         make("dl2pa", prototypes_from=tmp_path / "softmax", embed_dim=5).trainer.fit()
     with pytest.raises(ConfigError, match="12 of 8 are needed"):
         make("dl2pa", prototypes_from=tmp_path / "softmax", num_classes=12).trainer.fit()
-
-
-def test_a_simplex_needs_as_many_dimensions_as_classes_less_one(make: Make) -> None:
-    with pytest.raises(ConfigError, match="10 classes with equal angles need 9 dimensions, the embedding has 8"):
-        make("dl2pa", prototypes="simplex", embed_dim=8).trainer.fit()
 
 
 def test_labels_with_gaps_are_numbered_without_them_and_named_by_their_own_names(

@@ -60,20 +60,6 @@ def test_classes_of_a_batch_count_alike_under_balancing_weights() -> None:
     assert float(0.7 * first + 0.3 * second) == pytest.approx(0.204583, abs=1e-6)
 
 
-def test_half_precision_loses_no_digit_of_a_small_angle() -> None:
-    embeddings, own = embeddings_with([0.999])
-    half = InnerProductLoss("sum")(embeddings.half(), own.float())
-    assert half.dtype == torch.float32
-    assert float(half) == pytest.approx(1e-6, rel=0.1)
-
-
-def test_inner_product_loss_refuses_prototypes_of_another_width() -> None:
-    with pytest.raises(ValueError, match="embeddings are"):
-        InnerProductLoss()(ROWS, OWN[:, :1])
-    with pytest.raises(ValueError, match="unknown reduction"):
-        InnerProductLoss("mean")  # type: ignore[arg-type] # on purpose
-
-
 def test_cross_entropy_is_log_c_when_all_logits_agree_and_weights_multiply_it() -> None:
     logits, labels = torch.zeros(4, 7), torch.tensor([0, 1, 2, 6])
     assert float(WeightedCrossEntropy()(logits, labels)) == pytest.approx(math.log(7))

@@ -93,13 +93,6 @@ def test_processes_that_do_not_solve_are_told() -> None:
     assert record.changed == 3
 
 
-def test_a_mean_that_is_not_finite_is_refused_by_its_class() -> None:
-    head = triangle()
-    head.class_means[1, 0] = torch.nan
-    with pytest.raises(ValueError, match="row 1"):
-        reassign(head, state())
-
-
 @pytest.mark.parametrize(
     ("updates", "due"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import torch
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.splits import given_split
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.prototypes import class_separation
-from labelkit.methods.prototypes.class_separation import separated_prototypes
 from labelkit.methods.prototypes.class_vectors import read_class_vectors, word_prototypes
 from sklearn.decomposition import PCA
 
@@ -69,17 +66,6 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes, m
         read_class_vectors(path, ["a", "b"])
 
 
-def test_names_that_differ_in_capitals_alone_are_refused_where_none_is_exact(words: Path) -> None:
-    with pytest.raises(DatasetError, match="several vectors for APPLE: Apple, apple"):
-        read_class_vectors(words, ["APPLE"])
-
-
-@pytest.mark.parametrize("place", ["missing.txt", "."])
-def test_a_place_without_a_file_is_refused(tmp_path: Path, place: str) -> None:
-    with pytest.raises(DatasetError):
-        read_class_vectors(tmp_path / place, ["a"])
-
-
 @pytest.mark.parametrize("dim", [4, 5, 7])
 def test_cosines_between_centered_vectors_stay_where_the_dimensions_suffice(dim: int) -> None:
     vectors = np.random.default_rng(0).standard_normal((5, 7)) + 3
@@ -101,13 +87,6 @@ def test_fewer_dimensions_are_the_principal_directions() -> None:
     np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=1e-6)
 
 
-def test_vectors_without_a_direction_are_refused() -> None:
-    with pytest.raises(ValueError, match="row 2 has no direction in 2 dimensions"):
-        word_prototypes(np.array([[1.0, 0], [-1, 0], [0, 0]]), 2)
-    with pytest.raises(ValueError, match="dim must be at most 2"):
-        word_prototypes(np.eye(2), 3)
-
-
 def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
     make: Make, prepared: PreparedData, tmp_path: Path
 ) -> None:
@@ -127,44 +106,3 @@ def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
         make("dl2pa", prototypes="words", class_vectors=path, embed_dim=13).trainer.fit()
     with pytest.raises(ConfigError, match="11 classes are asked for, and 10 have a name"):
         make("dl2pa", prototypes="words", class_vectors=path, num_classes=11).trainer.fit()
-
-
-@pytest.mark.slow
-def test_a_run_with_prototypes_of_hpn_pushes_each_from_its_nearest(make: Make, own_cache: Path) -> None:
-    heads = []
-    for _ in range(2):
-        setup = make("dl2pa", prototypes="hpn", embed_dim=4, reassign=False, epochs=1)
-        setup.trainer.fit()
-        heads.append(setup.method.network.head.prototypes.clone())
-    assert torch.equal(heads[0], heads[1])  # the second is from the cache
-    cosines = heads[0] @ heads[0].T - 2 * torch.eye(10)
-    # nearest others are about equally near, and farther than those of 10 random directions of 4 dimensions would be
-    assert float(cosines.max(dim=1).values.std()) < 0.03
-    assert float(cosines.max()) < 0.5
-
-
-def test_words_change_the_prototypes_of_hpn_and_their_place_in_the_cache(
-    make: Make, own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(class_separation, "separated_prototypes", partial(separated_prototypes, iterations=50))
-    heads, before = [], len(list(own_cache.rglob("*.h5")))
-    for seed in (None, 0, 0, 1):
-        path = None
-        if seed is not None:
-            path = tmp_path / f"{seed}.txt"
-            rows = np.random.default_rng(seed).standard_normal((10, 12))
-            path.write_text("".join(f"{i} {' '.join(map(str, row))}\n" for i, row in enumerate(rows)))
-        options = {"embed_dim": 5, "reassign": False, "epochs": 1}
-        setup = make("dl2pa", prototypes="hpn", class_vectors=path, **options)
-        setup.trainer.fit()
-        heads.append(setup.method.network.head.prototypes.clone())
-    assert torch.equal(heads[1], heads[2])
-    assert not torch.equal(heads[0], heads[1])
-    assert not torch.equal(heads[1], heads[3])
-    assert len(list(own_cache.rglob("*.h5"))) - before == 3
-
-
-@pytest.mark.parametrize("options", [{"prototypes": "words"}, {"class_vectors": "x.txt"}])
-def test_word_vectors_and_their_option_go_together(make: Make, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="go together"):
-        make("dl2pa", **options)

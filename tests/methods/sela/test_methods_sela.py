@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.sela.self_labels import SelfLabels, optimization_times
-from labelkit.training.checkpoint import load_checkpoint
+from labelkit.methods.sela.self_labels import optimization_times
 from labelkit.training.method import FullPass
 
 Make = Callable[..., Any]
-STEPS_PER_EPOCH = 4  # 64 images in batches of 16
 
 
 def _events(path: Path, kind: str = "labels") -> list[dict[str, Any]]:
@@ -51,16 +48,6 @@ def test_first_labels_are_balanced_and_differ_between_heads(make: Make, clusters
 # ---------------------------------------------------------------------- when
 
 
-@pytest.mark.slow
-def test_one_head_after_the_other_is_renewed(make: Make, tmp_path: Path) -> None:
-    options = {"refresh": "one", "num_heads": 3, "epochs": 4, "num_optimizations": 4}
-    setup = make("sela", tmp_path / "run", **options)
-    setup.trainer.fit()
-    heads = [(event["step"], event["head"]) for event in _events(tmp_path / "run")]
-    # round robin on the counter, then all of them once more at the end
-    assert heads == [(0, 0), (4, 1), (8, 2), (12, 0), (16, 0), (16, 1), (16, 2)]
-
-
 def at_times(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
     """Optimize labels at these times, in epochs, whatever the schedule says."""
     monkeypatch.setattr("labelkit.methods.sela.sela.optimization_times", lambda *_: times)
@@ -76,11 +63,6 @@ def test_all_heads_are_renewed_at_times_inside_epochs(
     # 1.1 is first reached at step 5 (1.25), which also passes 1.2: at most one at a step
     assert [event["step"] for event in _events(tmp_path / "run")] == [2, 2, 5, 5, 8, 8]
     assert int(setup.method.labels.num_optimizations) == 2
-
-
-def test_times_that_were_passed_by_are_dropped() -> None:
-    labels = SelfLabels(4, (2, 2), times=(0, 1, 2, 3), refresh="one")
-    assert [labels.due(time) for time in (0.0, 0.5, 2.7, 2.8, 3.0, 9.0)] == [(0,), (), (1,), (), (0,), ()]
 
 
 # ---------------------------------------------------------------------- from what
@@ -109,19 +91,6 @@ def test_rotations_add_their_own_cross_entropy(make: Make) -> None:
     torch.nn.init.zeros_(setup.method.network.rotation.weight)
     torch.nn.init.zeros_(setup.method.network.rotation.bias)
     assert float(setup.method(batch).logs["rotation"]) == pytest.approx(math.log(4))
-
-
-@pytest.mark.slow
-def test_the_label_pass_with_running_statistics_knows_no_neighbors(make: Make) -> None:
-    """T12: batch size and order do not matter without batch statistics."""
-    setup = make("sela")
-    setup.trainer.fit()
-    passes = [FullPass("eval", order=order, batch_size=size) for order, size in (("rows", 64), ("fixed", 5))]
-    first, second = (_visited(setup, how) for how in passes)
-    assert list(first) == list(range(64))
-    assert list(second) != list(range(64))
-    for row, features in first.items():
-        torch.testing.assert_close(features, second[row], rtol=1e-4, atol=1e-5)
 
 
 def test_the_label_pass_with_batch_statistics_leaves_the_running_ones_alone(make: Make) -> None:
@@ -195,52 +164,7 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- checkpoints
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "stop_at"),
-    [
-        pytest.param({}, 1, marks=pytest.mark.slow),
-        ({"refresh": "one", "prior": "zipf:0.5"}, 6),
-        pytest.param({"label_pass": "official"}, 3, marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_resuming_repeats_labels_potentials_and_times(
-    tmp_path: Path, make: Make, options: dict[str, Any], stop_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """T16: bit for bit, wherever the run stopped; here labels are renewed at steps 0, 3, 5 and 6."""
-    at_times(monkeypatch, 0, 0.6, 1.1, 1.3)
-    options = {"num_heads": 3, "log_every_steps": 2, **options}
-    whole = make("sela", tmp_path / "whole", **options)
-    whole.trainer.fit()
-    make("sela", tmp_path / "cut", **options, stop_after_steps=stop_at).trainer.fit()
-    resumed = make("sela", tmp_path / "cut", resume=True, **options)
-    checkpoint = load_checkpoint(tmp_path / "cut")
-    assert checkpoint is not None
-    resumed.trainer.restore(checkpoint)
-    resumed.trainer.fit()
-    expected, found = whole.method.state_dict(), resumed.method.state_dict()
-    assert {"labels.pseudo_labels", "labels.next_time", "labels.potentials_2", "labels.prior_2"} <= expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(value, found[name]), name
-    assert _events(tmp_path / "whole") == _events(tmp_path / "cut")
-
-
-@pytest.mark.slow
-def test_a_second_stage_keeps_its_labels(make: Make) -> None:
-    setup = make("sela", labels_from=Path("first"), rotation=True)
-    before = setup.method.labels.pseudo_labels.clone()
-    setup.trainer.fit()
-    assert torch.equal(before, setup.method.labels.pseudo_labels)
-    assert int(setup.method.labels.num_optimizations) == 0
-
-
 # ---------------------------------------------------------------------- bad input
-
-
-def test_more_clusters_than_images_are_refused(make: Make) -> None:
-    with pytest.raises(ConfigError, match="--num-clusters: 65 clusters for 64 images"):
-        make("sela", num_clusters=(65,))
 
 
 @pytest.mark.parametrize(
@@ -260,60 +184,6 @@ def test_a_bad_prior_is_refused(make: Make, tmp_path: Path, content: str, error:
         setup.trainer.fit()
 
 
-def test_a_missing_prior_file_is_refused(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="cannot be read"):
-        make("sela", prior=str(tmp_path / "none.txt")).trainer.fit()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"num_clusters": (1,)}, "at least 2"),
-        ({"num_clusters": (3, 4)}, "2 values for num_heads 4"),
-        ({"prior": "zipf:x"}, "zipf: needs a number"),
-        ({"prior": "zipf:-1"}, "not negative"),
-        ({"label_pass": "official", "label_pass_bn": "running"}, "no meaning"),
-        ({"lam": 0}, "must be > 0"),
-        ({"pixel_std": (0,)}, "must be positive"),
-        ({"pixel_mean": (0.1, 0.2)}, "1 or 3 values"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(make: Make, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        make("sela", **options)
-
-
-@pytest.mark.slow
-def test_a_run_of_when_the_solver_was_an_option_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "run"
-    size = ["--epochs", "2", "--batch-size", "16", "--max-per-class", "4", "--num-heads", "1"]
-    words = ["train", "sela", "--dataset", "digits", *size, "--device", "cpu", "--out", str(run), "-q"]
-    assert main([*words, "--stop-after-steps", "1"]) == 0
-    written = (run / "config.yaml").read_text()
-    resume = [*words, "--resume", "--config", str(run / "config.yaml")]
-    (run / "config.yaml").write_text(written + "solver: newton\n")
-    assert main(resume) == 2
-    assert "solver: no option any more, it is always auto (value newton)" in " ".join(capsys.readouterr().err.split())
-    (run / "config.yaml").write_text(written + "solver: auto\nsolver_stop: marginal\nsolver_memory_gib: null\n")
-    assert main(resume) == 0
-
-
-def test_a_dead_head_and_labels_far_from_balance_are_said_once(make: Make) -> None:
-    setup = make("sela", num_heads=2, epochs=2, num_optimizations=2)
-    said: list[str] = []
-    setup.trainer.message = said.append
-    torch.nn.init.zeros_(setup.method.network.heads[1].weight)
-    setup.trainer.fit()
-    dead = [text for text in said if "same logits" in text]
-    assert len(dead) == 1
-    assert "head 1" in dead[0]
-    far = make("sela", num_heads=1, lam=1e5, solver_max_iterations=1, epochs=1)
-    said.clear()
-    far.trainer.message = said.append
-    far.trainer.fit()
-    assert [text for text in said if "asked for 0.0001" in text]
-
-
 def test_optimization_times_match_the_worked_numbers() -> None:
     """T14 of the SeLa specification."""
     official = optimization_times("official-quadratic", 400, 100)
@@ -323,12 +193,6 @@ def test_optimization_times_match_the_worked_numbers() -> None:
     gaps = np.diff(optimization_times("official-uniform", 400, 400))
     assert gaps == pytest.approx(401.0001 / 399)
     assert all(optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
-
-
-@pytest.mark.parametrize("wrong", [("uniform", 0, 1), ("uniform", 1, 0), ("exponential", 2, 2)])
-def test_optimization_times_that_cannot_be_are_refused(wrong: tuple[str, int, int]) -> None:
-    with pytest.raises(ValueError, match=r"unknown kind|at least 1"):
-        optimization_times(*wrong)
 
 
 # ---------------------------------------------------------------------- monitor and processes

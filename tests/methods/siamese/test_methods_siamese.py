@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from labelkit.data.views.recipes import siamese_views
-from labelkit.methods.siamese.options import SiameseConfig
 from labelkit.methods.siamese.siamese import Siamese
-from labelkit.models.backbones.convnets import CONVNETS
-from labelkit.training.checkpoint import load_checkpoint
 from torch import nn
 
 Make = Callable[..., Any]
@@ -32,20 +28,6 @@ def test_each_loss_falls_and_moves_every_parameter(make: Make, loss: str) -> Non
     assert history[-1]["loss"] < history[loss == "moco"]["loss"]
     still = [name for name, value in setup.method.network.named_parameters() if torch.equal(value, before[name])]
     assert still == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_stopped_run_ends_like_a_whole_one(make: Make, tmp_path: Path, loss: str) -> None:
-    options = {"loss": loss, "queue_size": 40}
-    whole = make("siamese", **options)
-    whole.trainer.fit()
-    make("siamese", tmp_path / "cut", **options, stop_after_steps=3).trainer.fit()
-    resumed = make("siamese", tmp_path / "cut", **options, resume=True)
-    resumed.trainer.restore(load_checkpoint(tmp_path / "cut"))
-    resumed.trainer.fit()
-    for name, value in whole.method.state_dict().items():
-        assert torch.equal(value, resumed.method.state_dict()[name]), name
 
 
 @torch.no_grad()
@@ -110,16 +92,6 @@ def test_the_queue_takes_the_keys_of_a_step_in_place_of_the_oldest(make: Make) -
     assert start.norm(dim=1).tolist() == pytest.approx([1.0] * 40)
 
 
-def test_a_queue_smaller_than_a_batch_keeps_the_newest(make: Make) -> None:
-    setup = make("siamese", loss="moco", queue_size=5)
-    method: Siamese = setup.method
-    batch = next(setup.batches())
-    method.training_step(batch)
-    newest = method._newest[-1][-5:]
-    method.on_step_end(None)  # type: ignore[arg-type] # as above
-    torch.testing.assert_close(method.queue, newest)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "widths", "normalized", "plain"), [
@@ -141,17 +113,6 @@ def test_projections_are_those_of_the_papers(
         assert network.predictor is None
 
 
-def test_resnet18_has_the_parameters_of_its_formula() -> None:
-    stages = 64 * 27 + 128  # stem: weights, and scale and shift of each channel
-    channels = 64
-    for width in (64, 128, 256, 512):
-        stages += 9 * width * (channels + 3 * width) + 8 * width
-        stages += 0 if channels == width else channels * width + 2 * width
-        channels = width
-    net = CONVNETS["resnet18_3x3"].build(32, 3)
-    assert sum(parameter.numel() for parameter in net.parameters()) == stages == 11_168_832
-
-
 def test_views_leave_out_what_is_not_asked_for() -> None:
     whole = siamese_views(32, crop="independent", scale=(0.08, 1), flip=0.5, jitter=0.8, gray=0.2, blur=0.5)
     assert whole[0] == whole[1]
@@ -160,12 +121,3 @@ def test_views_leave_out_what_is_not_asked_for() -> None:
     assert (same[0].box_as, same[1].box_as, same[1].blur_prob) == (None, 0, 0)
     none = siamese_views(32, crop="none", scale=(0.08, 1), flip=0, jitter=0, gray=0, blur=1)
     assert none[0].area_range is None
-
-
-def test_options_of_crops_do_not_go_with_digits() -> None:
-    with pytest.raises(ValueError, match="crop goes with augmentation crops"):
-        SiameseConfig(dataset="digits", augmentation="digits", crop="none")
-    with pytest.raises(ValueError, match="crop_scale must be ordered"):
-        SiameseConfig(dataset="digits", crop_scale=(0.5, 0.1))
-    with pytest.raises(ValueError, match="projector_dims must be positive"):
-        SiameseConfig(dataset="digits", projector_dims=(8, 0))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from labelkit.commands.common.training_data import prepare_data
 from labelkit.methods.registry import METHODS
-from labelkit.options.training import StepRunConfig, TrainConfig
+from labelkit.options.training import StepRunConfig
 from labelkit.pipelines.compare import runs
 from labelkit.pipelines.compare.compare import Row, length_text
 from labelkit.pipelines.compare.options import CompareConfig
@@ -101,22 +101,6 @@ def test_a_shortened_run_is_one_that_the_method_accepts(name: str, fraction: flo
     for key, value in whole.length().items():
         assert short.length()[key] <= max(1, value * fraction) or name == "lmcs"
         assert short.length()[key] >= 1
-
-
-def test_drops_and_warm_ups_keep_their_place_in_a_shorter_run() -> None:
-    whole = METHODS["sela"].config(
-        epochs=80, lr_schedule="step", lr_drop_epochs=(48, 64), lr_warmup_epochs=8, num_optimizations=40
-    )
-    assert isinstance(whole, TrainConfig)
-
-    # by hand: a quarter of everything; judged once, at the end
-    assert whole.shortened(0.25) == {
-        "epochs": 20,
-        "num_optimizations": 10,
-        "lr_warmup_epochs": 2,
-        "lr_drop_epochs": (12, 16),
-        "eval_every_epochs": 20,
-    }
 
 
 def test_a_run_in_steps_keeps_its_number_of_evaluations() -> None:
@@ -283,30 +267,6 @@ def test_a_comparison_keeps_what_is_finished_and_shows_what_failed(
     other = labelkit(*words, *keep, "--seeds", "1", "--set", "neighbors=5")
     assert other.code == 2
     assert "--neighbors 10 (now 5)" in other.err
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_comparison_goes_on_with_the_old_classes_it_began_with(labelkit: Callable[..., Any], tmp_path: Path) -> None:
-    names = tmp_path / "old.txt"
-    names.write_text("3\n5-7\n")
-    words = ("compare", "--methods", "simgcd", "--max-per-class", "12", "--budget", "2s")
-    rest = ("--seeds", "1", "--old-classes", names, "--keep", tmp_path / "kept", "--json")
-
-    first = labelkit(*words, *rest)
-
-    assert first.code == 0, first.err
-    assert first.json["options"]["old_classes"] == ["3", "5", "6", "7"]
-    # half of 12 images of each
-    (run,) = next(row for row in first.json["rows"] if row["method"] == "simgcd")["runs"]
-    assert (run["labels"], run["labeled_classes"]) == (24, 4)
-    saved = json.loads((tmp_path / "kept" / "simgcd-s0" / "split.json").read_text())
-    assert [saved["class_names"][label] for label in saved["split"]["old_classes"]] == ["3", "5", "6", "7"]
-    assert labelkit(*words, *rest).code == 0
-    names.write_text("0\n")
-    other = labelkit(*words, *rest)
-    assert other.code == 2
-    assert "--old-classes 3,5,6,7 (now 0)" in other.err
 
 
 def test_steps_are_named_before_later_steps_also_after_a_stop() -> None:

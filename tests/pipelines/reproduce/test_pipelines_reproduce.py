@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.registry import METHODS
-from labelkit.options.presets import available_presets
-from labelkit.options.yaml_file import read_yaml
+from labelkit.errors import ConfigError
 from labelkit.pipelines.reproduce import running
 from labelkit.pipelines.reproduce.filling import complete_command
 from labelkit.pipelines.reproduce.options import ReproduceConfig
@@ -79,21 +75,6 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
             whole = complete_command(ReproduceConfig(table=name), words, named, tmp_path, here, 0)
             for command in (whole, short_command(table, words, named, tmp_path, here)):
                 assert main(["config", *command]) == 0, capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_short_rows_make_no_more_clusters_than_there_are_images(tmp_path: Path) -> None:
-    images: dict[str, int] = {}
-    for table in map(read_table, [*of_source("san"), *of_source("tac-ccl")]):
-        for row in table.rows:
-            named = {name: name for name in row.datasets}
-            words = short_command(table, row.commands[0], named, tmp_path, tmp_path / "here")
-            given = dict(pairwise(words))
-            preset = read_yaml(available_presets(METHODS[words[1]].config)[given["--preset"]])
-            for name in set(row.datasets) - images.keys():
-                images[name] = len(load_dataset(make_miniature(name, tmp_path), data_root=tmp_path))
-            clusters = int(given.get("--num-clusters", preset.get("num_clusters", 0)))
-            assert clusters <= images[given["--dataset"]], row.name
 
 
 def test_tables_that_are_left_out_are_no_tables() -> None:
@@ -256,11 +237,6 @@ def test_a_command_that_a_row_leaves_out_is_not_run(bars: Path, tmp_path: Path) 
     assert [path.name for path in (tmp_path / "out/bars/before/seed-0").iterdir()] == ["step-2.json"]
 
 
-def test_a_row_takes_the_one_along_that_it_is_compared_with(bars: Path, tmp_path: Path) -> None:
-    result = reproduce(ReproduceConfig(table=str(bars), row=("after",), data_root=tmp_path, out=tmp_path / "out"))
-    assert [row["name"] for row in result.to_json()["tables"][0]["rows"]] == ["before", "after"]
-
-
 def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
     for other in ("nobody", "after"):
         bars.write_text(BARS.replace('against: "before"', f'against: "{other}"'))
@@ -306,52 +282,6 @@ def test_a_row_that_trains_twice_has_two_folders_and_goes_on_in_each(
     assert ["--resume" in words for words in commands.run] == [True, False]
 
 
-def test_values_come_from_the_command_that_they_name(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = Commands(monkeypatch)
-    second = "  - evaluate knn --index {here}/rows.h5 --seed 5\n"
-    text = TABLE.replace("rows:\n", second + "rows:\n").replace(
-        "top 1: metrics.accuracy", "top 1: '#1.metrics.accuracy'"
-    )
-    table.write_text(text.replace("published: 50.0, ", ""))
-
-    reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=1, out=tmp_path / "out"))
-
-    values = json.loads((tmp_path / "out/mine/table.json").read_text())["rows"][0]["values"]
-    # 0.4 of the training with seed 0; the other command says 0.9 of both, and accuracy 0.4 + 0.5
-    assert [value["mean"] for value in values] == pytest.approx([40, 90])
-    assert commands.run[1][:4] == ["evaluate", "knn", "--index", str(tmp_path / "out/mine/first/seed-0/rows.h5")]
-
-
-def test_a_row_whose_file_is_not_beside_the_data_has_no_data(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = Commands(monkeypatch)
-    table.write_text(TABLE.replace('digits, options: ""', 'digits, options: "--labels {data_root}/some/list.csv"'))
-    config = ReproduceConfig(table=str(table), row=("first",), seeds=1, data_root=tmp_path, out=tmp_path / "out")
-
-    with pytest.raises(DatasetError, match=r"some/list.csv: there is no such file"):
-        reproduce(config)
-    (tmp_path / "some").mkdir()
-    (tmp_path / "some/list.csv").write_text("")
-    assert reproduce(config).to_json()["rows"] == {"done": 1}
-    assert str(tmp_path / "some/list.csv") in commands.run[0]
-
-
-def test_a_row_reads_a_folder_beside_the_data(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = Commands(monkeypatch)
-    table.write_text(TABLE.replace("dataset: digits", 'dataset: "{data_root}/mine"'))
-    words = {"table": str(table), "row": ("first",), "seeds": 1, "data_root": tmp_path, "out": tmp_path / "out"}
-
-    with pytest.raises(DatasetError, match="mine: there is no such file or folder"):
-        reproduce(ReproduceConfig(**words))
-    (tmp_path / "mine").mkdir()
-    reproduce(ReproduceConfig(**words))
-
-    assert commands.run[0][2:4] == ["--dataset", str(tmp_path / "mine")]
-
-
 def test_a_record_says_how_it_was_made_and_what_differs(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -370,36 +300,6 @@ def test_a_record_says_how_it_was_made_and_what_differs(
     assert record["command"] == f"labelkit reproduce {table} --row first --seeds 2 --data-root some"
     assert record["versions"].keys() == {"labelkit", "torch"}
     assert record["machine"]["cores"] >= 1
-
-
-@pytest.mark.parametrize(
-    ("typed", "names"),
-    [
-        ("second, with a comma", ["second, with a comma"]),
-        ("second,with a comma", ["second, with a comma"]),
-        ("first,second, with", ["first", "second, with a comma"]),
-        ("second,first", ["second, with a comma", "first"]),
-    ],
-)
-def test_a_comma_in_the_name_of_a_row_is_part_of_it(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], typed: str, names: list[str]
-) -> None:
-    table.write_text(TABLE.replace("second row", "second, with a comma"))
-    assert main(["reproduce", str(table), "--row", typed, "--dry-run", "--json", "--data-root", str(tmp_path)]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]] == names
-
-
-def test_processes_that_decode_are_no_part_of_the_record_of_a_row(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    commands = Commands(monkeypatch)
-    words = ["reproduce", str(table), "--row", "first", "--seeds", "1", "--out", str(tmp_path / "out")]
-    assert main([*words, "--set", "num_workers=8"]) == 0
-    (run,) = commands.run
-    assert run[run.index("--num-workers") + 1] == "8"
-    assert main(words) == 0
-    assert len(commands.run) == 1
-    capsys.readouterr()
 
 
 def test_dry_run_lists_commands_and_missing_data(

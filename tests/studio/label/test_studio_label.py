@@ -13,15 +13,12 @@ import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig, SSKMeansConfig
 from labelkit.commands.common.labels import similar_names
-from labelkit.commands.discover.categories import discover_categories
-from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.commands.evaluate.groups import evaluate_clustering
-from labelkit.commands.evaluate.knn import evaluate_knn
-from labelkit.commands.evaluate.options import EvaluateClusteringConfig, EvaluateKNNConfig
+from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.commands.suggest.suggest import suggest_images
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreError
+from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from labelkit.studio.label.label import label_images
@@ -84,14 +81,6 @@ def test_a_later_round_adds_to_an_earlier_one(store: EmbeddingStore, tmp_path: P
     assert result.params["base"]["content_digest"] == read_result(store, "labels-1").content_digest
 
 
-def test_a_second_first_round_says_how_to_add_to_the_one_there_is(store: EmbeddingStore, tmp_path: Path) -> None:
-    label(store, write(tmp_path / "a.csv", "0000.png,class-0"))
-    with pytest.raises(OutputExistsError) as caught:
-        label(store, write(tmp_path / "b.csv", "0013.png,class-1"))
-
-    assert "--labels labels-1" in caught.value.remedy
-
-
 def test_labels_of_the_store_come_first_unless_told_otherwise(make_store: Any, tmp_path: Path) -> None:
     store = make_store(np.eye(4), labels=[0, 1, 0, 1], labeled=[1, 0, 0, 0])
     path = write(tmp_path / "a.csv", "0001.png,class-1")
@@ -136,14 +125,6 @@ def test_slips_of_a_class_name_are_noticed(name: str, meant: str | None) -> None
     assert similar_names(name, ["class-0", "class-1", "sparrow", "bat", "owl"]) == meant
 
 
-def test_a_slip_is_a_warning(labelkit: Labelkit, store: EmbeddingStore, tmp_path: Path) -> None:
-    answer = labelkit("label", "--index", store.path, "--from", write(tmp_path / "a.csv", "0000.png,Class_0"), "--json")
-
-    assert answer.code == 0
-    assert "the new class 'Class_0' looks like 'class-0'" in answer.err
-    assert answer.json["similar_names"] == {"Class_0": "class-0"}
-
-
 def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, tmp_path: Path) -> None:
     for strategy in ("both", "coverage", "typical", "k-center"):
         out = tmp_path / f"{strategy}.csv"
@@ -153,12 +134,6 @@ def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, t
         assert list(rows[0]) == ["path", "label", "score", "reason", "guess"]
         assert {int(row["path"][:4]) // PER_BLOB for row in rows} == {0, 1, 2}
         assert {(row["label"], row["guess"]) for row in rows} == {("", "")}
-
-
-def test_uncertainty_without_anything_known_is_refused(store: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="labels of two classes"):
-        suggest(store, tmp_path / "a.csv", strategy="uncertainty")
-    assert list(tmp_path.glob("*.csv")) == []
 
 
 def test_the_least_certain_image_is_between_two_classes(make_store: Any, tmp_path: Path) -> None:
@@ -208,14 +183,6 @@ def test_labeled_images_and_near_duplicates_are_not_suggested(make_store: Any, t
     assert [image["path"] for image in told["images"]] in (["0002.png", "0004.png"], ["0003.png", "0004.png"])
 
 
-def test_equal_seeds_suggest_equal_images(store: EmbeddingStore, tmp_path: Path) -> None:
-    for strategy in ("random", "typical", "both"):
-        one, two = tmp_path / f"{strategy}1.csv", tmp_path / f"{strategy}2.csv"
-        suggest(store, one, strategy=strategy, seed=3)
-        suggest(store, two, strategy=strategy, seed=3)
-        assert one.read_bytes() == two.read_bytes()
-
-
 def test_the_round_trip_ends_in_groups_named_by_the_new_labels(store: EmbeddingStore, tmp_path: Path) -> None:
     out = tmp_path / "next.csv"
     suggest(store, out, num_images=6, duplicate_share=0)
@@ -251,31 +218,6 @@ def test_labels_given_later_are_the_truth_if_told_so(make_store: Any, tmp_path: 
     score = evaluate_clustering(config).values["scores"][0]  # type: ignore[index]
 
     assert (score["rows"], score["nmi"]) == (3, pytest.approx(1))
-
-
-def test_neighbors_judge_by_the_labels_given(store: EmbeddingStore, tmp_path: Path) -> None:
-    label(store, write(tmp_path / "a.csv", "0000.png,class-0", "0012.png,class-1"))
-    config = EvaluateKNNConfig(index=store.path, k=(1,), gallery="all", queries="all", labels=Path("labels-1"))
-    values = evaluate_knn(config).values
-
-    assert values["gallery"]["rows"] == 2  # type: ignore[index]
-    assert values["knn_accuracy"] == pytest.approx(22 / 34)
-
-
-def test_classes_are_counted_with_the_labels_given(store: EmbeddingStore, tmp_path: Path) -> None:
-    lines = [f"{row:04d}.png,animal-{row // PER_BLOB}" for row in range(0, 36, 4)]
-    label(store, write(tmp_path / "a.csv", *lines))
-    discover_categories(DiscoverCategoriesConfig(index=store.path, labels=Path("labels-1"), max_classes=5))
-
-    assert {"animal-0", "animal-1", "animal-2"} <= set(read_result(store, "categories").arrays["names"])
-
-
-def test_a_result_that_is_no_labels_is_refused(store: EmbeddingStore) -> None:
-    cluster_store(KMeansConfig(index=store.path, num_clusters=3))
-    with pytest.raises(StoreError, match="no labels that were given"):
-        cluster_store(SSKMeansConfig(index=store.path, num_clusters=3, labels=Path("k-means")))
-    with pytest.raises(DatasetError, match="neither a file nor a result"):
-        cluster_store(SSKMeansConfig(index=store.path, num_clusters=3, labels=Path("nothing")))
 
 
 def test_the_table_to_train_with_is_a_data_set(index: Path, photos: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.studio.label.actions import BadStep, Work, labels_to_learn, read_steps, touched
+from labelkit.studio.label.actions import BadStep, Work, labels_to_learn, read_steps
 from labelkit.studio.label.asking import differences, new_places
 
 N = 6
@@ -134,12 +134,6 @@ def test_a_group_that_is_not_there_changes_nothing(work: Work, step: dict[str, A
 
     assert names(work) == ["cup", "", "", "", "", ""]
     assert work.classes == ["cup"]
-
-
-def test_moving_images_into_a_group_does_not_touch_the_group(work: Work) -> None:
-    steps = read_steps([{"do": "group", "rows": [1, 2], "group": 1}, {"do": "name", "group": 0, "name": "a"}], N)
-
-    assert touched(steps) == ({1, 2}, {0})
 
 
 def test_learning_takes_single_images_and_the_most_typical_of_named_groups() -> None:

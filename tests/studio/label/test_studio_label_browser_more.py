@@ -117,14 +117,6 @@ def test_a_file_that_is_no_table_of_labels_is_refused(page: Any, tmp_path: Path,
     assert "0 of 48 images labeled" in progress(page)
 
 
-def test_an_image_with_two_labels_in_a_file_is_refused(page: Any, tmp_path: Path) -> None:
-    page.locator("#work-groups .entry", has_text="all images").click()
-    first = names(page)[0]
-    take(page, tmp_path, f"path,label\n{first},cat\n{first},dog\n")
-
-    page.locator("#work-warning", has_text="is “cat” and “dog” there").wait_for()
-
-
 def test_what_was_done_before_a_reload_is_taken_back(page: Any) -> None:
     name_group(page, "umbrella")
     page.reload()
@@ -136,16 +128,6 @@ def test_what_was_done_before_a_reload_is_taken_back(page: Any) -> None:
     said(page, "Taken back: name")
 
     assert "0 of 48 images labeled" in progress(page)
-
-
-def test_another_tab_does_not_take_back_what_this_one_did(served: Serving, open_page: Callable[..., Any]) -> None:
-    one, other = open_page(served.link), open_page(served.link)
-    name_group(one, "umbrella")
-    other.locator("#work-classes .entry", has_text="umbrella").wait_for(timeout=6000)
-    other.locator("#work-grid").focus()
-    other.keyboard.press("u")
-
-    said(other, "Nothing to take back")
 
 
 def test_a_group_is_split_by_the_tree(served: Serving, index: Path, open_page: Callable[..., Any]) -> None:
@@ -164,43 +146,6 @@ def test_a_group_is_split_by_the_tree(served: Serving, index: Path, open_page: C
     page.keyboard.press("u")
     said(page, "Taken back: split")
     assert size(page) == before
-
-
-def channels(page: Any, selector: str, what: str) -> list[int]:
-    color = page.locator(selector).first.evaluate(f"one => getComputedStyle(one).{what}")
-    return [int(float(part)) for part in re.findall(r"[\d.]+", color)[:3]]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_theme_of_the_system_is_followed_and_can_be_chosen(page: Any, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)
-    spots = [("#work-say", "color"), ("#work-view", "color"), (".work-tile .caption", "color")]
-    backs = [channels(page, "body", "backgroundColor"), channels(page, "#work-help", "backgroundColor")]
-    texts = [channels(page, *spot) for spot in spots]
-
-    is_dark = scheme == "dark"
-    assert all((sum(back) < 3 * 100) == is_dark for back in backs)
-    assert all(abs(sum(text) - sum(backs[0])) > 3 * 60 for text in texts)
-    page.locator("#theme").select_option("light" if is_dark else "dark")
-    assert (sum(channels(page, "body", "backgroundColor")) < 3 * 100) == (not is_dark)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_paper_shows_groups_and_classes_and_nothing_to_press(page: Any, scheme: str) -> None:
-    page.emulate_media(color_scheme=scheme)
-    name_group(page, "umbrella")
-    page.emulate_media(media="print")
-    page.wait_for_timeout(500)  # colors fade
-    backs = [channels(page, one, "backgroundColor") for one in ("body", ".entry[aria-pressed=true]")]
-    assert [back for back in backs if sum(back) < 3 * 200] == []
-
-    assert page.locator("#work-classes .entry", has_text="umbrella").is_visible()
-    assert "images labeled" in progress(page)
-    assert [
-        one
-        for one in ("[data-work=o]", "[data-work=l]", "#work-grid", "#work-name", "#work-group-buttons")
-        if page.locator(one).is_visible()
-    ] == []
 
 
 def test_fingers_choose_label_and_go_one_by_one(

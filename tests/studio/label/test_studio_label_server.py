@@ -6,10 +6,7 @@ import base64
 import http.client
 import io
 import json
-import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -251,20 +248,6 @@ def test_what_is_no_action_is_refused_and_changes_nothing(client: Client, raw: b
     assert client.ask("GET", "/api/changes?since=0")[2] == before
 
 
-def test_a_body_that_is_too_long_is_not_read(client: Client) -> None:
-    head = f"POST /api/act HTTP/1.1\r\nHost: 127.0.0.1:{client.port}\r\nAuthorization: Bearer {TOKEN}\r\n"
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as made:
-        made.sendall(f"{head}Content-Length: {server_module.MOST_BYTES + 1}\r\n\r\n".encode())
-        assert made.recv(100).split()[1] == b"413"
-    # nor one that says nothing of its length
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as made:
-        made.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
-        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
-        for _ in range(server_module.MOST_BYTES // 0x10000 + 1):
-            made.sendall(chunk)
-        assert made.recv(100).split()[1] == b"413"
-
-
 def test_an_action_is_on_the_disk_when_it_is_answered_and_undone_by_its_number(index: Path) -> None:
     for client in running(open_store(index)):
         status, told = client.act({"do": "label", "rows": [1, 2], "name": "<b>cup</b>"})
@@ -292,26 +275,6 @@ def test_a_changed_image_is_not_shown_for_the_one_that_was_embedded(index: Path,
         assert browsed.picture(5, 64) == "not the image that was embedded"
 
 
-@pytest.mark.slow
-def test_starlette_and_uvicorn_load_for_serving_only() -> None:
-    code = "import sys, labelkit.studio.label.label, labelkit.studio.report.build, labelkit.studio.label.label; "
-    code += "print([name for name in ('starlette', 'uvicorn', 'anyio') if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert told.stdout.strip() == "[]"
-
-
-def test_the_command_line_says_what_goes_with_what(labelkit: Any, index: Path) -> None:
-    both = labelkit("label", "--index", index, "--serve", "--csv", "x.csv")
-    alone = labelkit("label", "--index", index, "--port", "8000", "--csv", "x.csv")
-    nothing = labelkit("label", "--index", index)
-
-    assert (both.code, alone.code, nothing.code) == (2, 2, 2)
-    assert "--serve goes without --csv" in both.err
-    assert "--port goes with --serve" in alone.err
-    assert re.search(r"or\s+--serve", nothing.err)
-
-
 def test_a_group_parts_where_the_tree_of_its_images_does(client: Client) -> None:
     status, _, body = client.ask("GET", "/api/parts/0")
     session = json.loads(client.ask("GET", "/api/session")[2])
@@ -326,9 +289,3 @@ def test_a_group_parts_where_the_tree_of_its_images_does(client: Client) -> None
     assert sorted(large + small) == np.flatnonzero(groups == 0).tolist()
     assert len(large) >= len(small) >= 1
     assert inertia(large) + inertia(small) < inertia(large + small)
-
-
-@pytest.mark.parametrize(("path", "status"), [("/api/parts/99", 404), ("/api/parts/-1", 404), ("/api/parts/x", 404)])
-def test_a_group_that_is_not_there_has_no_parts(client: Client, path: str, status: int) -> None:
-    assert client.ask("GET", path)[0] == status
-    assert client.ask("GET", "/api/parts/0", Authorization=None)[0] == 401

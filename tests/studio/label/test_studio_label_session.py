@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import KMeansConfig
-from labelkit.errors import Mismatch, OutputExistsError, ResourceError, StoreError
+from labelkit.errors import Mismatch, ResourceError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from labelkit.studio.label.actions import BadStep
@@ -90,15 +90,6 @@ def test_a_session_goes_on_where_it_was_and_undo_still_works(store: EmbeddingSto
 
     assert stored(store) == {0: store.class_names[0]}
     assert [done.kind for done in opened(store).log] == ["test", "test", "undo", "undo"]
-
-
-def test_an_action_that_changes_nothing_is_no_round(store: EmbeddingStore) -> None:
-    session = opened(store)
-
-    for step in ({"do": "reject", "rows": [3], "value": False}, {"do": "make", "group": 3, "name": "empty"}):
-        with pytest.raises(BadStep, match=r"nothing would change|comes with its images"):
-            act(session, step)
-    assert (session.round, len(session.work.named)) == (0, 3)
 
 
 def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
@@ -182,15 +173,3 @@ def test_rounds_go_on_from_labels_that_were_there(store: EmbeddingStore, tmp_pat
     table.write_text(f"path,label\n{store.sample_ids[8]},fish\n")
     label_images(LabelConfig(index=store.path, from_=table, labels="labels-2", result="all"))
     assert stored(store, "all")[8] == "fish"
-
-
-def test_other_results_are_no_sessions(store: EmbeddingStore, tmp_path: Path) -> None:
-    table = tmp_path / "known.csv"
-    table.write_text(f"path,label\n{store.sample_ids[7]},fish\n")
-    label_images(LabelConfig(index=store.path, from_=table))
-
-    with pytest.raises(StoreError, match="was not made by `labelkit label --serve`"):
-        opened(store, result="labels-1")
-    with pytest.raises(OutputExistsError, match="neither --labels nor --from"):
-        opened(store, result="labels-1", from_=table)
-    assert opened(store, from_=table).name == "labels-2"

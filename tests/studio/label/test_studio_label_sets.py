@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import labelkit.studio.label.sets as sets
 import numpy as np
 import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError, DatasetError, LabelkitError, OutputExistsError
+from labelkit.errors import ConfigError, DatasetError, OutputExistsError
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
@@ -81,15 +80,6 @@ def test_folders_of_classes_hold_the_same_bytes_and_are_read_back(export: Any, i
 
     assert told["exported"] == 4
     assert found == contents
-
-
-def test_folders_of_links_lead_to_the_images(export: Any, tmp_path: Path) -> None:
-    export("imagefolder", tmp_path / "set", link=True)
-    links = [path for path in (tmp_path / "set").rglob("*.*") if not path.is_dir()]
-
-    assert all(link.is_symlink() for link in links)
-    assert {link.resolve() for link in links} == {(tmp_path / "photos" / name).resolve() for name in LABELS}
-    assert len(load_dataset(str(tmp_path / "set"), data_root=tmp_path).sample_ids) == 4
 
 
 def test_metadata_of_hugging_face_names_every_image_and_is_taken_in_again(
@@ -199,52 +189,9 @@ def test_a_word_that_hugging_face_would_read_as_no_label_is_none_here_too(
         export("huggingface", tmp_path / "set", from_=table)
 
 
-def test_classes_that_differ_in_capitals_are_no_two_folders(export: Any, tmp_path: Path) -> None:
-    table = tmp_path / "bad.csv"
-    table.write_text("path,label\ntest_c.png,Cat\ntrain/a.png,cat\n")
-    with pytest.raises(ConfigError, match="classes cannot be folders: 'cat'"):
-        export("imagefolder", tmp_path / "set", from_=table)
-
-
 def test_a_folder_that_holds_something_is_never_replaced(export: Any, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "mine.txt").write_text("mine")
     with pytest.raises(OutputExistsError, match="already exists"):
         export("huggingface", tmp_path / "set")
     assert [path.name for path in (tmp_path / "set").iterdir()] == ["mine.txt"]
-
-
-def test_a_set_inside_of_the_folder_of_images_is_refused(export: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="whose images it would copy"):
-        export("huggingface", tmp_path / "photos" / "set")
-
-
-def test_parquet_without_pyarrow_is_refused_before_the_labels_are_written(
-    export: Any, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def missing() -> None:
-        raise ConfigError("--out", "writing Parquet needs pyarrow", "Install it.")
-
-    monkeypatch.setattr(sets, "check_parquet", missing)
-    with pytest.raises(LabelkitError, match="needs pyarrow"):
-        export("atlas", tmp_path / "set.parquet")
-    assert not index.with_name("photos.h5.results").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"export": "coco"}, "--export and --out go together"),
-        ({"out": Path("x")}, "--export and --out go together"),
-        ({"export": "coco", "out": Path("x.csv")}, "must end in .json"),
-        ({"export": "atlas", "out": Path("x")}, "must end in .parquet"),
-        ({"export": "coco", "out": Path("x.json"), "link": True}, "--link goes with --export imagefolder"),
-        ({"export": "coco", "out": Path("x.json"), "serve": True}, "--serve goes without --export"),
-        ({"export": "coco", "out": Path("x.json"), "grouping": "k"}, "--grouping goes with --serve or --export atlas"),
-        ({"link": True, "from_": Path("a.csv")}, "--link goes with --export"),
-    ],
-)
-def test_options_that_do_nothing_are_refused(options: dict[str, Any], said: str) -> None:
-    options = {"csv": Path("y.csv"), **options} if "serve" not in options else options
-    with pytest.raises(ValueError, match=said):
-        LabelConfig(index=Path("s.h5"), **options)

@@ -15,7 +15,7 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
 from labelkit.studio.report.build import write_report
 from labelkit.studio.report.options import ReportConfig
-from tests.commands.browsing import NARROW, Opened, chromium
+from tests.commands.browsing import Opened, chromium
 
 pytestmark = pytest.mark.slow
 
@@ -132,26 +132,6 @@ def test_the_map_is_walked_with_arrows_and_pointed_at(open_page: Any) -> None:
     assert page.locator("#map-legend button").count() == 4
 
 
-def test_dark_is_chosen_by_the_system_or_by_hand(open_page: Any) -> None:
-    color = "getComputedStyle(document.body).backgroundColor"
-    light, dark = open_page(color_scheme="light"), open_page(color_scheme="dark")
-
-    assert light.evaluate(color) != dark.evaluate(color)
-    light.get_by_label("Theme").select_option("dark")
-    assert light.evaluate(color) == dark.evaluate(color)
-
-
-def test_a_narrow_window_needs_no_sideways_scrolling(open_page: Any) -> None:
-    page = open_page(viewport=NARROW)
-    page.locator("details.group summary").first.click()
-    page.locator("details.group .tile").first.click()
-
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    assert page.locator("#panel").is_visible()
-    page.get_by_role("button", name="Close", exact=True).click()
-    assert page.locator("#panel").is_hidden()
-
-
 def test_a_name_is_found(open_page: Any) -> None:
     page = open_page()
     page.get_by_label("Find images by name").fill("ANT/0")
@@ -178,11 +158,3 @@ def test_parts_have_headings_names_and_captions(open_page: Any) -> None:
             || one.hasAttribute('aria-labelledby'))).length""",
     )
     assert unnamed == 0
-
-
-def test_the_same_file_is_found_and_shown(open_page: Any) -> None:
-    page = open_page()
-
-    assert names_of(page, "#copies .tiles") == ["ant/00.png", "dog/ant.png"]
-    cards = page.locator("#labels .card").all_inner_texts()
-    assert any("dog/ant.png" in card and "labeled dog" in card for card in cards)

@@ -63,29 +63,9 @@ def test_accuracies_and_error_kinds_match_the_worked_numbers() -> None:
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, abs=5e-7)
 
 
-def test_images_of_unknown_truth_are_not_scored() -> None:
-    truth = [*TRUTH, -1, -1]
-    metrics = _measure(_monitor(truth), [*PREDICTED, 0, 0], num_outputs=5)
-    assert metrics["all_accuracy"] == pytest.approx(9 / 14)
-
-
 def test_without_any_truth_there_are_only_signs_of_collapse() -> None:
     metrics = _measure(_monitor([-1] * 4), [0, 1, 0, 1], num_outputs=2)
     assert set(metrics) == {"used_clusters", "predicted_old_share", "assignment_entropy", "feature_concentration"}
-
-
-def test_only_the_rows_given_are_looked_at() -> None:
-    asked: list[list[int]] = []
-
-    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
-        asked.append(rows.tolist())
-        return torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
-
-    monitor = DiscoveryMonitor(np.array([1, 3]), np.array([9, 0, 9, 1]) % 4, np.array(OLD), 2, 3)
-    state = TrainState(0, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
-    method: Any = SimpleNamespace(network=SimpleNamespace(num_outputs=2))
-    assert monitor(method, state)["all_accuracy"] == 1.0
-    assert asked == [[1, 3]]
 
 
 @pytest.mark.parametrize(
@@ -128,20 +108,6 @@ def test_teacher_and_student_are_judged_on_their_own_views() -> None:
     assert metrics["view_distance_old"] == pytest.approx(2**0.5 / 2)
     assert metrics["view_distance_new"] == pytest.approx((2 + 0) / 2)
     assert metrics["view_distance"] == pytest.approx((0 + 2**0.5 + 2 + 0 + 2**0.5) / 5)
-
-
-def test_distances_of_views_need_no_truth() -> None:
-    def full_pass(network: Any, rows: Any, how: Any) -> Tensor:
-        return torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0]])
-
-    views = (ViewSpec(8), ViewSpec(8))
-    monitor = DiscoveryMonitor(np.arange(2), np.full(2, -1), np.array(OLD), 2, 3, lambda epoch: views)
-    state = TrainState(0, 0, 1, False, True, full_pass, lambda purpose: np.random.default_rng(0))
-    metrics = monitor(SimpleNamespace(network=SimpleNamespace(num_outputs=2)), state)  # type: ignore[arg-type]
-    assert {name: value for name, value in metrics.items() if name.startswith(("view", "teacher", "student"))} == {
-        "view_agreement": 1.0,
-        "view_distance": 0.0,
-    }
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.commands.common.images.contact_sheet import Picture, shortened, write_contact_sheet
-from labelkit.commands.common.images.plots import Panel, write_panels
 from PIL import Image, ImageFont
 
 CELL, GAP = 112, 8
@@ -52,23 +51,3 @@ def test_a_long_caption_keeps_its_rank_and_its_score() -> None:
     assert shortened("12. ant 0.987", font.getlength, 104) == "12. ant 0.987"
     assert shortened("a\nb", len, 3) == "a?b"
     assert shortened("abcdef", len, 4) == "a…ef"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("caption", CAPTIONS.values(), ids=CAPTIONS.keys())
-def test_captions_of_a_grid_of_panels_stay_below_their_panel(tmp_path: Path, caption: str) -> None:
-    white = np.ones((4, 4, 3), dtype=np.float32)
-    panels = [Panel(white, lines=(caption, caption)) for _ in range(3)]
-    write_panels(tmp_path / "p.png", ["", "", ""], [panels], note="")
-
-    with Image.open(tmp_path / "p.png") as sheet:
-        pixels = np.asarray(sheet.convert("L"))
-    inch = 120
-    below = pixels[int(1.83 * inch) : int(2.3 * inch)]
-    written = np.flatnonzero((below < 128).any(axis=0))
-    for panel in range(3):
-        left = (0.12 + panel * (1.4 + 0.12)) * inch
-        mine = written[(written >= left - 0.06 * inch) & (written < left + 1.46 * inch)]
-        assert len(mine)
-        assert left - 2 <= mine.min()
-        assert mine.max() <= left + 1.4 * inch + 2
