@@ -174,7 +174,7 @@ def _weighed(
     from scipy.stats import norm
 
     count = 1 / np.square(weights).sum()  # of labels that weigh the same
-    share = missed @ weights
+    share = np.minimum(missed @ weights, 1)
     errors = np.maximum(np.sqrt(np.square(missed - share[:, None]) @ np.square(weights)), 0.5 / count)
     share = np.where(found > 0, (share * count + 1) / (count + 1), 0)
     few = share < _MOST_MISSED

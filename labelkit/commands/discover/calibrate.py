@@ -2,9 +2,9 @@
 
 The confidence of an answer is the softmax of the logarithms of its shares, at one temperature for known classes and one
 for new groups: all that some twenty labels can bear. They are fitted to rows whose answer is known:
-    - labels hidden: answers are made again, five times, without a third of the labels of each class and, where there
-      are new groups, without a fifth of the classes. Rows of these are right if the other ones agree that their new
-      group is that of their class.
+    - labels hidden: answers are made again, five times, without a third of the labels of each class and, where
+      there may be new classes, without a fifth of the classes. Rows of these are right if the other ones agree that
+      their new group is that of their class; where there are no new groups, never.
     - labels given: rows whose label nothing was made with are looked up in the answers themselves.
 
 Hidden labels are held out from groups, classifier and spreading, but not from a network that was trained with them, and
@@ -123,8 +123,11 @@ def hidden_evidence(
     if not (counts > 1).any():
         return None
     in_use = np.bincount(group_ids, minlength=len(class_of_group)) > 0
-    has_new = bool((class_of_group[in_use] < 0).any()) and len(classes) > 1
-    num_whole = max(1, round(_HIDDEN_CLASSES * len(classes))) if has_new else 0
+    has_new = bool((class_of_group[in_use] < 0).any())
+    # one class alone says nothing if it is hidden; of two, one is looked for among new groups
+    hide_whole = new_share > 0 and len(classes) > 2 - has_new
+    num_whole = max(1, round(_HIDDEN_CLASSES * len(classes))) if hide_whole else 0
+    num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
     features = _on_main_directions(judge.features)
     tried = recipes(labels)
@@ -136,7 +139,7 @@ def hidden_evidence(
             kept, tested = _hide(labels, whole, generator)
             with one_blas_thread:
                 tree = build_hierarchy(features, kept, generator=generator)
-            wanted = min(max(int(in_use.sum()), tree.fewest), tree.most)
+            wanted = min(max(num_groups, tree.fewest), tree.most)
             ids, count = tree.cut(wanted, min_size=min_size)
             # as many shares in every round: groups that a round cannot make are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)

@@ -39,6 +39,7 @@ class Grouping:
         names: of the groups.
         min_size: rows of a group without a label.
         unit_rows: whether features are embeddings scaled to length 1.
+        looked_for_new: whether it was judged if there are classes without a label, and not said.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Grouping:
     names: list[str]
     min_size: int = 1
     unit_rows: bool = True
+    looked_for_new: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         names=list(result.arrays["names"]),
         min_size=least if isinstance(least, int) and least > 0 else 1,
         unit_rows=unit,
+        looked_for_new=params.get("chance_all_classes_labeled") is not None,
     )
     return GroupedRows(grouping, places, rows, group_ids, given)
 
