@@ -211,7 +211,7 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 def calibrate(evidence: Evidence) -> Calibration:
     """Fit the temperatures; a kind with few answers takes that of all."""
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
-    caution = _CAUTION_WITH_NEW if evidence.named_new.any() or evidence.of_new.any() else _CAUTION
+    caution = _CAUTION_WITH_NEW if evidence.named_new.any() else _CAUTION
     kinds = []
     for kind in (~evidence.named_new, evidence.named_new):
         if kind.sum() < _FEWEST_ROWS or not weights[kind].any():
