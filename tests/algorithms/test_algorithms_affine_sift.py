@@ -39,20 +39,8 @@ def keypoints_at(points: list[tuple[float, float]], descriptors: list[int]) -> K
     return Keypoints(np.array(points, dtype=np.float32), found, (100, 100))
 
 
-@pytest.mark.parametrize(
-    ("corners", "least_inliers", "largest_error"),
-    [
-        ([(30, 20), (374, 5), (344, 226), (15, 244)], 100, 2.0),
-        ([(115.2, 20), (238.08, 60), (230.4, 196), (107.52, 246)], 60, 4.0),
-    ],
-    ids=["mild", "strong tilt"],
-)
-def test_a_warped_photograph_is_found_again(
-    china: tuple[np.ndarray, Keypoints],
-    corners: list[tuple[float, float]],
-    least_inliers: int,
-    largest_error: float,
-) -> None:
+def test_a_photograph_that_is_strongly_tilted_is_found_again(china: tuple[np.ndarray, Keypoints]) -> None:
+    corners = [(115.2, 20), (238.08, 60), (230.4, 196), (107.52, 246)]
     image, keypoints = china
     start = np.array([(0, 0), (WIDTH - 1, 0), (WIDTH - 1, HEIGHT - 1), (0, HEIGHT - 1)], dtype=np.float32)
     true = cv2.getPerspectiveTransform(start, np.array(corners, dtype=np.float32))
@@ -60,13 +48,13 @@ def test_a_warped_photograph_is_found_again(
     match = match_images(keypoints, find_keypoints(warped))
 
     assert match is not None
-    assert len(match.points) >= least_inliers
+    assert len(match.points) >= 60
     grid = np.stack(np.meshgrid(np.linspace(0, WIDTH - 1, 5), np.linspace(0, HEIGHT - 1, 5)), axis=-1).reshape(-1, 2)
     expected = cv2.perspectiveTransform(grid[None], true)[0]
     normalized = (2 * grid + 1) / (WIDTH, HEIGHT) - 1
     arrived = cv2.perspectiveTransform(normalized[None], match.homography)[0]
     pixels = ((arrived + 1) * (WIDTH, HEIGHT) - 1) / 2
-    assert np.linalg.norm(pixels - expected, axis=1).max() < largest_error
+    assert np.linalg.norm(pixels - expected, axis=1).max() < 4.0
 
 
 def test_two_photographs_of_different_things_do_not_match(china: tuple[np.ndarray, Keypoints]) -> None:

@@ -67,6 +67,7 @@ def test_rows_on_components_are_those_of_scikit_learn_up_to_signs(monkeypatch: p
         projection.principal_map(rows, 8)
 
 
+@pytest.mark.slow
 def test_half_of_the_steps_lead_to_a_map_as_trustworthy_as_scikit_learn_s_own(rng: np.random.Generator) -> None:
     rows = load_digits().data[rng.permutation(1797)[:200]].astype(np.float32)
     trusted = [

@@ -17,7 +17,6 @@ from labelkit.algorithms.sinkhorn import (
     Reduce,
     SinkhornResult,
     balanced_labels,
-    cluster_sizes,
     make_prior,
     solve,
 )
@@ -267,19 +266,6 @@ def test_priors_can_be_named() -> None:
     assert make_prior("uniform", 4).tolist() == [0.25] * 4
     assert make_prior("zipf:1", 3).tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11])
     assert make_prior([0.5, 0.5], 2).dtype == torch.float64
-
-
-@pytest.mark.parametrize(
-    ("prior", "n", "sizes"),
-    [
-        ([1 / 3] * 3, 6, [2, 2, 2]),
-        ([1 / 3] * 3, 7, [3, 2, 2]),
-        ([0.5, 0.25, 0.25], 5, [3, 1, 1]),
-        ([0.1, 0.9], 2, [0, 2]),
-    ],
-)
-def test_sizes_are_those_of_the_largest_remainder(prior: list[float], n: int, sizes: list[int]) -> None:
-    assert cluster_sizes(torch.tensor(prior, dtype=torch.float64), n).tolist() == sizes
 
 
 def test_exact_balance_beats_every_other_balanced_assignment() -> None:

@@ -380,22 +380,6 @@ def test_a_full_disk_stops_embed_and_its_parts_serve_the_next_attempt(
     assert labelkit(*command, "--json").json["rows"] == 48
 
 
-@pytest.mark.slow
-def test_a_store_that_does_not_fit_is_not_there_and_comes_when_it_fits(labelkit: Any, place: Place) -> None:
-    command = words(EMBED + " --dataset {photos} --batch-size 16 --part-rows 16", place)
-    with largest_file(20_000):
-        answer = labelkit(*command)
-
-    assert answer.code == 5
-    assert "out.h5" in answer.err
-    assert "larger than this system allows" in answer.err
-    assert not (place.folder / "out.h5").exists()
-    assert len(snapshot(place.folder / "out.h5.run" / "parts")) == 3
-
-    again = labelkit(*command, "--json")
-    assert (again.code, again.json["rows"], again.json["images_per_second"]) == (0, 48, None)
-
-
 def test_a_full_disk_stops_training_and_the_last_checkpoint_serves_resume(labelkit: Any, place: Place) -> None:
     command = words(TRAIN + " --dataset {photos} --label-split gcd --epochs 2", place)
     assert labelkit(*command, "--stop-after-steps", 3, "-q").code == 0

@@ -56,7 +56,7 @@ def test_a_query_that_is_not_there_is_explained(name: str, store: Path, tmp_path
     )
 
 
-@fuzzed(quick=6, slow=500)
+@fuzzed(quick=3, slow=500)
 def test_labels_of_any_text_are_taken_or_explained(examples: settings, store: Path, tmp_path: Path) -> None:
     labels = tmp_path / "few.csv"
     cells = st.text(max_size=8) | st.sampled_from(["digits/0000.png", "digits/0030.png", "0", "9" * 5000, '"', "\0"])

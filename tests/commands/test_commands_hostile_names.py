@@ -90,15 +90,6 @@ def test_names_of_classes_come_back_from_results(store: Path) -> None:
     assert [os.fsencode(name) for name in names[:2]] == sorted(FOLDERS)[:2]
 
 
-def test_scores_as_json_name_the_classes(labelkit: Any, store: Path) -> None:
-    answer = labelkit("evaluate", "clustering", "--index", store, "--result", "scores", "--json")
-
-    assert answer.code == 0
-    assert answer.out.isascii()
-    per_class = answer.json["scores"][0]["per_class"]
-    assert [os.fsencode(row["class"]) for row in per_class] == sorted(FOLDERS)
-
-
 @pytest.mark.slow
 def test_every_image_finds_itself_and_json_says_so(labelkit: Any, store: Path, hostile: Path, tmp_path: Path) -> None:
     words = ("--index", store, "--query", hostile, "-k", 2, "--sheet", tmp_path / os.fsdecode(b"sh\xffeet.png"))
@@ -110,13 +101,6 @@ def test_every_image_finds_itself_and_json_says_so(labelkit: Any, store: Path, h
     assert found == {name: name for name in ids()}
     with Image.open(answer.json["sheet"]) as sheet:
         assert sheet.width == 8 + 3 * 120
-
-
-def test_tables_stay_tables(labelkit: Any, store: Path) -> None:
-    answer = labelkit("discover", "head", "--index", store)
-
-    assert answer.code == 0, answer.err
-    assert len(answer.out.split("\nmade ")[0].splitlines()) == 2 + 4
 
 
 def test_names_that_cannot_be_used_are_told_on_one_terminal_safe_line(labelkit: Any, hostile: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from labelkit.commands.common.outputs import OUTPUT_KINDS, check_outputs
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.table import all_commands
-from labelkit.errors import ConfigError, OutputExistsError
+from labelkit.errors import ConfigError
 from labelkit.options.base import StageConfig, field_extra, flag
 from PIL import Image
 from tests.copies import copy_store
@@ -24,10 +24,6 @@ OUTPUTS = {
     for words, command in COMMANDS.items()
     for name, field in command.config_class().model_fields.items()
     if field_extra(field, "makes") not in (None, "folder") and words[0] != "train"
-}
-
-FIRST_OF_KIND = {
-    field_extra(kind.model_fields[name], "makes"): said for said, (kind, name) in reversed(OUTPUTS.items())
 }
 
 
@@ -79,36 +75,6 @@ def _config(kind: type[StageConfig], name: str, target: object, store: Path, **m
     given[name] = target
     empty = {key: None for key, field in kind.model_fields.items() if field.is_required()}
     return kind.model_construct(**{**empty, **given, **more})
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        pytest.param(*output, id=said, marks=() if said in FIRST_OF_KIND.values() else pytest.mark.slow)
-        for said, output in OUTPUTS.items()
-    ],
-)
-def test_no_output_replaces_what_must_stay_whatever_is_asked_for(
-    targets: dict[str, Path], kind: type[StageConfig], name: str
-) -> None:
-    store = targets["photos.h5"]
-    makes = field_extra(kind.model_fields[name], "makes")
-    may = {"csv": {"own.csv"}, "answers": {"own.csv"}, "export": {"own.csv"}}.get(str(makes), set())
-    if makes == "store" and "index" not in kind.model_fields:
-        may = {"photos.h5", "hard link", "symlink"}  # a store of other images
-    assert len(targets) > 15
-    for said, target in targets.items():
-        if said in may or not target.parent.is_dir():
-            continue
-        config = _config(kind, name, target, store)
-        try:
-            check_outputs(config)
-        except ConfigError as error:
-            refused = error
-        else:
-            pytest.fail(f"{said} would be replaced")
-        assert not isinstance(refused, OutputExistsError), said
-        assert refused.remedy
 
 
 @pytest.mark.parametrize(("kind", "name"), OUTPUTS.values(), ids=OUTPUTS.keys())

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.projection import principal_colors
 from labelkit.commands.common.patch_embeddings import view_regions
-from labelkit.commands.retrieve.patches import nearest_in_blocks
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.inference import BackboneNetwork
 from labelkit.store.embeddings import open_store
@@ -216,23 +213,6 @@ def test_places_that_are_none_are_told(
     assert (answer.code, message in answer.err) == (code, True), answer.err
 
 
-def test_blocks_give_what_one_search_of_all_rows_gives(rng: np.random.Generator) -> None:
-    rows = rng.normal(size=(500, 6)).astype(np.float16)
-    rows[[3, 77, 410]] = rows[9]
-    rows[50] = 0
-    query = rng.normal(size=6).astype(np.float32)
-    cosines = np.full(500, -2.0)
-    there = np.arange(500) != 50
-    cosines[there] = brute_force(rows[there].astype(np.float32), query.astype(np.float64))
-    for size in (1, 7, 500):
-        parts = ((rows[at : at + size], at, np.ones(len(rows[at : at + size]), bool)) for at in range(0, 500, size))
-        scores, numbers = nearest_in_blocks(query, parts, 12)
-        # equal rows have equal scores: the smaller number first
-        expected = np.lexsort((np.arange(500), -cosines.astype(np.float32)))[:12]
-        assert numbers.tolist() == expected.tolist()
-        np.testing.assert_allclose(scores, cosines[expected], atol=1e-6)
-
-
 # --- pictures ------------------------------------------------------------------------------------
 
 
@@ -249,15 +229,3 @@ def test_a_picture_of_patches_tells_the_nearest_of_each_image(dense: Path, tmp_p
         assert picture.size[1] > picture.size[0] / 2
     answer = labelkit("show", "patches", "--index", dense, "--rows", 3, "--patch", "2,4", "--out", out, "--overwrite")
     assert (answer.code, "outside of the 4 x 4 patches" in answer.err) == (2, True)
-
-
-def test_colors_follow_the_directions_of_most_variance() -> None:
-    x = np.zeros((201, 5))
-    x[:, 2] = np.linspace(-9, 9, 201)
-    x[:, 4] = np.where(np.arange(201) % 2, 1, -1)
-    colors = principal_colors(x)
-    assert (np.diff(colors[:, 0]) >= 0).all()
-    assert colors[0, 0] == 0
-    assert colors[-1, 0] == 1
-    assert set(np.round(colors[:, 1], 3)) <= {*np.round(colors[:2, 1], 3), 0.0, 1.0}
-    assert json.dumps(colors[:, 2].tolist()) == json.dumps([0.5] * 201)

@@ -167,8 +167,7 @@ def test_a_bomb_is_refused_by_its_header(side: int) -> None:
         decode_image(png_header(side, side), 1)
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(("kind", "orientation"), [("JPEG", 1), ("PNG", 6)])
 def test_an_image_above_64_megapixels_is_shrunk_by_2_and_tells_its_full_size(kind: str, orientation: int) -> None:
     tags = Image.Exif()
     tags[0x0112] = orientation

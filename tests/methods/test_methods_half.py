@@ -16,7 +16,7 @@ import torch
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.few_labels.averaged_student import StudentClock
 from tests.fake_cuda import fake_cuda
-from tests.short_runs import EACH_FAMILY
+from tests.short_runs import EACH_LIGHT
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -44,7 +44,7 @@ def _move(module: nn.Module, fake: Callable[[Tensor], Tensor]) -> None:
                 part._buffers[name] = fake(buffer)
 
 
-@pytest.mark.parametrize("name", EACH_FAMILY)
+@pytest.mark.parametrize("name", EACH_LIGHT)
 def test_a_step_in_half_precision_mixes_nothing_that_cuda_refuses(make: Callable[..., Any], name: str) -> None:
     # the mix of the kept classes has a length that no fake tensor knows
     setup = make(name, **({"fairness_weight": 0} if name == "freematch" else {}))

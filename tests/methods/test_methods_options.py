@@ -24,12 +24,14 @@ def test_every_option_of_a_method_acts_or_is_refused(folder: Path, method: str) 
     assert [(option, how) for option, what, how in effects(method, folder) if what == "does nothing"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "expected"), [("constant", "does nothing"), ("cosine", "acts under others")])
 def test_an_option_is_seen_to_act_where_it_does(folder: Path, schedule: str, expected: str) -> None:
     # the last rate of a cosine
     assert Trials("softmax", folder).trial("lr_final_ratio", {"lr_schedule": schedule})[0] == expected
 
 
+@pytest.mark.slow
 def test_a_value_that_is_refused_is_no_proof_of_an_effect(folder: Path) -> None:
     what, how = Trials("softmax", folder).trial("num_classes", {"dataset": "{folder}/other"})
     assert what == "does nothing"

@@ -51,6 +51,7 @@ def labelkit(*words: str, cwd: Path, methods: str | None) -> subprocess.Complete
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own_is_a_command_like_all_others(tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(EXAMPLE.read_text())

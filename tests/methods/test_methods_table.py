@@ -158,7 +158,7 @@ def test_every_trainable_parameter_gets_a_gradient_and_no_other(make: Make, name
             assert parameter.grad is None, key
 
 
-@pytest.mark.parametrize("name", EACH_METHOD)
+@pytest.mark.parametrize("name", EACH_FAMILY)
 def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
     tmp_path: Path, make: Make, whole: Callable[[str], Whole], name: str
 ) -> None:

@@ -12,6 +12,7 @@ from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.inference import BackboneNetwork, PixelNetwork
 from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
 from labelkit.protocols.segmentation.segmenter import Segmenter
+from tests.tiers import quick_every
 
 SIDES = (8, 4, 2, 1)
 WIDTHS = (3, 5, 6, 7)
@@ -96,7 +97,7 @@ def test_the_upernet_head_is_its_formula(maps: list[torch.Tensor]) -> None:
     torch.testing.assert_close(head(maps), head.map(head.fuse(torch.cat(levels, 1))))
 
 
-@pytest.mark.parametrize("kind", ["linear", "fcn", "fpn", "upernet"])
+@pytest.mark.parametrize("kind", quick_every(3, ["linear", "fcn", "fpn", "upernet"]))
 def test_all_of_a_segmenter_is_trained_and_what_it_was_made_of_is_not(kind: Any) -> None:
     inner = BackboneNetwork("vit_nano_p8_32", seed=1)
     segmenter = Segmenter(inner, kind, 5, size=32, seed=2)

@@ -242,11 +242,3 @@ def test_bf16_is_native_where_the_system_lists_it(told: str, native: bool, tmp_p
 
     assert has_native_bf16(tmp_path / "cpuinfo") is native
     assert not has_native_bf16(tmp_path / "missing")
-
-
-def test_bf16_can_be_told_later() -> None:
-    runtime = Runtime(device="cpu")
-    runtime.use_bf16()
-
-    with runtime.autocast():
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 from labelkit.cli.main import main
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.table import all_commands
 from labelkit.errors import ConfigError
 from labelkit.training.distributed import check_same_on_all
-
-
-def test_only_a_training_is_shared() -> None:
-    assert {words[0] for words, command in all_commands().items() if command.distributed} == {"train"}
 
 
 @pytest.mark.parametrize("words", [("cluster", "k-means", "--num-clusters", "2"), ("embed", "--checkpoint", "run")])

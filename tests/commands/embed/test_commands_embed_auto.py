@@ -85,7 +85,7 @@ def test_weights_come_from_one_place(options: dict[str, object], said: str) -> N
         EmbedConfig(out=Path("photos.h5"), **options)  # type: ignore[arg-type] # one of each
 
 
-@pytest.mark.parametrize("words", [(), ("--backbone", "resnet18.a1_in1k")])
+@pytest.mark.parametrize("words", [(), pytest.param(("--backbone", "resnet18.a1_in1k"), marks=pytest.mark.slow)])
 def test_weights_of_a_file_are_not_called_published_ones(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], own_cache: Path,
     monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...],

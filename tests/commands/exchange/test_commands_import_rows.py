@@ -393,14 +393,3 @@ def test_hdf5_that_reaches_out_or_blows_up_is_refused(
     err = refusal(labelkit, tmp_path, *words)
     # A link is looked at only where it is asked for.
     assert message in err or (not named and "it is not clear which array holds the embeddings" in err)
-
-
-def test_objects_that_mean_something_are_refused_and_others_left_alone(labelkit: Any, tmp_path: Path) -> None:
-    objects = np.array([{}, None])
-    words = ("--source", tmp_path / "x.npz")
-    np.savez(tmp_path / "x.npz", embeddings=np.eye(2), labels=objects)
-    assert "x.npz:labels: holds Python objects" in refusal(labelkit, tmp_path, *words)
-    np.savez(tmp_path / "x.npz", embeddings=np.eye(2), notes=objects)
-    assert "x.npz:notes: holds Python objects" in refusal(labelkit, tmp_path, *words, "--labels-key", "notes")
-    assert labelkit("import", *words, "--out", tmp_path / "s.h5").code == 0
-    assert open_store(tmp_path / "s.h5").labels is None

@@ -38,14 +38,19 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """24 different photos of 160 x 120."""
-    folder = tmp_path / "photos"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("drawn")
     for seed in range(DIFFERENT):
         photo(seed).save(folder / f"{seed:02d}.png")
     return folder
+
+
+@pytest.fixture
+def photos(drawn: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return Path(shutil.copytree(drawn, tmp_path / "photos"))
 
 
 @pytest.fixture

@@ -69,32 +69,6 @@ def test_rows_added_to_a_store_extend_its_index_and_are_found(
     assert hits(retrieve(store, search=kind)) == hits(retrieve(store))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_added_between_old_ones_extend_the_index_too(make_store: Any, cache: Path, rows: Any, kind: Any) -> None:
-    rows[5], rows[1001] = rows[4], rows[4]  # equal rows, one of them new
-    old = np.sort(np.random.default_rng(1).choice(np.delete(np.arange(1200), 1001), 900, replace=False))
-    part = make_store(rows[old], name="part.h5").path
-    retrieve(part, search=kind)
-    whole = make_store(rows, name="all.h5").path
-
-    answers = [retrieve(whole, search=kind) for _ in range(2)]
-
-    assert [answer["search"]["added_rows"] for answer in answers] == [300, 0]
-    assert hits(answers[0]) == hits(answers[1]) == hits(retrieve(whole))
-    labels = retrieve(whole, search=kind, path_pattern="*[02468].png")
-    assert hits(labels) == hits(retrieve(whole, path_pattern="*[02468].png"))
-
-
-def test_lists_of_a_store_five_times_as_large_are_trained_anew(make_store: Any, cache: Path, rows: Any) -> None:
-    options = {"search": "ivfpq", "query_rows": (0,), "k": 3}
-    parts = [make_store(rows[:n], name=f"{n}.h5").path for n in (290, 1150, 1200)]
-
-    answers = [retrieve_images(RetrieveConfig(index=part, **options)).to_json() for part in parts]
-
-    assert [answer["search"]["added_rows"] for answer in answers] == [290, 860, 1200]
-
-
 KILLED = """
 import os, signal, sys
 import faiss

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.algorithms import neighbors
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.retrieve import search
 from labelkit.commands.retrieve.options import RetrieveConfig
@@ -209,18 +208,6 @@ def test_the_sheet_asks_for_images_that_are_gone(embedded: Path, photos: Path, t
     assert (tmp_path / "s.png").exists()
 
 
-def test_small_pictures_are_enlarged_without_blurring_and_missing_ones_are_frames(tmp_path: Path) -> None:
-    checks = np.array([[0, 255], [255, 0]], dtype=np.uint8)[:, :, None]
-
-    path = write_contact_sheet(tmp_path / "s.png", [[Picture(checks, ("a\nb\udcff", "x" * 99)), Picture(None, ())]])
-
-    with Image.open(path) as sheet:
-        pixels = np.asarray(sheet.convert("L"))
-    assert set(np.unique(pixels[20:50, 20:50])) == {0}
-    assert set(np.unique(pixels[20:50, 70:110])) == {255}
-    assert set(np.unique(pixels[20:100, 140:230])) == {255}
-
-
 # --- queries without a model ---------------------------------------------------------------------
 
 
@@ -290,14 +277,6 @@ def test_filters_leave_the_nearest_of_what_passes(embedded: Path, options: dict[
     assert [hit["row"] for hit in answer["queries"][0]["hits"]] == wanted
 
 
-def test_the_split_of_a_row_filters(make_store: Any) -> None:
-    angles = np.linspace(0, 1, 10)
-    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    store = make_store(rows, splits=[0, 1] * 5, split_names=["train", "test"])
-    answer = retrieve(store.path, query_rows=(0,), k=3, split=("test",))
-    assert [hit["row"] for hit in answer["queries"][0]["hits"]] == [1, 3, 5]
-
-
 def test_the_same_picture_in_another_file_is_a_duplicate(pictures: list[Image.Image], tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     pictures[0].save(tmp_path / "set" / "a.png")
@@ -310,16 +289,6 @@ def test_the_same_picture_in_another_file_is_a_duplicate(pictures: list[Image.Im
 
     assert [hit["duplicate"] for hit in hits] == ["same file", "same picture", None]
     assert ids(others) == ["c.png"]
-
-
-def test_a_filter_that_leaves_fewer_than_k_gives_these(labelkit: Any, embedded: Path) -> None:
-    words = ("--index", embedded, "--query-rows", "0", "-k", "20", "--label", "bee", "--json")
-
-    answer = labelkit("retrieve", *words)
-
-    assert answer.code == 0
-    assert len(answer.json["queries"][0]["hits"]) == 12
-    assert "only 12 rows pass the filters" in answer.err
 
 
 def test_hits_go_to_a_csv_and_a_result(index: Path, tmp_path: Path) -> None:
@@ -415,24 +384,3 @@ def test_a_poor_index_is_warned_about(labelkit: Any, make_store: Any, tmp_path: 
 
         assert answer.code == 0
         assert "% of the 10 nearest rows; use --search exact" in answer.err
-
-
-def test_filters_and_duplicates_hold_with_an_index(many: Path) -> None:
-    options: dict[str, Any] = {"query_rows": (0, 1), "k": 5, "skip_duplicates": True}
-    labels = tuple(f"class-{label}" for label in range(3, 9))
-
-    exact = retrieve(many, **options, label=labels)
-    nearly = retrieve(many, **options, label=labels, search="hnsw")
-
-    assert nearly["search"]["kind"] == "hnsw"
-    assert [ids(query) for query in nearly["queries"]] == [ids(query) for query in exact["queries"]]
-
-
-def test_few_rows_behind_a_filter_are_searched_exactly(labelkit: Any, many: Path, tmp_path: Path) -> None:
-    words = ("--index", many, "--query-rows", "0", "-k", 3, "--search", "hnsw", "--label", "class-4", "--json")
-
-    answer = labelkit("retrieve", *words)
-
-    assert answer.json["search"] == {"kind": "exact"}
-    assert "exact search, not hnsw: only 30 rows pass the filters" in answer.err
-    assert not (tmp_path / "cache" / "indexes").exists()

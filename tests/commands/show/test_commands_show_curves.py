@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 
@@ -31,19 +30,6 @@ def curves(labelkit: Any, runs: str | Path, tmp_path: Path, *options: str) -> An
     answer = labelkit("show", "curves", "--run", runs, "--out", tmp_path / "c.png", "--overwrite", "--json", *options)
     assert answer.code == 0, answer.err
     return answer.json["curves"]
-
-
-@pytest.mark.slow
-def test_series_are_what_was_logged(labelkit: Any, run: Path, tmp_path: Path) -> None:
-    found = curves(labelkit, run, tmp_path, "--metrics", "loss,diag/*/update_rel")
-
-    assert [(curve["metric"], curve["per"], curve["steps"], curve["values"]) for curve in found] == [
-        ("loss", "epoch", [3, 6], [4, 2]),
-        ("loss", "step", [2, 5, 9], [5, None, 1]),
-        ("diag/block1/update_rel", "step", [2, 5, 9], [0.2, 0.3, 0.1]),
-    ]
-    # two thirds into the first epoch, into the second; the third is as long as the second was
-    np.testing.assert_allclose(found[1]["epochs"], [2 / 3, 5 / 3, 3])
 
 
 def test_runs_are_laid_over_each_other_and_what_one_lacks_is_said(labelkit: Any, run: Path, tmp_path: Path) -> None:

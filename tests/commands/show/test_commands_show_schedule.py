@@ -27,13 +27,6 @@ def curves(found: Any) -> dict[str, dict[int, float]]:
     return {curve["name"]: dict(zip(found["shown_steps"], curve["values"], strict=True)) for curve in found["curves"]}
 
 
-def milestones(found: Any, name: str) -> dict[int, float]:
-    """Values of a curve by the step of the table."""
-    (curve,) = [curve for curve in found["curves"] if curve["name"] == name]
-    steps = [row["step"] for row in found["milestones"]]
-    return dict(zip(steps, curve["at_milestones"], strict=True))
-
-
 def at_step(method: str, preset: str, size: RunSize, step: int, **options: Any) -> dict[str, float]:
     """Values of a preset before an update, counted from 0."""
     config = resolve(METHODS[method].config, preset=preset, overrides=options).config
@@ -60,29 +53,6 @@ def test_mean_teacher_ramps_up_and_down(step: int, rate: float, weight: float, d
     assert found["consistency_weight"] == pytest.approx(100 * weight, rel=2e-3)
     assert found["ema_decay"] == pytest.approx(decay)
     assert found["adam_beta1"] == pytest.approx(beta, abs=1e-6)
-
-
-def test_mixmatch_takes_unlabeled_images_seriously_over_16_million_images() -> None:
-    # google-research/mixmatch: the weight 75 is reached after 1,024 kibi-images in batches of 64
-    weights = [
-        at_step("mixmatch", "cifar10", RunSize(50_000, 250), step)["unlabeled_weight"] for step in (0, 4096, 16_384)
-    ]
-    assert weights == pytest.approx([0, 18.75, 75])
-
-
-@pytest.mark.slow
-def test_sela_drops_three_times_and_labels_most_in_the_beginning(labelkit: Any) -> None:
-    found = schedule(labelkit, "sela", "--preset", "imagenet_1k")
-    per_epoch = 1_281_167 // 256
-    assert found["steps"] == 400 * per_epoch
-    rates = milestones(found, "lr")
-    drops = [150 * per_epoch + 1, 300 * per_epoch + 1, 350 * per_epoch + 1]
-    assert [rates[step] for step in (1, *drops)] == pytest.approx([0.08, 0.008, 0.0008, 0.00008])
-    # specification 3.12: five passes in the first epoch, the last one at the end of the run, which is never reached
-    passed = curves(found)["label_times"]
-    before_second = max(step for step in passed if step <= per_epoch)
-    assert passed[before_second] == sum(400 * (k / 99) ** 2 < 1 for k in range(100)) == 5
-    assert passed[400 * per_epoch] == 99
 
 
 @pytest.mark.parametrize(
@@ -149,18 +119,6 @@ def test_san_warms_its_backbone_and_lets_terms_grow_in() -> None:
     assert {row["ema_decay"] for row in rows} == {0.999}
 
 
-def test_weights_and_views_that_grow_linearly() -> None:
-    # lmcs: 0.2 x 75, in full after a quarter of the run; flipclass with sda: in full after half of it
-    guided = {"steps": 1000, "guidance_weight": 0.2, "unlabeled_weight": 75.0, "unlabeled_ramp": 0.25}
-    for step, share in ((0, 0), (125, 0.5), (250, 1), (999, 1)):
-        found = at_step("lmcs", "cifar10", RunSize(50_000, 250), step, **guided)
-        assert (found["unlabeled_weight"], found["guidance_weight"]) == pytest.approx((75 * share, 15 * share))
-    sda = {"epochs": 8, "batch_size": 100, "align_mode": "sda"}
-    strengths = [at_step("flipclass", "cub", RunSize(100), epoch, **sda)["view_strength"] for epoch in range(8)]
-    assert strengths == [0, 0.25, 0.5, 0.75, 1, 1, 1, 1]
-    assert at_step("siamese", "cifar10_moco", RunSize(50_000), 0)["ema_decay"] == 0.99
-
-
 # ------------------------------------------------------------------ against a run
 
 
@@ -200,16 +158,3 @@ def test_what_cannot_be_shown_is_refused(labelkit: Any, words: tuple[str, ...], 
     answer = labelkit("show", "schedule", *words)
     assert (answer.code, answer.out) == (2, "")
     assert message in " ".join(answer.err.split())
-
-
-def test_the_size_is_that_told_or_published_or_found(labelkit: Any) -> None:
-    epochs = ("--epochs", "1", "--batch-size", "100")
-    told = schedule(labelkit, "softmax", "--dataset", "cub", *epochs, "--images", "1000")
-    published = schedule(labelkit, "softmax", "--dataset", "cub", *epochs)
-    # its preset keeps a fifth out for judging
-    found = schedule(labelkit, "softmax", "--dataset", "digits", *epochs)
-    assert [(each["images"], each["labeled"], each["steps"]) for each in (told, published, found)] == [
-        (1000, 1000, 10),
-        (5994, 5994, 59),
-        (1437, 1437, 14),
-    ]

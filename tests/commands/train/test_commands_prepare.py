@@ -85,12 +85,6 @@ def test_folders_that_do_not_look_like_classes_are_none_unless_asked_for(
     assert (asked.labels >= 0).all()
 
 
-def test_folders_of_several_images_are_classes(photos: Path, tmp_path: Path) -> None:
-    assert prepare(folders(tmp_path / "mine", photos, {"a": 2, "b": 2})).dataset.class_names == ("a", "b")
-    split = folders(tmp_path / "split", photos, {"train/a": 1, "test/a": 1, "train/b": 1, "test/b": 1})
-    assert prepare(split).dataset.class_names == ("a", "b")
-
-
 def test_half_of_the_images_of_the_first_half_of_a_folders_classes_are_labeled_if_asked(photos: Path) -> None:
     prepared = prepare(photos, label_split="gcd")
 
@@ -127,13 +121,6 @@ def test_empty_labels_of_a_csv_are_unlabeled_and_leave_the_number_of_classes_ope
     assert prepared.labels.tolist() == [0, -1, 1, -1, -1]
     assert prepared.dataset.class_names == ("ant", "bee")
     assert prepared.info(8).num_known_classes is None
-
-
-def test_few_labels_are_the_same_number_in_each_class(photos: Path) -> None:
-    prepared = prepare(photos, label_split="few-labels", num_labels=8)
-
-    assert labeled_per_class(prepared) == [2, 2, 2, 2]
-    assert prepared.split.new_classes == ()
 
 
 def test_class_halves_keep_only_the_first_half_wholly_labeled(photos: Path) -> None:
@@ -311,12 +298,6 @@ def test_the_draw_of_labels_has_a_seed_of_its_own(photos: Path) -> None:
     assert (plain.split.labeled == same.split.labeled).all()
     draws = [prepare(photos, num_labels=8, label_seed=seed).split.labeled for seed in range(4)]
     assert len({tuple(draw) for draw in draws}) > 1
-
-
-def test_the_draw_of_labels_leaves_the_held_out_images_alone(photos: Path) -> None:
-    first, second = (prepare(photos, num_labels=8, holdout=0.25, label_seed=seed) for seed in (1, 2))
-    assert first.held_out == second.held_out
-    assert (first.split.labeled != second.split.labeled).any()
 
 
 def test_splits_of_a_set_can_be_pooled_for_a_test_split_that_is_drawn(photos: Path, tmp_path: Path) -> None:

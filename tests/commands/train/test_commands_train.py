@@ -116,21 +116,6 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["config"]["epochs"] == 1
 
 
-def test_a_dry_run_of_long_steps_reckons_and_takes_none(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labelkit.commands.train.dry_run._TOO_LONG_STEP", 1e-9)
-
-    def never(*_: object) -> None:
-        raise AssertionError("a step was taken")
-
-    monkeypatch.setattr("labelkit.commands.train.dry_run._timed", never)
-
-    plan = train("--dry-run", "--json").json
-
-    assert plan["timed"] == "no step, since one takes too long here: reckoned from a forward pass of two images"
-    assert plan["memory_mib"] is None
-    assert plan["seconds_per_step"] > 0
-
-
 @pytest.mark.slow
 def test_weights_of_another_run_are_where_training_starts(train: Any, trained: Path, tmp_path: Path) -> None:
     # a learning rate of almost nothing: what is left are the weights it started from

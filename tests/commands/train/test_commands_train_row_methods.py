@@ -12,6 +12,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.training.checkpoint import load_checkpoint
 from tests.row_heads import BATCHES, HEADS
 from tests.running import Labelkit, MakeStore
+from tests.tiers import quick_every
 
 # ---------------------------------------------------------------------- heads that use no labels
 
@@ -44,7 +45,9 @@ def test_self_labels_find_blobs_of_rows_without_a_label(
     assert len(set(zip(ids.tolist(), found.tolist(), strict=True))) == 4 == len(set(found.tolist()))
 
 
-@pytest.mark.parametrize(("method", "mode"), [("sela", ()), ("san", ("--mode", "unsupervised", "--num-clusters", 6))])
+@pytest.mark.parametrize(
+    ("method", "mode"), quick_every(2, [("sela", ()), ("san", ("--mode", "unsupervised", "--num-clusters", 6))])
+)
 def test_heads_without_labels_look_at_none(
     labelkit: Labelkit,
     make_store: MakeStore,

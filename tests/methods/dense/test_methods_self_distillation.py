@@ -23,6 +23,7 @@ from labelkit.options.presets import resolve
 from labelkit.training.method import TrainState
 from labelkit.training.timing import Plan, RunSize
 from safetensors.torch import save_file
+from tests.tiers import quick_every
 
 Make = Callable[..., Any]
 METHODS: dict[str, tuple[Any, Any]] = {"dino": (DINOConfig, DINO), "ibot": (IBOTConfig, IBOT)}
@@ -204,7 +205,7 @@ def test_the_last_layer_and_its_moments_stay_in_the_first_steps(make: Make, name
     assert moved == [(False, False)] * 3 + [(True, True)] * 5
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", quick_every(2, METHODS))
 def test_schedules_are_used_as_planned_and_as_published(make: Make, name: str) -> None:
     setup = make(
         name, teacher_warmup_steps=4, teacher_temperature=0.08, teacher_temperature_start=0.04, ema_start=0.9, epochs=2

@@ -129,6 +129,7 @@ def test_the_official_label_pass_augments_and_updates_the_running_statistics(
     assert not torch.equal(setup.method.labels.pseudo_labels, clean.method.labels.pseudo_labels)
 
 
+@pytest.mark.slow
 def test_labels_are_those_of_the_stored_network_and_balanced(make: Make) -> None:
     setup = make("sela", num_heads=2, num_clusters=(8,), solver_tolerance=1e-9)
     setup.trainer.fit()

@@ -155,18 +155,6 @@ def test_a_wrong_image_is_taken_out_and_undo_brings_it_back(page: Any) -> None:
     assert size(page) == before
 
 
-def test_a_range_is_chosen_with_shift_and_labeled(page: Any) -> None:
-    tiles(page).nth(1).click()
-    tiles(page).nth(3).click(modifiers=["Shift"])
-    assert page.locator("#work-chosen").inner_text() == "3 images chosen"
-    page.keyboard.press("l")
-    page.keyboard.type("dog")
-    page.keyboard.press("Enter")
-    said(page, "3 images labeled dog")
-
-    assert sorted(saved(page).values()) == ["dog"] * 3
-
-
 def test_the_keyboard_alone_names_corrects_confirms_and_saves(page: Any) -> None:
     page.keyboard.press("n")
     page.keyboard.type("umbrella")
@@ -246,39 +234,6 @@ def test_suggested_images_come_one_by_one_with_answers_on_the_number_keys(page: 
 
     assert sorted(answers[:2]) == ["dog", "umbrella"]
     assert saved(page)[first] == answers[0]
-
-
-def test_all_like_an_image_are_shown_and_labeled_together(page: Any) -> None:
-    page.locator("#work-grid").focus()
-    page.keyboard.press("a")
-    said(page, "images like")
-    assert page.locator("#work-view").inner_text().startswith("Like ")
-    page.keyboard.press("Shift+ArrowRight")
-    page.keyboard.press("Shift+ArrowRight")
-    page.keyboard.press("l")
-    page.keyboard.type("cat")
-    page.keyboard.press("Enter")
-    said(page, "3 images labeled cat")
-
-    assert list(saved(page).values()) == ["cat"] * 3
-
-
-def test_a_line_drawn_on_the_map_chooses_the_images_inside(page: Any) -> None:
-    box = page.locator("#map-canvas")
-    box.scroll_into_view_if_needed()
-    page.locator("#map-lasso").click()
-    at = box.bounding_box()
-    left, top, right, bottom = at["x"] + 2, at["y"] + 2, at["x"] + at["width"] - 2, at["y"] + at["height"] - 2
-    page.mouse.move(left, top)
-    page.mouse.down()
-    for x, y in ((right, top), (right, bottom), (left, bottom), (left, top)):
-        page.mouse.move(x, y)
-    page.mouse.up()
-    said(page, "48 images inside the line are chosen")
-    page.keyboard.press("r")
-    said(page, "48 images rejected")
-
-    assert page.locator("#map-lasso").get_attribute("aria-pressed") == "false"
 
 
 def test_everything_has_a_name_for_screen_readers(page: Any) -> None:
