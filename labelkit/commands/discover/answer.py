@@ -47,9 +47,9 @@ _NO_PARAMETERS = ("calibration_labels", "labels")
 _MOST_NEW = 0.95
 """Share of the images that groups alone can say to be of new classes."""
 
-_UNNOTICED = 0.1
-"""Least share that is taken to be of new classes where these were looked for. On four sets, with labels in all classes,
-nine tenths, or half of them, a tenth keeps four of five answers at .8 right, at the price of a few answers fewer."""
+_UNNOTICED, _UNNOTICED_LABELS = 0.1, 5
+"""Share that is taken to be of new classes at least where these were looked for: a tenth, or as many as five labels
+stand for. Of fewer labels they go unnoticed; a tenth everywhere left half of the answers unsure that are right."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArr
     in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
     share = float(is_new[in_use].mean())
-    least = _UNNOTICED if grouping.looked_for_new else 0.0
+    least = min(_UNNOTICED, _UNNOTICED_LABELS / max(1, int((~unlabeled).sum()))) if grouping.looked_for_new else 0.0
     return max(least, named, min(_MOST_NEW, share * len(unlabeled) / int(unlabeled.sum())))
 
 
