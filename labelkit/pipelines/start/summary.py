@@ -264,7 +264,8 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} classes: those you labeled seem to be all (else: --new-classes some)."
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
-    return f"{len(rows)} photos in {used} classes; the true number is likely between {low} and {high}{more}."
+    likely = f"{low}" if low == high else f"between {low} and {high}"
+    return f"{len(rows)} photos in {used} classes; the true number is likely {likely}{more}."
 
 
 CHANGED = "changed.csv"
