@@ -34,7 +34,7 @@ LIBRARIES = ("torch", "torchvision", "timm", "sklearn.linear_model", "faiss", "s
 LIBRARIES += ("h5py", "pandas", "accelerate", "hypothesis", "pytest", "sklearn.datasets", "PIL.Image")
 TURNED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is"}
 TURNED |= {"in": "not in", "not in": "in", "and": "or", "or": "and", "+": "-", "-": "+", "*": "/", "/": "*", "//": "*"}
-OPERATOR = re.compile(r"not in|is not|\bin\b|\bis\b|\band\b|\bor\b|[<>=!]=|//|\*\*|[<>+*/%@&|-]")
+OPERATOR = re.compile(r"not in|is not|\bin\b|\bis\b|\band\b|\bor\b|<<|>>|[<>=!]=|//|\*\*|[<>+*/%@&|-]")
 UNTOUCHED = (ast.JoinedStr, ast.Raise, ast.Import, ast.ImportFrom, ast.Assert)
 
 
