@@ -25,7 +25,7 @@ from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.csv_table import ESCAPED_COLUMN, unescape_name
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.structure import DatasetInfo, Refuse, checked_type, look_at, one_line, open_hdf5, open_regular
+from labelkit.store.structure import DatasetInfo, Refuse, look_at, one_line, open_hdf5, open_regular, plain_type
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
@@ -241,12 +241,11 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
             raise Damaged(where, f"HDF5 cannot read it ({one_line(error)})", _WHOLE) from error
 
 
-def _foreign_type(kind: Any, size: int, refuse: Refuse) -> np.dtype[Any]:
-    if kind.get_class() == h5py.h5t.STRING and kind.is_variable_str() and not kind.committed():
+def _foreign_type(dtype: np.dtype[Any], refuse: Refuse) -> np.dtype[Any]:
+    text = h5py.check_string_dtype(dtype)
+    if text is not None and text.length is None:
         return np.dtype(object)
-    if kind.get_class() == h5py.h5t.ENUM and kind.dtype == np.dtype(np.bool_):
-        return np.dtype(np.bool_)
-    return checked_type(kind, size, refuse)
+    return dtype if dtype.kind == "b" else plain_type(dtype, refuse)
 
 
 class _ForeignFile:
@@ -303,10 +302,10 @@ class _ForeignFile:
 
     def _members(self, group: str) -> Iterator[str]:
         """Paths of all that links of a group lead to, but for those that lead elsewhere."""
-        opened = h5py.h5g.open(self._file.id, name_bytes("/" + group))
+        opened = self._file[name_bytes("/" + group)]
         for name in opened:
-            if opened.links.get_info(name).type == h5py.h5l.TYPE_HARD:
-                yield f"{group}/{name_text(name)}".lstrip("/")
+            if isinstance(opened.get(name, getlink=True), h5py.HardLink):
+                yield f"{group}/{name if isinstance(name, str) else name_text(name)}".lstrip("/")
 
     def _look(self, path: str) -> bool:
         """Check a dataset and the links that lead to it; say whether it is there."""
@@ -315,15 +314,15 @@ class _ForeignFile:
             remedy = "Write the arrays anew, as plain datasets of one file."
             raise Refused(f"{self._where}:/{path}", f"is not read: {problem}", remedy)
 
-        item = h5py.h5g.open(self._file.id, b"/")
+        item: Any = self._file
         for part in path.split("/"):
-            name = name_bytes(part)
-            if not isinstance(item, h5py.h5g.GroupID) or name in (b"", b".") or not item.links.exists(name):
+            link = item.get(name_bytes(part), getlink=True) if part and isinstance(item, h5py.Group) else None
+            if link is None:
                 return False
-            if item.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            if not isinstance(link, h5py.HardLink):
                 refuse("a soft or external link")
-            item = h5py.h5o.open(item, name)
-        if not isinstance(item, h5py.h5d.DatasetID):
+            item = item[name_bytes(part)]
+        if not isinstance(item, h5py.Dataset):
             return False
         self._seen[path] = look_at(item, self._size, refuse, may_filter=True, type_of=_foreign_type)
         return True

@@ -3,8 +3,7 @@
 h5py writes through a Python file object, never by path: a full disk is then an ``OSError`` and no crash. The same
 contents have the same content digest, whatever wrote the bytes.
 
-Of a store in shards, the shards come first, then the index, so that the store appears complete or not at all; see
-``labelkit.store.shards``.
+Of a store in shards, the shards come first, then the index, so that the store appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ from labelkit.store.digests import (
     rows_per_block,
     sha256_of,
 )
-from labelkit.store.reader import open_file
+from labelkit.store.reader import SHARD_NAME, Shard, ShardColumn, Shards, open_file, shards_folder
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.shards import SHARD_NAME, Shard, ShardColumn, Shards, shards_folder
 
 Array = NDArray[Any]
 AttributeValue = str | int | Array
@@ -146,14 +144,12 @@ class Image:
         content_digest: its identity, 64 hexadecimal digits.
         contents: all that is in it, digests included.
         groups: paths of all groups.
-        sha256: of the bytes of each dataset that has no block digests; only where they were made here.
     """
 
     def __init__(self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES) -> None:
         datasets = dict(contents.datasets)
         attributes = {path: dict(values) for path, values in contents.attributes.items()}
         lines = []
-        self.sha256: dict[str, str] = {}
         for path, data in contents.datasets.items():
             if data.dtype.byteorder == ">":
                 raise TypeError(f"a store cannot hold values of type {data.dtype}")
@@ -166,7 +162,7 @@ class Image:
                 digest = hashlib.sha256(digests).hexdigest()
                 lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
             else:
-                digest = self.sha256[path] = sha256_of(rows_of(data)).hexdigest()
+                digest = sha256_of(rows_of(data)).hexdigest()
             lines.append(dataset_line(path, data.dtype, data.shape, digest))
         groups = {""} | {path for path in attributes if path not in datasets}
         for path in list(datasets) + list(groups):
@@ -190,7 +186,7 @@ class Image:
         """
         image = cls.__new__(cls)
         image.content_digest = attribute_text(contents.attributes[""]["content_digest"])
-        image.contents, image.sha256 = contents, {}
+        image.contents = contents
         image.groups = sorted(set(groups) | {""})
         return image
 
@@ -199,13 +195,12 @@ class Image:
         """Bytes of all values: about those of the file."""
         return sum(data.dtype.itemsize * math.prod(data.shape) for data in self.contents.datasets.values())
 
-    def write(self, file: BinaryIO) -> dict[str, int]:
-        """Write into a new, empty file, open for reading and writing; return where each dataset begins that has bytes.
+    def write(self, file: BinaryIO) -> None:
+        """Write into a new, empty file, open for reading and writing.
 
         Raises:
             OSError: the disk is full, ...
         """
-        offsets: dict[str, int] = {}
         with h5py.File(
             file,
             "w",
@@ -225,13 +220,10 @@ class Image:
                     if rows.size:
                         dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
                         start += len(rows) if rows.shape else 0
-                if dataset.id.get_offset() is not None:
-                    offsets[path] = dataset.id.get_offset()
             for path, values in sorted(self.contents.attributes.items()):
                 for name, value in sorted(values.items()):
                     array = _attribute_array(value)
                     hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
-        return offsets
 
     def to_bytes(self) -> bytes:
         """Return the whole file."""
@@ -415,7 +407,7 @@ def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, 
     datasets = whole.contents.datasets
     columns = {
         name: ShardColumn(
-            np.dtype(datasets[name].dtype),
+            datasets[name].dtype.str,
             datasets[name].shape[1],
             "" if f"digests/{name}" in datasets else sha256_of(rows_of(datasets[name])).hexdigest(),
         )
@@ -426,7 +418,7 @@ def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, 
     fsync_folder(folder.parent)
     shards: list[Shard] = []
     for number, (start, stop) in enumerate(sharding.borders(datasets["embeddings"].shape[0])):
-        shard = fill_new(temporary, partial(_write_shard, whole, columns, number, start, stop))
+        shard = fill_new(temporary, partial(_write_shard, whole, list(columns), number, start, stop))
         path = folder / shard.name
         made += [] if path.exists() else [path]
         install(temporary, path, replace=True)
@@ -434,26 +426,15 @@ def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, 
     return Shards(out, columns, tuple(shards))
 
 
-def _write_shard(
-    whole: Image, columns: dict[str, ShardColumn], number: int, start: int, stop: int, file: BinaryIO
-) -> Shard:
+def _write_shard(whole: Image, columns: list[str], number: int, start: int, stop: int, file: BinaryIO) -> Shard:
     """Write a shard into a new file, and describe it."""
     datasets = {name: _between(whole.contents.datasets[name], start, stop) for name in columns}
     contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
     contents.set("", store_digest=whole.content_digest)
     # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
     image = Image(contents, block_bytes=1 << 62)
-    places = image.write(file)
-    size = file.seek(0, os.SEEK_END)
-    frame, at = hashlib.sha256(), 0
-    for offset, name in sorted((places[name], name) for name in columns):
-        file.seek(at)
-        frame.update(file.read(offset - at))
-        at = offset + (stop - start) * columns[name].row_bytes
-    file.seek(at)
-    frame.update(file.read(size - at))
-    offsets = {name: places[name] for name in columns}
-    return Shard(number, start, stop, size, frame.hexdigest(), offsets, {name: image.sha256[name] for name in columns})
+    image.write(file)
+    return Shard(number, start, stop, file.seek(0, os.SEEK_END), image.content_digest)
 
 
 def _names_of(out: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h5py
 from labelkit.store.embeddings import open_store
-from labelkit.store.shards import shards_folder
+from labelkit.store.reader import shards_folder
 from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from store_samples import make_plan, write_part

@@ -24,7 +24,7 @@ SPOILED = {
     "lost": (lambda path: path.unlink(), "there is no such shard (rows 4-5 are in it)"),
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "expected"),
     "grown": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "expected"),
-    "rows": (lambda path: flip(path, rows_offset(path)), "digest of embeddings differs"),
+    "rows": (lambda path: flip(path, rows_offset(path)), "content digest differs"),
 }
 
 

@@ -24,9 +24,8 @@ from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import check_space, size_of
 from labelkit.store.patches import patches_folder
-from labelkit.store.reader import CheckedFile, in_results, open_file
+from labelkit.store.reader import CheckedFile, in_results, open_file, shards_folder
 from labelkit.store.results import Result, list_results, open_result, read_result
-from labelkit.store.shards import shards_folder
 from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store
 
 
