@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,7 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, try_lock
 from labelkit.store.digests import RESTORE
-from labelkit.store.parts import Parts, check_space, translated, working
+from labelkit.store.parts import Parts, check_space, part_names, translated
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
 
@@ -121,8 +120,7 @@ class KeptViews:
             self.folder,
             self.folder,
             loaded,
-            [(part,) for part in range(plan.num_parts)],
-            word="part",
+            part_names(plan.num_parts),
             read=self.places,
             published=lambda: None,
             overwrite=False,
@@ -151,10 +149,6 @@ class KeptViews:
     def is_there(self, number: int) -> bool:
         """Whether a part has been made; it is not read."""
         return self.parts.path(number).exists()
-
-    def working(self) -> AbstractContextManager[None]:
-        """Return what lets `labelkit status` count this process while it makes parts."""
-        return working(self.folder)
 
     @contextlib.contextmanager
     def claim(self, number: int) -> Iterator[bool]:

@@ -146,7 +146,7 @@ class _SetFile:
             raise NotAStore(file.where, f"holds {root.get('kind')!r}, not patches", _REMAKE)
         expected = {"store_digest": listed["store_digest"], "plan_digest": listed["plan_digest"]}
         expected |= {name: entry[name] for name in ("row_start", "row_stop")}
-        differing = [name for name, value in expected.items() if root.get(name) != value]
+        differing = [name for name, value in expected.items() if root.get(name, value) != value]
         if differing or file.content_digest != entry["content_digest"]:
             what = ", ".join(differing) or "content_digest"
             raise Mismatch(file.where, f"is not the file that {SET_NAME} names: {what} differ", _REMAKE)

@@ -11,7 +11,6 @@ import os
 import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -35,7 +34,7 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
-from labelkit.store.parts import Parts, cast_finite, working
+from labelkit.store.parts import Parts, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import VIEWS, is_utf8, name_bytes
@@ -60,6 +59,7 @@ class EmbeddingRun:
     Attributes:
         out: the store to be made.
         plan: what it is made by.
+        parts: its parts.
         already_done: the store exists and was made by the same plan; there is nothing to do.
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
@@ -69,17 +69,16 @@ class EmbeddingRun:
         self.plan = plan
         self.already_done = False
         self._overwrite = overwrite
-        self._parts = Parts(
+        self.parts = Parts(
             embedding_run_folder(out),
             out,
             plan.to_json(),
-            [(part,) for part in range(plan.num_parts)],
-            word="part",
+            part_names(plan.num_parts),
             read=self._read,
             published=self._plan_of_store,
             overwrite=overwrite,
         )
-        self.warnings = self._parts.warnings
+        self.warnings = self.parts.warnings
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
@@ -97,7 +96,7 @@ class EmbeddingRun:
             BusyError: another process is publishing this store.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
-        run.already_done = not run._parts.begin(run._is_finished, run._check_space, plan.files())
+        run.already_done = not run.parts.begin(run._is_finished, run._check_space, plan.files())
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
@@ -118,7 +117,7 @@ class EmbeddingRun:
         """
         if self.already_done:
             return []
-        return [part for part in range(self.plan.num_parts) if not self._parts.is_done(part)]
+        return [part for part in range(self.plan.num_parts) if not self.parts.is_done(part)]
 
     def write_part(
         self,
@@ -164,11 +163,7 @@ class EmbeddingRun:
             datasets[name] = self._cast(name, values, dtype, kept)
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
-        self._parts.commit(part, datasets)
-
-    def working(self) -> AbstractContextManager[None]:
-        """Return what lets `labelkit status` count this process while it makes parts."""
-        return nullcontext() if self.already_done else working(self._parts.folder)
+        self.parts.commit(part, datasets)
 
     def publish(self, max_bad: float = 0.01, sharding: Sharding | None = None) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
@@ -189,17 +184,17 @@ class EmbeddingRun:
             BusyError: another process is publishing it.
             ResourceError: the disk is full, ...
         """
-        if self.already_done or self._parts.is_published():
+        if self.already_done or self.parts.is_published():
             return self.out
-        with self._parts.publishing() as to_do:
+        with self.parts.publishing() as to_do:
             if to_do:
                 # A store that fits in memory is read once, a larger one part by part and again for each large column.
                 small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
-                load = lru_cache(maxsize=None if small else 1)(self._parts.load)
+                load = lru_cache(maxsize=None if small else 1)(self.parts.load)
                 image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
                 self._install(image, sharding)
                 try:
-                    self._parts.clear()
+                    self.parts.clear()
                 except ResourceError as error:
                     self.warnings.append(f"the store is complete, its run folder is left over: {error}")
         return self.out
@@ -213,7 +208,7 @@ class EmbeddingRun:
             return False
         try:
             store = open_store(self.out)
-            if store.plan_digest == self._parts.digest:
+            if store.plan_digest == self.parts.digest:
                 # Only a store that is whole counts as done.
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
@@ -247,7 +242,8 @@ class EmbeddingRun:
             return None
 
     def _check_space(self) -> None:
-        self._parts.check_space(self.plan.estimated_bytes(), "the parts and the store")
+        # parts stay until the store is there
+        check_space(self.parts.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
     # ---- parts
 
@@ -338,7 +334,7 @@ class EmbeddingRun:
             metric=plan.metric,
             names_are_utf8=int(all(is_utf8(name_bytes(name)) for name in plan.sample_ids)),
             created_by=plan.created_by,
-            plan_digest=self._parts.digest,
+            plan_digest=self.parts.digest,
         )
         plan.model.put(contents)
         if plan.views is not None:
@@ -377,19 +373,17 @@ class EmbeddingRun:
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} % where "
             f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
-        remedy = (
-            f"Repair them and delete {self._parts.folder}, or allow more with --max-bad; what was embedded is kept."
-        )
+        remedy = f"Repair them and delete {self.parts.folder}, or allow more with --max-bad; what was embedded is kept."
         return DatasetError(str(self.out), problem, remedy)
 
     def _install(self, image: Image, sharding: Sharding | None) -> None:
-        temporary = self._parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
+        temporary = self.parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
-            for old in self._parts.folder.glob("publish-*.tmp"):
+            for old in self.parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
             install_store(image, self.out, temporary, sharding=sharding, replace=self._overwrite, alone=True)
         except OSError as error:
-            if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
+            if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self.parts.digest:
                 return  # another process published the same
             if isinstance(error, FileExistsError):
                 raise output_exists(self.out, state="and was made by another run meanwhile") from error

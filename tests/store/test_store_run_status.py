@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from labelkit.commands.store_files.status import embedding_status, patches_status
 from labelkit.errors import Damaged, Mismatch
-from labelkit.store import parts as run_folder
-from labelkit.store.parts import count_workers, working
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.plans import PatchPlan
 from labelkit.store.writing import EmbeddingRun
@@ -39,7 +34,6 @@ def test_where_nothing_runs_there_is_no_status(tmp_path):
 def test_a_run_that_has_begun_has_no_parts(run):
     status = embedding_status(run.out)
     assert (status.planned_images, status.planned_parts, status.done_parts) == (8, 4, 0)
-    assert (status.last_part_at, status.seconds_left, status.is_publishing) == (None, None, False)
 
 
 def test_parts_rows_and_skipped_images_are_counted(run):
@@ -50,16 +44,7 @@ def test_parts_rows_and_skipped_images_are_counted(run):
     assert (status.done_parts, status.num_images) == (2, 2)
     assert status.skipped == [("a/1.png", "truncated"), (NOT_UTF8, "too large")]
     assert status.num_bytes == sum(part(run, number).stat().st_size for number in (0, 3))
-    assert (status.damaged, status.faults, seen) == ([], [], [1, 1])
-
-
-def test_the_rest_is_estimated_by_the_pace_without_pauses(run):
-    for number, time in enumerate([1000.0, 1010.0, 9010.0]):
-        write_part(run, number)
-        os.utime(part(run, number), (time, time))
-    status = embedding_status(run.out)
-    # 10 s for the second part; the third came after a pause of more than two hours
-    assert (status.last_part_at, status.seconds_left) == (9010.0, 10.0)
+    assert (status.damaged, seen) == ([], [1, 1])
 
 
 def test_damaged_parts_are_named_and_left_as_they_are(run):
@@ -74,34 +59,11 @@ def test_damaged_parts_are_named_and_left_as_they_are(run):
     assert [(name, type(fault)) for name, fault in status.damaged] == [("000001.h5", Damaged), ("000003.h5", Mismatch)]
     assert part(run, 1).read_bytes() == data
     assert run.pending_parts() == [1, 2, 3]
-    assert embedding_status(run.out).set_aside == ["000001.h5.bad", "000003.h5.bad"]
-
-
-def hold(folder, ready, done):
-    with run_folder.locked(folder):
-        ready.set()
-        done.wait(60)
-
-
-@pytest.mark.slow
-def test_a_held_lock_is_seen_and_a_free_one_is_not_taken(run):
-    context = multiprocessing.get_context("spawn")
-    ready, done = context.Event(), context.Event()
-    folder = part(run, 0).parents[1]
-    holder = context.Process(target=hold, args=(folder, ready, done))
-    holder.start()
-    assert ready.wait(120)
-    assert embedding_status(run.out).is_publishing
-    done.set()
-    holder.join()
-    assert not embedding_status(run.out).is_publishing
-    with run_folder.locked(folder) as still_there:
-        assert still_there
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"part_rows": 0}, {"part_rows": "2"}, {"files": None}, {"files": {"count": 10**18}}, {"batch_size": True}],
+    [{"part_rows": 0}, {"part_rows": "2"}, {"files": None}, {"files": {"count": 10**18}}],
 )
 def test_a_plan_that_is_none_is_an_error(run, change):
     path = part(run, 0).parents[1] / "plan.json"
@@ -109,14 +71,6 @@ def test_a_plan_that_is_none_is_an_error(run, change):
     with pytest.raises(Damaged) as caught:
         embedding_status(run.out)
     assert caught.value.where == str(path)
-
-
-def test_a_damaged_list_of_names_is_a_fault_and_skipped_images_keep_their_number(run):
-    write_part(run, 0, {1: "truncated"})
-    (part(run, 0).parents[1] / "files").write_bytes(b"other")
-    status = embedding_status(run.out)
-    assert status.skipped == [("image 1", "truncated")]
-    assert [fault.where for fault in status.faults] == [str(part(run, 0).parents[1] / "files")]
 
 
 def test_nothing_is_changed(run):
@@ -133,26 +87,14 @@ def test_pieces_of_patches_are_counted(run, per_image):
     patches = PatchRun.open(run.out, plan)
     assert len(plan.pieces) == 4
     for number in (0, 2):
-        rows = np.arange(*plan.pieces[number][2:])[: 1 if number else 2]
+        rows = np.arange(*plan.pieces[number][1:])[: 1 if number else 2]
         cells = None if per_image is None else np.tile([[0, 0], [0, 1], [1, 1]], (len(rows), 1, 1))
         features = np.ones((len(rows), plan.count, 2))
         patches.write_piece(number, Piece(rows, features, cells, np.tile([0, 0, 8, 8], (len(rows), 1))))
     status = patches_status(run.out)
     assert (status.planned_images, status.planned_parts, status.done_parts, status.num_images) == (8, 4, 2, 3)
-    piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "000002-000.h5"
+    piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "SET-00002-of-00004.h5"
     piece.write_bytes(piece.read_bytes()[:-1])
-    assert [name for name, _ in patches_status(run.out).damaged] == ["000002-000.h5"]
+    assert [name for name, _ in patches_status(run.out).damaged] == ["SET-00002-of-00004.h5"]
 
 
-def test_processes_that_make_parts_are_counted_while_they_live(tmp_path: Path) -> None:
-    folder = tmp_path / "s.h5.run"
-    folder.mkdir()
-    assert count_workers(folder) == 0
-    with working(folder), working(folder):
-        assert count_workers(folder) == 2
-    assert count_workers(folder) == 0
-    (folder / "worker-1-ab.lock").touch()  # of one that was killed
-    assert count_workers(folder) == 0
-    os.utime(folder / "worker-1-ab.lock", (0, 0))
-    with working(folder):
-        assert [path.name for path in folder.glob("worker-1-*")] == []

@@ -92,15 +92,15 @@ def test_pack_splits_rows_of_several_blocks(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_table_of_many_shards_is_a_dataset_that_is_packed_away(tmp_path):
-    names = [f"{number:03d}.png" for number in range(150)]
+    names = [f"{number:03d}.png" for number in range(200)]
     columns = {"labels": None, "labeled": None, "class_names": (), "old_classes": None, "splits": None}
-    one = make_store(tmp_path / "one.h5", make_plan(sample_ids=names, split_names=(), part_rows=150, **columns))
+    one = make_store(tmp_path / "one.h5", make_plan(sample_ids=names, split_names=(), part_rows=200, **columns))
     pack_store(one, tmp_path / "many.h5", sharding=Sharding(rows=1))
     with h5py.File(tmp_path / "many.h5") as file:
         assert "shards" not in file.attrs
         assert file["shards"].shape == ()
     many = open_store(tmp_path / "many.h5")
-    assert (many.num_shards, many.content_digest) == (150, one.content_digest)
+    assert (many.num_shards, many.content_digest) == (200, one.content_digest)
     np.testing.assert_array_equal(many.embeddings, one.embeddings)
     pack_store(many, tmp_path / "again.h5")
     assert (tmp_path / "again.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()

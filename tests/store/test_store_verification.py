@@ -40,7 +40,7 @@ def write_patches(store):
     plan = PatchPlan(make_plan(part_rows=2), layer="last", grid=(2, 2), dim=2, set_bytes=1)
     store = make_store(store.path, plan.rows, overwrite=True)
     run = PatchRun.open(store.path, plan)
-    for number, (_, _, start, stop) in enumerate(plan.pieces):
+    for number, (_, start, stop) in enumerate(plan.pieces):
         rows = np.arange(start, stop)
         run.write_piece(number, Piece(rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1))))
     run.publish(store)

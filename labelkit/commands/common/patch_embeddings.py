@@ -120,7 +120,7 @@ class PatchCollector:
         assert batch.image_sizes is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
         self._batches.append(Piece(rows, features.numpy(), cells, view_regions(batch.image_sizes[keep], self._view)))
-        if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][3]:
+        if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
             self._commit()
 
     def _commit(self) -> None:

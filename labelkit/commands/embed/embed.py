@@ -97,8 +97,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     channels = color_channels(network.input_spec.channels)
     reader = Reader(dataset.source, channels, _workers(config, dataset, model, draws, plan.batch_size))
     work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws, reader)
-    with run.working():
-        embedded_now = _embed_pending(work)
+    embedded_now = _embed_pending(work)
     store = _published(work)
     warn_of_lost(dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:

@@ -159,10 +159,6 @@ def _of_training(status: TrainingStatus) -> list[Verified]:
     return [run, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
-def _of_run(kind: str, status: RunStatus) -> Verified:
-    return Verified(kind, str(status.folder), status.done_parts, status.num_bytes, list(status.all_faults))
-
-
 def _of_embedding(folder: Path) -> list[Verified]:
     """Check the parts of a store or of patches that are being made."""
     name = folder.name.removesuffix(".run").removesuffix(".patches")
@@ -173,7 +169,8 @@ def _of_embedding(folder: Path) -> list[Verified]:
         return [Verified("unfinished run", str(folder), faults=[error])]
     if status is None or status.folder != folder:
         raise NotAStore(str(folder), "is not where a run folder is", "Give NAME.h5.run, or the store.")
-    return [_of_run("unfinished run", status)]
+    faults: list[LabelkitError] = [error for _, error in status.damaged]
+    return [Verified("unfinished run", str(folder), status.done_parts, status.num_bytes, faults)]
 
 
 def _images(root: Path, path: Path, checked: list[Verified]) -> VerifiedImages | None:

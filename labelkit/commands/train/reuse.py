@@ -186,7 +186,7 @@ def keep_views(
     if missing and runtime.is_main:
         progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
-    with progress.task("frozen part", total=reuse.plan.num_parts) as task, kept.working():
+    with progress.task("frozen part", total=reuse.plan.num_parts) as task:
         task.advance(reuse.plan.num_parts - len(missing))
         while missing:
             left = []
