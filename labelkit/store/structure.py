@@ -132,7 +132,7 @@ def look_at(
     """
     # Before anything else: asking a virtual dataset for its shape opens other files.
     if dataset.is_virtual or dataset.external:
-        refuse("a dataset whose values are in other files")
+        refuse("a virtual dataset, or storage outside of the file")
     dtype, shape = type_of(dataset.dtype, refuse), dataset.shape
     if shape is None:
         refuse("no data space")

@@ -80,7 +80,7 @@ def make_golden_sharded_store(target: Path) -> None:
 
 def _patches(number: int, plan: PatchPlan) -> Piece:
     """Value v of cell c of plan row r is 10 r + c + v / 2; of drawn cells, the last two."""
-    _, _, start, stop = plan.pieces[number]
+    _, start, stop = plan.pieces[number]
     rows = np.array([row for row in range(start, stop) if row != SKIPPED])
     features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
     regions = np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1))
