@@ -16,6 +16,7 @@ from torch import Tensor
 from labelkit.data.batch import ViewGeometry, send, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
 from labelkit.data.workers import Reader
@@ -214,25 +215,15 @@ class ImageBank:
     def make_views(
         self,
         rows: NDArray[np.int64],
-        keys: NDArray[np.int64],
+        draws: Draws,
         views: Sequence[ViewSpec],
         *,
-        seed: int,
-        epoch: int,
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Make all views of some images in memory; see :func:`labelkit.data.views.transforms.apply_views`."""
-        return apply_views(
-            self.gather(rows),
-            keys,
-            views,
-            seed=seed,
-            epoch=epoch,
-            normalize=normalize,
-            pairs=pairs,
-            partners=None if pairs is None else self.gather(pairs.rows),
-        )
+        partners = None if pairs is None else self.gather(pairs.rows)
+        return apply_views(self.gather(rows), draws, views, normalize=normalize, pairs=pairs, partners=partners)
 
 
 def _has_room(device: torch.device, size: int) -> bool:

@@ -15,7 +15,7 @@ from labelkit.algorithms.indexes import near_rows
 from labelkit.data.batch import ViewGeometry, send, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.keyed_random import keyed_normal, keyed_uniform
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize, PairPlan, RowView, ViewSpec
 
 
@@ -32,32 +32,27 @@ def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[in
 
 
 def drawn_views(
-    keys: NDArray[np.int64],
+    draws: Draws,
     kinds: Sequence[int],
     num_views: int,
-    *,
-    seed: int,
-    epoch: int,
     followers: Sequence[int] = (),
 ) -> NDArray[np.int64]:
     """Draw which of the kept views of an image stand for each view of an epoch.
 
     Args:
-        keys: (b,) int64 keys of the random numbers.
+        draws: random numbers of the b images.
         kinds: kind of each of the p views of an epoch.
         num_views: kept views of each kind, v.
-        seed: seed of the run.
-        epoch: pass over the images.
         followers: views that are moved views before them, and are drawn with these.
 
     Returns:
         (b, p) int64 in [0, v); views of one kind differ from each other as long as there are enough.
     """
-    drawn = np.zeros((len(keys), len(kinds)), dtype=np.int64)
+    drawn = np.zeros((len(draws.keys), len(kinds)), dtype=np.int64)
     for kind in sorted(set(kinds)):
         places = [place for place, found in enumerate(kinds) if found == kind]
         # a shuffle of all: the first few of it are what each view gets, and once all are used, they come again
-        order = np.argsort(keyed_uniform(seed, epoch, keys, kind, "kept-view", num_views), axis=1, kind="stable")
+        order = np.argsort(draws.uniform(kind, "kept-view", num_views), axis=1, kind="stable")
         for position, place in enumerate(places):
             drawn[:, place] = order[:, position % num_views]
     for place in sorted(followers):
@@ -119,16 +114,14 @@ class KeptBank(ImageBank):
     def make_views(
         self,
         rows: NDArray[np.int64],
-        keys: NDArray[np.int64],
+        draws: Draws,
         views: Sequence[ViewSpec],
         *,
-        seed: int,
-        epoch: int,
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Return kept values (b, ...) in their stored type for each view, and geometry where views follow others."""
-        drawn = drawn_views(keys, self._kinds, self._num_views, seed=seed, epoch=epoch, followers=self._followers)
+        drawn = drawn_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
             send_tensor(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
             for place, kind in enumerate(self._kinds)
@@ -204,11 +197,9 @@ class RowBank(ImageBank):
     def make_views(
         self,
         rows: NDArray[np.int64],
-        keys: NDArray[np.int64],
+        draws: Draws,
         views: Sequence[ViewSpec],
         *,
-        seed: int,
-        epoch: int,
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
@@ -217,7 +208,7 @@ class RowBank(ImageBank):
         made = []
         # views of a step that are stored differ from each other, as long as there are enough
         kinds = [0 for spec in views if spec.row is not None and spec.row.stored]
-        drawn = iter(self._stored_views(rows, keys, kinds, seed=seed, epoch=epoch))
+        drawn = iter(self._stored_views(rows, draws, kinds))
         for number, spec in enumerate(views):
             if spec.row is None:
                 made.append(plain)
@@ -228,26 +219,22 @@ class RowBank(ImageBank):
             near = None
             if spec.row.mix and self._neighbors is not None:
                 near = self.gather(self._neighbors[rows].reshape(-1)).reshape(len(rows), -1, plain.shape[1])
-            made.append(change_rows(plain, near, spec.row, keys, seed=seed, epoch=epoch, view=number))
+            made.append(change_rows(plain, near, spec.row, draws, number))
         return tuple(made), ()
 
-    def _stored_views(
-        self, rows: NDArray[np.int64], keys: NDArray[np.int64], kinds: Sequence[int], *, seed: int, epoch: int
-    ) -> Iterator[Tensor]:
+    def _stored_views(self, rows: NDArray[np.int64], draws: Draws, kinds: Sequence[int]) -> Iterator[Tensor]:
         """Yield (b, d) float32 of length 1 for each view that is stored."""
         if not kinds:
             return
         if self._stored is None or self._stored_rows is None:
             raise ValueError("no views are stored")
-        drawn = drawn_views(keys, kinds, self._stored.shape[1], seed=seed, epoch=epoch)
+        drawn = drawn_views(draws, kinds, self._stored.shape[1])
         for place in range(len(kinds)):
             values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
             yield F.normalize(send_tensor(torch.from_numpy(values), self.device), dim=1)
 
 
-def change_rows(
-    rows: Tensor, neighbors: Tensor | None, how: RowView, keys: NDArray[np.int64], *, seed: int, epoch: int, view: int
-) -> Tensor:
+def change_rows(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Draws, view: int) -> Tensor:
     """Return rows as one view shows them: features themselves are changed, as there are no pixels to crop or to color.
 
     A row of length 1 is moved on the sphere in three ways, each with random numbers keyed by seed, epoch, sample and
@@ -257,9 +244,7 @@ def change_rows(
         rows: (b, d) float32 of length 1.
         neighbors: (b, k, d) the nearest rows of each; needed if ``how`` mixes.
         how: the view.
-        keys: (b,) int64 keys of the random numbers.
-        seed: seed of the run.
-        epoch: pass over the rows.
+        draws: random numbers of the b rows.
         view: number of the view.
 
     Returns:
@@ -268,18 +253,18 @@ def change_rows(
     changed = rows
     if how.mix:
         assert neighbors is not None
-        drawn = keyed_uniform(seed, epoch, keys, view, "row-mix", 2)
+        drawn = draws.uniform(view, "row-mix", 2)
         chosen = (drawn[:, 0] * neighbors.shape[1]).astype(np.int64)
         share = send(how.mix * drawn[:, 1:], rows.device)
         other = neighbors[torch.arange(len(rows), device=rows.device), send(chosen, rows.device)]
         changed = F.normalize((1 - share) * changed + share * other, dim=1)
     width = rows.shape[1]
     if how.noise:
-        noise = keyed_normal(seed, epoch, keys, view, "row-noise", width, rows.device)
+        noise = draws.normal(view, "row-noise", width, rows.device)
         changed = changed + how.noise / width**0.5 * noise
     if how.dropout:
         # from normal numbers, which are made on the device: P(|x| < t) = dropout
         limit = 2**0.5 * float(torch.erfinv(torch.tensor(how.dropout, dtype=torch.float64)))
-        drop = keyed_normal(seed, epoch, keys, view, "row-dropout", width, rows.device).abs() < limit
+        drop = draws.normal(view, "row-dropout", width, rows.device).abs() < limit
         changed = changed.masked_fill(drop, 0.0)
     return F.normalize(changed, dim=1)

@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.boxes import boxes_of_views, paired_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.data.views.transforms import cut_view
@@ -51,9 +52,7 @@ class BatchPlan:
     """What a worker has to read: everything it needs travels with it, workers have no state."""
 
     rows: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    seed: int
-    epoch: int
+    draws: Draws
     views: tuple[ViewSpec, ...]
     identify: bool = False
     pairs: PairPlan | None = None
@@ -114,14 +113,8 @@ class _CropReader:
                     continue
                 partner_sizes[i] = partner.shape[:2]
             pairs = None if plan.pairs is None else plan.pairs.take(i)
-            chosen = boxes_of_views(
-                plan.views,
-                ([full[0]], [full[1]]),
-                ([partner.shape[0]], [partner.shape[1]]),
-                plan.keys[i : i + 1],
-                seed=plan.seed,
-                epoch=plan.epoch,
-            )
+            sizes_of = ([full[0]], [full[1]]), ([partner.shape[0]], [partner.shape[1]])
+            chosen = boxes_of_views(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
             for view, spec in enumerate(plan.views):
                 shown = partner if spec.shows_partner else image
                 boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]

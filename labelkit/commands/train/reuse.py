@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import EvalLoader, planned_views
 from labelkit.data.row_bank import KeptBank, view_kinds
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -263,7 +264,7 @@ class _Maker:
         def plans() -> Iterator[BatchPlan]:
             for start in range(0, len(rows), at_once):
                 some = rows[start : start + at_once]
-                yield BatchPlan(some, some, self.config.seed, 0, views)
+                yield BatchPlan(some, Draws(self.config.seed, 0, some), views)
 
         reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
         was_training = self.method.training
