@@ -27,7 +27,6 @@ from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, decode_table, open_regular
 
 MAX_FAULTS_SHOWN: Final = 10
-_DIGITS_AT_ONCE: Final = 4000
 _MOST_SHOWN: Final = 200
 _COLUMNS_SHOWN: Final = 12
 
@@ -56,21 +55,12 @@ _DELIMITERS: Final = (",", ";", "\t")
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
     """Return the key of an order in which 2 < 10 and a2 < a10."""
     parts = re.split(r"(\d+)", name)
     if re.fullmatch(r"-?\d+", name):
-        return ((0, _number(name), name),)
-    return tuple((0, _number(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
-
-
-def _number(digits: str) -> int:
-    """The number that digits stand for; Python's own conversion ends at some thousands of them."""
-    if len(digits) <= _DIGITS_AT_ONCE:
-        return int(digits)
-    head, tail = digits[:-_DIGITS_AT_ONCE], digits[-_DIGITS_AT_ONCE:]
-    sign = -1 if digits.startswith("-") else 1
-    return _number(head) * 10**_DIGITS_AT_ONCE + sign * int(tail) if head != "-" else -int(tail)
+        return ((0, float(name), name),)
+    return tuple((0, float(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
 
 
 @dataclass(frozen=True, slots=True)

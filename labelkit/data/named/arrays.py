@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,9 @@ from labelkit.data.decode import BadImage, Channels
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError
-from labelkit.files import read_bytes
 
 _STL_SIDE: Final = 96
 _STL_BYTES: Final = 3 * _STL_SIDE * _STL_SIDE
-Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 
@@ -93,7 +91,7 @@ def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageData
 
 
 def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List CIFAR-10 or CIFAR-100: the Python files by torchvision, which compares their MD5, or the binary ones.
+    """List CIFAR-10 or CIFAR-100: the Python files by torchvision, which compares their MD5.
 
     A folder ``<name>/{train,test}/<class>/`` of extracted images is taken as well.
 
@@ -111,47 +109,22 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
             raise
         _download_cifar(spec, data_root)
         root = find_root(spec, data_root)
-    read = _read_cifar_python if (root / "batches.meta").exists() or (root / "meta").exists() else _read_cifar_binary
-    class_names, images, labels = read(spec, root)
-    for part in labels.values():
-        if part.min(initial=0) < 0 or part.max(initial=0) >= len(class_names):
-            raise DatasetError(str(root), f"labels outside of {len(class_names)} classes", spec.remedy(data_root))
-    source = ArraySource(np.concatenate(list(images.values())))
-    return _listing(spec.name, labels, tuple(spec.num_images), class_names, source)
-
-
-_Cifar = tuple[Sequence[str], dict[str, Images], dict[str, Labels]]
-
-
-def _read_cifar_python(spec: DatasetSpec, root: Path) -> _Cifar:
-    from torchvision.datasets import CIFAR10, CIFAR100
-
-    published = CIFAR10 if spec.num_classes == 10 else CIFAR100
+    published = _published_cifar(spec)
     here = type(published.__name__, (published,), {"base_folder": root.name})
     try:
         parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
     except (OSError, RuntimeError) as error:
         problem = f"a file is not the published one, by its MD5, or cannot be read ({error})"
         raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.") from error
-    images = {split: np.ascontiguousarray(part.data) for split, part in parts.items()}
-    return parts["train"].classes, images, {split: np.array(part.targets) for split, part in parts.items()}
+    source = ArraySource(np.ascontiguousarray(np.concatenate([part.data for part in parts.values()])))
+    labels = {split: np.array(part.targets) for split, part in parts.items()}
+    return _listing(spec.name, labels, tuple(spec.num_images), parts["train"].classes, source)
 
 
-def _read_cifar_binary(spec: DatasetSpec, root: Path) -> _Cifar:
-    names = sorted(name for need in spec.needs for name in need if name.endswith(".bin"))
-    class_names = root / ("batches.meta.txt" if spec.num_classes == 10 else "fine_label_names.txt")
-    label_bytes = 1 if spec.num_classes == 10 else 2  # CIFAR-100 has a coarse label before the fine one
-    images, labels = {}, {}
-    for split in ("test", "train"):
-        raw = b"".join(read_bytes(root / name) for name in names if name.startswith("test") is (split == "test"))
-        if not raw or len(raw) % (label_bytes + 3072):
-            problem = f"the files of {split} have {len(raw):,} bytes, not a multiple of {label_bytes + 3072:,}"
-            raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.")
-        table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, label_bytes + 3072)
-        labels[split] = table[:, label_bytes - 1].astype(np.int64)
-        planes = table[:, label_bytes:].reshape(-1, 3, 32, 32)
-        images[split] = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-    return list(filter(None, read_lines(class_names))), images, labels
+def _published_cifar(spec: DatasetSpec) -> Any:
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    return CIFAR10 if spec.num_classes == 10 else CIFAR100
 
 
 def fetch_archive(url: str, folder: Path, filename: str, md5: str) -> None:
@@ -162,9 +135,7 @@ def fetch_archive(url: str, folder: Path, filename: str, md5: str) -> None:
 
 
 def _download_cifar(spec: DatasetSpec, data_root: Path) -> None:
-    from torchvision.datasets import CIFAR10, CIFAR100
-
-    published = CIFAR10 if spec.num_classes == 10 else CIFAR100
+    published = _published_cifar(spec)
     try:
         data_root.mkdir(parents=True, exist_ok=True)
         # Unpacked elsewhere and renamed: a killed download leaves no half data set.

@@ -303,7 +303,7 @@ def test_class_archives_that_are_not_unpacked_are_counted(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "imagenet/train")
     for name in imagenet_names():
         put(tmp_path / f"imagenet/train/{name}.tar")
-    with pytest.raises(DatasetIncomplete, match=r"found 0.*100 archives in .* are not unpacked"):
+    with pytest.raises(DatasetIncomplete, match=r"found 0.*Unpack each archive into a folder of its name"):
         load("imagenet_100", tmp_path)
 
 
@@ -312,13 +312,7 @@ def test_validation_images_without_class_folders_are_told_apart(tmp_path: Path) 
     shutil.rmtree(tmp_path / "imagenet/val")
     for i in range(4):
         put(tmp_path / f"imagenet/val/ILSVRC2012_val_0000000{i}.JPEG")
-    with pytest.raises(DatasetIncomplete, match=r"val: expected 100 class.*4 files lie in .*move each into the folder"):
-        load("imagenet_100", tmp_path)
-
-
-def test_another_imagenet_100_is_told_from_a_half_unpacked_one(tmp_path: Path) -> None:
-    write_imagenet(tmp_path / "imagenet_100", imagenet_names("imagenet_1k")[:100], train=1)
-    with pytest.raises(DatasetIncomplete, match="These are 100 other classes"):
+    with pytest.raises(DatasetIncomplete, match=r"val: expected 100 class.*into a folder of its name"):
         load("imagenet_100", tmp_path)
 
 
@@ -410,7 +404,6 @@ def test_a_set_that_is_not_there_says_what_was_looked_for(
         ("herbarium_19", "herbarium_19/herbarium-2019-fgvc6.zip", "unzip -q"),
         ("imagenet_1k", "imagenet/ILSVRC2012_img_train.tar", "tar -xf"),
         ("cifar10", "cifar-10-python.tar.gz", "tar -xf"),
-        ("cifar100", "cifar100/cifar-100-binary.tar.gz", "tar -xf"),
     ],
 )
 def test_an_archive_that_is_not_unpacked_is_met_with_the_command(
@@ -420,10 +413,3 @@ def test_an_archive_that_is_not_unpacked_is_met_with_the_command(
     with pytest.raises(DatasetIncomplete, match="is not unpacked") as caught:
         load(name, tmp_path)
     assert caught.value.remedy.startswith(f"Run `{command} {tmp_path / archive} ")
-
-
-def test_a_search_for_a_mislaid_set_does_not_walk_through_folders_of_classes(tmp_path: Path) -> None:
-    for i in range(60):
-        write_cub(tmp_path / "many" / str(i)) if i == 59 else (tmp_path / "many" / str(i)).mkdir(parents=True)
-    with pytest.raises(DatasetAbsent):
-        load("cub", tmp_path)
