@@ -1,4 +1,4 @@
-"""Make an embedding store in parts that survive a kill, with the same bytes.
+"""Make an embedding store in parts that survive a kill, with the same bytes; or of rows that were made elsewhere.
 
 ``EmbeddingRun.open`` checks the place and writes down the plan; parts are written, in any order and any
 number of times; ``publish`` puts them together, and the store appears under its name complete. Whatever
@@ -24,6 +24,7 @@ from labelkit.errors import (
     DatasetError,
     Mismatch,
     OutputExistsError,
+    Refused,
     ResourceError,
     StoreError,
     output_exists,
@@ -31,17 +32,21 @@ from labelkit.errors import (
 )
 from labelkit.formatting import percent
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import canonical_json, temporary_name
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
-from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, differing_keys, open_store
 from labelkit.store.parts import Parts, cast_finite, check_space, part_names
-from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
+from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import VIEWS, is_utf8, name_bytes
 from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
+# A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
+_LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
+# The smallest numbers of a type are far apart; decimals of the smallest of float16 are off by less than this.
+_ROUNDING = 0.02
 
 
 @dataclass(frozen=True)
@@ -309,9 +314,8 @@ class EmbeddingRun:
         total = len(plan.sample_ids)
         if len(skipped) > max_bad * total or len(skipped) == total:
             raise self._too_many(skipped, max_bad)
-        contents = self._identity()
+        contents = planned_contents(plan, self.parts.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
-        contents.datasets.update(self._listed(skipped))
         for name, (dtype, shape) in self._part_shapes(total - len(skipped)).items():
             if name in digesters:
 
@@ -323,46 +327,6 @@ class EmbeddingRun:
                 blocks = partial(rows, 0, shape[0])
                 contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish(), rows)
         return contents
-
-    def _identity(self) -> Contents:
-        """What a store says about itself as a whole."""
-        plan = self.plan
-        contents = Contents.of(
-            schema.FORMAT_STORE,
-            kind="embeddings",
-            normalized=int(plan.normalized),
-            metric=plan.metric,
-            names_are_utf8=int(all(is_utf8(name_bytes(name)) for name in plan.sample_ids)),
-            created_by=plan.created_by,
-            plan_digest=self.parts.digest,
-        )
-        plan.model.put(contents)
-        if plan.views is not None:
-            contents.set("", views=canonical_json(dict(plan.views)))
-        if plan.reused_from:
-            contents.set("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
-        return contents
-
-    def _listed(self, skipped: Mapping[int, str]) -> dict[str, NDArray[Any]]:
-        """The columns that the plan knows: names, labels, splits, and what was skipped why."""
-        plan = self.plan
-        kept = np.ones(len(plan.sample_ids), dtype=np.bool_)
-        kept[list(skipped)] = False
-        datasets = {"sample_ids": strings(plan.sample_ids[row] for row in np.flatnonzero(kept).tolist())}
-        for name, values in (("labels", plan.labels), ("splits", plan.splits)):
-            if values is not None:
-                datasets[name] = values[kept]
-        if plan.labeled is not None:
-            datasets["labeled"] = plan.labeled[kept].astype(np.uint8)
-        if plan.old_classes is not None:
-            datasets["old_classes"] = plan.old_classes.astype(np.uint8)
-        for name, texts in (("class_names", plan.class_names), ("split_names", plan.split_names)):
-            if texts:
-                datasets[name] = strings(texts)
-        if skipped:
-            datasets["skipped/sample_ids"] = strings(plan.sample_ids[row] for row in sorted(skipped))
-            datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
-        return datasets
 
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:
         total = len(self.plan.sample_ids)
@@ -388,3 +352,173 @@ class EmbeddingRun:
             if isinstance(error, FileExistsError):
                 raise output_exists(self.out, state="and was made by another run meanwhile") from error
             raise resource_error(error, str(self.out)) from error
+
+
+def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
+    """Return what a store says about itself and its rows before any is computed.
+
+    Args:
+        plan: what it is made by.
+        digest: of what it is made by.
+        skipped: reason of each row of the plan that is left out.
+    """
+    contents = Contents.of(
+        schema.FORMAT_STORE,
+        kind="embeddings",
+        normalized=int(plan.normalized),
+        metric=plan.metric,
+        names_are_utf8=int(all(is_utf8(name_bytes(name)) for name in plan.sample_ids)),
+        created_by=plan.created_by,
+        plan_digest=digest,
+    )
+    plan.model.put(contents)
+    if plan.views is not None:
+        contents.set("", views=canonical_json(dict(plan.views)))
+    if plan.reused_from:
+        contents.set("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
+    kept = np.ones(len(plan.sample_ids), dtype=np.bool_)
+    kept[list(skipped)] = False
+    datasets = contents.datasets
+    datasets["sample_ids"] = strings(plan.sample_ids[row] for row in np.flatnonzero(kept).tolist())
+    for name, values in (("labels", plan.labels), ("splits", plan.splits)):
+        if values is not None:
+            datasets[name] = values[kept]
+    if plan.labeled is not None:
+        datasets["labeled"] = plan.labeled[kept].astype(np.uint8)
+    if plan.old_classes is not None:
+        datasets["old_classes"] = plan.old_classes.astype(np.uint8)
+    for name, texts in (("class_names", plan.class_names), ("split_names", plan.split_names)):
+        if texts:
+            datasets[name] = strings(texts)
+    if skipped:
+        datasets["skipped/sample_ids"] = strings(plan.sample_ids[row] for row in sorted(skipped))
+        datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
+    return contents
+
+
+# ---- rows made elsewhere: checked, and streamed to the disk in the order of their names
+
+
+def imported_model(name: str, source: str, word: str) -> ModelIdentity:
+    """Return the identity of a model of which only a name is known.
+
+    Args:
+        name: shown to people.
+        source: name of the file that was read.
+        word: rows of equal words are comparable: the name, if the user gave one, else the digest of the file.
+    """
+    return ModelIdentity(
+        name=name,
+        weights_fingerprint="",
+        weights_file_sha256="",
+        source=source,
+        layer="",
+        pooling="",
+        preprocess={"imported": word},
+        numerics={},
+    )
+
+
+def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
+    """Check all rows, as they will be stored, in the order of their file.
+
+    Args:
+        embeddings: (n, d) numbers.
+        dtype: ``float32`` or ``float16``, type of the stored rows.
+        normalized: whether all have to be of length 1.
+        where: number of a row to how messages call it.
+
+    Raises:
+        Refused: a number is not finite, or too large for the type; a row is too small for it, or not of length 1.
+    """
+    step = _rows_at_a_time(embeddings)
+    for start in range(0, len(embeddings), step):
+        given = embeddings[start : start + step]
+        stored = _cast(given, np.dtype(dtype))
+        finite = np.isfinite(stored)
+        if not finite.all():
+            row = int(np.argmin(finite.all(axis=1)))
+            column = int(np.argmin(finite[row]))
+            value = given[row, column]
+            if np.isfinite(value):
+                problem = f"value {column} is {value}, too large for {dtype}"
+                raise Refused(
+                    where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
+                )
+            raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
+        largest = np.abs(stored).max(axis=1)
+        lost = np.abs(stored - given).max(axis=1) > _ROUNDING * np.abs(given).max(axis=1)
+        tiny = lost & (largest < np.finfo(dtype).tiny)
+        if tiny.any():
+            row = int(np.argmax(tiny))
+            problem = f"has no value above {np.abs(given[row]).max():.3g}, too small for {dtype}"
+            raise Refused(where(start + row), problem, "Scale the rows, or pass --dtype float32 if it is float16.")
+        if normalized:
+            lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
+            off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
+            if off.any():
+                row = int(np.argmax(off))
+                problem = f"has length {lengths[row]:.6g}, and --normalized says 1"
+                raise Refused(where(start + row), problem, "Leave --normalized out, or scale the rows first.")
+
+
+def write_imported(
+    out: Path,
+    plan: EmbeddingPlan,
+    *,
+    embeddings: NDArray[Any],
+    order: NDArray[np.int64],
+    images: Mapping[str, NDArray[Any]] | None,
+    recipe: dict[str, Any],
+    extras: Mapping[str, NDArray[np.float32]] | None = None,
+    sharding: Sharding | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a store, complete or not at all.
+
+    Args:
+        out: the store, ``NAME.h5``.
+        plan: what is known of the rows; nothing of it is computed.
+        embeddings: (n, d) numbers that ``check_rows`` found right, as a rule a map of a file.
+        order: (n,) row of ``embeddings`` of each row of the store.
+        images: ``sha256``, ``file_sizes``, ``image_sizes`` of the image files in the order of the store; ``None``: not
+            known, and the store says so.
+        recipe: what was imported and how; its digest becomes ``plan_digest``.
+        extras: further outputs of the model by name, (n, w), in the order of the store.
+        sharding: how the store is split; ``None``: it is one file.
+        overwrite: replace a file of this name.
+
+    Raises:
+        OutputExistsError: the file is there and is not to be replaced.
+        ResourceError: the disk is full, ...
+    """
+    contents = planned_contents(plan, plan_digest(recipe), {})
+    contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
+    contents.datasets["embeddings"] = _in_order(embeddings, order, np.dtype(plan.dtype).newbyteorder("<"))
+    contents.datasets.update({**(images or {}), **(extras or {})})
+    check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
+    try:
+        install_store(Image(contents), out, out.parent / temporary_name(), sharding=sharding, replace=overwrite)
+    except FileExistsError as error:
+        raise output_exists(out) from error
+    except OSError as error:
+        raise resource_error(error, str(out)) from error
+
+
+def _in_order(embeddings: NDArray[Any], order: NDArray[np.int64], kind: np.dtype[Any]) -> Stream:
+    step = _rows_at_a_time(embeddings)
+
+    def rows(first: int, last: int) -> Iterator[NDArray[Any]]:
+        for start in range(first, last, step):
+            yield _cast(embeddings[order[start : min(start + step, last)]], kind)
+
+    return Stream(kind, embeddings.shape, partial(rows, 0, len(order)), part=rows)
+
+
+def _rows_at_a_time(embeddings: NDArray[Any]) -> int:
+    return max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
+
+
+def _cast(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(values).astype(kind, copy=False)

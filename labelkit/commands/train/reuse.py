@@ -35,7 +35,6 @@ from labelkit.training.compute_device import has_native_bf16, images_at_once
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method, Phase
 
-_WAIT_SECONDS = 0.2
 _FEW = 8
 
 
@@ -180,8 +179,9 @@ def keep_views(
     if runtime.is_main:
         kept.begin()
         begun(kept.folder)
+        kept.missing()  # puts aside those that are damaged
     runtime.barrier()
-    missing = kept.missing() if runtime.is_main else [n for n in range(reuse.plan.num_parts) if not kept.is_there(n)]
+    missing = [number for number in range(reuse.plan.num_parts) if not kept.is_there(number)]
     for warning in kept.warnings:
         progress.warning(warning)
     if missing and runtime.is_main:
@@ -189,19 +189,10 @@ def keep_views(
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
     with progress.task("frozen part", total=reuse.plan.num_parts) as task:
         task.advance(reuse.plan.num_parts - len(missing))
-        while missing:
-            left = []
-            for number in missing:
-                with kept.claim(number) as mine:
-                    if mine:
-                        kept.commit(number, maker.values(reuse.plan.part(number)))
-                if kept.is_there(number):
-                    task.advance()
-                else:
-                    left.append(number)
-            if left == missing:
-                time.sleep(_WAIT_SECONDS)  # another process makes them
-            missing = left
+        for number in missing:
+            if number % runtime.world_size == runtime.rank:
+                kept.commit(number, maker.values(reuse.plan.part(number)))
+            task.advance()
     runtime.barrier()
     return KeptBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
 

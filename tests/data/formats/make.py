@@ -30,12 +30,15 @@ from labelkit.store.array_files import (  # noqa: E402  # noqa: E402
     write_prototypes,
 )
 from labelkit.store.embeddings import open_store  # noqa: E402
-from labelkit.store.importing import ImportedColumns, imported_model, write_imported  # noqa: E402
 from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
-from labelkit.store.plans import PatchPlan  # noqa: E402
+from labelkit.store.plans import EmbeddingPlan, PatchPlan  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
 from labelkit.store.writer import Sharding  # noqa: E402
-from labelkit.store.writing import EmbeddingRun  # noqa: E402
+from labelkit.store.writing import (  # noqa: E402
+    EmbeddingRun,
+    imported_model,
+    write_imported,
+)
 from labelkit.training.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
 from store_samples import make_plan, make_store, write_part  # noqa: E402
 
@@ -142,24 +145,28 @@ def make_golden_prototypes(target: Path) -> None:
 
 def make_golden_imageless_store(target: Path) -> None:
     """Three rows without images, as float16, in another order than their names."""
-    write_imported(
-        target,
-        embeddings=np.array([[0.5, 1.0], [-2.0, 0.25], [3.0, 4.0]], dtype=np.float32),
-        order=np.array([2, 0, 1]),
+    plan = EmbeddingPlan(
         sample_ids=["a.png", "b.png", "größe/c.png"],
-        dtype="float16",
         model=imported_model("elsewhere", "rows.npy", "elsewhere"),
+        dim=2,
+        batch_size=1,
         normalized=False,
         metric="l2",
-        columns=ImportedColumns(
-            labels=np.array([1, -1, 0]),
-            class_names=("chat", "größe"),
-            labeled=np.array([True, False, False]),
-            splits=np.array([0, 0, -1], dtype=np.int16),
-            split_names=("train",),
-        ),
-        images=None,
         created_by="labelkit 0.1.0",
+        dtype="float16",
+        labels=np.array([1, -1, 0]),
+        class_names=("chat", "größe"),
+        labeled=np.array([True, False, False]),
+        old_classes=np.array([False, True]),
+        splits=np.array([0, 0, -1], dtype=np.int16),
+        split_names=("train",),
+    )
+    write_imported(
+        target,
+        plan,
+        embeddings=np.array([[0.5, 1.0], [-2.0, 0.25], [3.0, 4.0]], dtype=np.float32),
+        order=np.array([2, 0, 1]),
+        images=None,
         recipe={"from": "rows.npy"},
     )
 
