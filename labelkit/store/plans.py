@@ -26,7 +26,7 @@ from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
 from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
 
-_RESERVED = {"digests", "model", "skipped", "label_sets", "results", "preprocess", "numerics"}
+_RESERVED = {"digests", "model", "skipped", "results", "preprocess", "numerics"}
 
 
 def embedding_run_folder(out: Path) -> Path:
@@ -291,23 +291,6 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
         if (mine is None) != (other is None) or (mine and any(mine[old] != other[new] for old, new in pairs)):
             return plan
     return stored if pairs else plan
-
-
-def planned_reuse(out: str | os.PathLike[str], plan: EmbeddingPlan, stores: Sequence[str]) -> NDArray[np.int64] | None:
-    """Return which rows an unfinished run copies, so that the images need not be looked at again.
-
-    Args:
-        out: the store to be made.
-        plan: made from the listing of now.
-        stores: content digests of the stores to copy from.
-
-    Returns:
-        (N, 2) as ``EmbeddingPlan.reused``, or ``None`` where there is no run of this listing and these stores.
-    """
-    stored = stored_plan(embedding_run_folder(Path(out)))
-    if stored is None or stored.sample_ids != plan.sample_ids or stored.reused_from != tuple(stores):
-        return None
-    return stored.reused
 
 
 def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:

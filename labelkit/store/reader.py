@@ -280,15 +280,12 @@ class CheckedFile:
         self.datasets[path] = replace(info, block_rows=int(rows or 0))
         return str(sha256_of([self._rows(f"digests/{path}")]).hexdigest())
 
-    def check_axes(
-        self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, prefix: str = ""
-    ) -> dict[str, int]:
+    def check_axes(self, columns: schema.Columns, lengths: Mapping[str, int] | None = None) -> dict[str, int]:
         """Check types and shapes of the known datasets against each other.
 
         Args:
             columns: known datasets, as in ``labelkit.store.schema``.
             lengths: lengths that are known already, by letter.
-            prefix: group of the datasets, such as ``label_sets/coarse/``.
 
         Returns:
             The length of each letter.
@@ -300,19 +297,19 @@ class CheckedFile:
         known = dict(lengths or {})
         owner = dict.fromkeys(known, "the file")
         for name, (axes, kinds) in columns.items():
-            info = self.datasets.get(prefix + name)
+            info = self.datasets.get(name)
             if info is None:
                 continue
             kind = "S" if info.dtype.kind == "S" else info.dtype.str[1:]
             if kind not in kinds or info.dtype.byteorder == ">" or len(info.shape) != len(axes):
                 problem = f"type {info.dtype} of shape {info.shape}, expected {kinds[0]} ({', '.join(axes)})"
-                raise Refused(self.place(prefix + name), problem, RESTORE)
+                raise Refused(self.place(name), problem, RESTORE)
             for axis, length in zip(axes, info.shape, strict=True):
                 expected = int(axis) if axis.isdecimal() else known.setdefault(axis, length)
                 if length != expected:
                     problem = f"{length} rows where {owner.get(axis, 'the format')} has {expected}"
-                    raise Mismatch(self.place(prefix + name), problem, RESTORE)
-                owner.setdefault(axis, f"/{prefix}{name}")
+                    raise Mismatch(self.place(name), problem, RESTORE)
+                owner.setdefault(axis, f"/{name}")
         return known
 
     def require(self, columns: schema.Columns) -> dict[str, int]:

@@ -173,18 +173,6 @@ def _offsets(parts: dict[str, Any]) -> None:
     parts["arrays"]["patch_offsets"][1] = 100
 
 
-def _grid(parts: dict[str, Any]) -> None:
-    parts["arrays"]["grids"][0] = (5, 5)
-
-
-def _region(parts: dict[str, Any]) -> None:
-    parts["arrays"]["regions"][0] = (3, 1, 3, 9)
-
-
-def _cells(parts: dict[str, Any]) -> None:
-    parts["arrays"]["cells"] = np.full((len(parts["arrays"]["patches"]), 2), 9, "<u2")
-
-
 def _kind(parts: dict[str, Any]) -> None:
     parts["attributes"]["kind"] = "embeddings"
 
@@ -210,9 +198,6 @@ def _wide(parts: dict[str, Any]) -> None:
     [
         (_nan, Refused, "not finite"),
         (_offsets, Refused, "patch_offsets"),
-        (_grid, Refused, "25 cells"),
-        (_region, Refused, "without an area"),
-        (_cells, Refused, "outside of their grid"),
         (_kind, NotAStore, "not patches"),
         (_requires, VersionError, "holograms"),
         (_other_rows, Mismatch, "row_start"),

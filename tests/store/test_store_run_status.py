@@ -96,5 +96,3 @@ def test_pieces_of_patches_are_counted(run, per_image):
     piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "SET-00002-of-00004.h5"
     piece.write_bytes(piece.read_bytes()[:-1])
     assert [name for name, _ in patches_status(run.out).damaged] == ["SET-00002-of-00004.h5"]
-
-

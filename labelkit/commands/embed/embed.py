@@ -78,7 +78,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
-        plan = plan_reuse(config.out, plan, reused, dataset)
+        plan = plan_reuse(plan, reused, dataset)
     if config.dry_run:
         return describe_plan(config, runtime, computing, model, dataset, plan, shape, draws)
     progress = current_progress()
