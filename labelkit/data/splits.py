@@ -21,54 +21,57 @@ _NAMED = 5
 _NAMED_OLD = 20
 
 
-def checked_labels(
-    labels: ArrayLike, given: ArrayLike, num_classes: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return classes (n,) int64, and (n,) bool which of them may be used.
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The classes of a data set, and which labels a rule may look at.
+
+    Attributes:
+        labels: (n,) int64 class of each image, -1 = unknown.
+        given: (n,) bool, labels that may be used.
+        count: classes of the data set.
+        names: for messages; by default classes are called by their numbers.
 
     Raises:
-        ValueError: shapes that differ, or a usable label outside of ``[0, num_classes)``.
+        ValueError: shapes that differ, or a usable label outside of ``[0, count)``.
     """
-    classes = np.asarray(labels, dtype=np.int64)
-    usable = np.asarray(given, dtype=np.bool_)
-    if classes.ndim != 1 or usable.shape != classes.shape:
-        raise ValueError(f"labels and given have shapes {classes.shape} and {usable.shape}, must be equal (n,)")
-    if bool((usable & ((classes < 0) | (classes >= num_classes))).any()):
-        raise ValueError(f"a given label is outside of [0, {num_classes})")
-    return classes, usable
+
+    labels: NDArray[np.int64]
+    given: NDArray[np.bool_]
+    count: int
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        labels, given = np.asarray(self.labels, dtype=np.int64), np.asarray(self.given, dtype=np.bool_)
+        if labels.ndim != 1 or given.shape != labels.shape:
+            raise ValueError(f"labels and given have shapes {labels.shape} and {given.shape}, must be equal (n,)")
+        if bool((given & ((labels < 0) | (labels >= self.count))).any()):
+            raise ValueError(f"a given label is outside of [0, {self.count})")
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "given", given)
+
+    def title(self, i: int) -> str:
+        """Return what messages call a class: its name, or its number without names."""
+        return f"class {self.names[i]!r}" if self.names else f"class {i}"
 
 
-def class_title(i: int, class_names: Sequence[str]) -> str:
-    """Return what messages call a class: its name, or its number without names."""
-    return f"class {class_names[i]!r}" if class_names else f"class {i}"
-
-
-def _without_labels(
-    classes: Sequence[int], labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
-) -> tuple[str, ...]:
-    counts = np.bincount(labels[labeled], minlength=max(classes, default=0) + 1)
-    empty = [class_title(i, class_names) for i in classes if counts[i] == 0]
+def _without_labels(classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
+    counts = np.bincount(classes.labels[labeled], minlength=max(wanted, default=0) + 1)
+    empty = [classes.title(i) for i in wanted if counts[i] == 0]
     if len(empty) <= _NAMED:
         return tuple(f"{title} has no labeled image" for title in empty)
     first = ", ".join(title.removeprefix("class ") for title in empty[:_NAMED])
-    return (f"{len(empty)} of {len(classes)} classes have no labeled image: {first}, ...",)
+    return (f"{len(empty)} of {len(wanted)} classes have no labeled image: {first}, ...",)
 
 
-def _old_without_labels(
-    old: Sequence[int],
-    labels: NDArray[np.int64],
-    usable: NDArray[np.bool_],
-    labeled: NDArray[np.bool_],
-    class_names: Sequence[str],
-) -> tuple[str, ...]:
+def _old_without_labels(classes: Classes, old: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
     """Name the old classes that a draw left without a label, and say what helps if anything does."""
-    missed = [i for i in old if not labeled[labels == i].any()]
+    missed = [i for i in old if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = ", ".join(class_title(i, class_names).removeprefix("class ") for i in missed[:_NAMED_OLD])
+    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED_OLD])
     more = ", ..." if len(missed) > _NAMED_OLD else ""
     told = f"{len(missed)} of {len(old)} old classes without a labeled image: {names}{more}"
-    if labeled.any() and any(usable[labels == i].any() for i in missed):
+    if labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         told += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
             "another split seed may reach them"
@@ -118,9 +121,7 @@ def _pick_old(
 
 
 def gcd_split(
-    labels: ArrayLike,
-    given: ArrayLike,
-    num_classes: int,
+    classes: Classes,
     *,
     old_classes: Sequence[int] | None = None,
     num_old_classes: int | None = None,
@@ -128,7 +129,6 @@ def gcd_split(
     label_ratio: float = 0.5,
     seed: int = 0,
     draw_order: ArrayLike | None = None,
-    class_names: Sequence[str] = (),
 ) -> LabelSplit:
     """Label a share of the images of the old classes; generalized category discovery.
 
@@ -137,30 +137,26 @@ def gcd_split(
     (``subsample_instances``), reproduced draw for draw.
 
     Args:
-        labels: (n,) int64 classes.
-        given: (n,) bool, labels that may be used.
-        num_classes: classes of the data set.
+        classes: of the data set.
         old_classes: classes to label; by default the first ``num_old_classes``.
         num_old_classes: by default half of the classes, rounded down.
         new_classes: all other classes, in the order of the training classes; ascending by default.
         label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
         seed: seed of the draw.
         draw_order: (n,) rank of each image in the list that is drawn from; the order of the rows by default.
-        class_names: for messages; by default classes are called by their numbers.
 
     Raises:
         DatasetError: old or new classes that are not those of the data; no image would be labeled though the ratio
             is positive.
     """
-    classes, usable = checked_labels(labels, given, num_classes)
-    old, new = _pick_old(num_classes, old_classes, num_old_classes, new_classes)
+    old, new = _pick_old(classes.count, old_classes, num_old_classes, new_classes)
     if not 0 <= label_ratio <= 1:
         raise ValueError(f"label_ratio is {label_ratio}, must be in [0, 1]")
-    pool = np.flatnonzero(usable & np.isin(classes, old))
+    pool = np.flatnonzero(classes.given & np.isin(classes.labels, old))
     if draw_order is not None:
         ranks = np.asarray(draw_order, dtype=np.int64)
-        if ranks.shape != classes.shape:
-            raise ValueError(f"draw_order has shape {ranks.shape}, labels {classes.shape}")
+        if ranks.shape != classes.labels.shape:
+            raise ValueError(f"draw_order has shape {ranks.shape}, labels {classes.labels.shape}")
         pool = pool[np.argsort(ranks[pool], kind="stable")]
     count = int(label_ratio * len(pool))
     if label_ratio > 0 and count == 0:
@@ -169,57 +165,46 @@ def gcd_split(
             f"no image would be labeled: {len(pool)} images with a label in the old classes, ratio {label_ratio}",
             "Choose other old classes or a larger ratio.",
         )
-    labeled = np.zeros(len(classes), dtype=np.bool_)
+    labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     # RandomState and this call are what the published splits were drawn with.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
-    params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(num_classes)}
-    warnings = _old_without_labels(old, classes, usable, labeled, class_names)
+    params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(classes.count)}
+    warnings = _old_without_labels(classes, old, labeled)
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
 def few_labels_split(
-    labels: ArrayLike,
-    given: ArrayLike,
-    num_classes: int,
-    *,
-    per_class: int | None = None,
-    total: int | None = None,
-    seed: int = 0,
-    class_names: Sequence[str] = (),
+    classes: Classes, *, per_class: int | None = None, total: int | None = None, seed: int = 0
 ) -> LabelSplit:
     """Label a few images of every class; semi-supervised learning.
 
     Args:
-        labels: (n,) int64 classes.
-        given: (n,) bool, labels that may be used.
-        num_classes: classes of the data set.
+        classes: of the data set.
         per_class: labeled images of each class.
-        total: labeled images of all classes together; the first ``total % num_classes`` classes get one more.
+        total: labeled images of all classes together; the first ``total % classes.count`` classes get one more.
         seed: seed of the draw.
-        class_names: for messages; by default classes are called by their numbers.
 
     Raises:
         DatasetError: a class has fewer images than asked, or the total is below the number of classes.
         ValueError: not exactly one of ``per_class`` and ``total``.
     """
-    classes, usable = checked_labels(labels, given, num_classes)
     if per_class is not None and total is None:
-        wanted = np.full(num_classes, per_class)
+        wanted = np.full(classes.count, per_class)
     elif total is not None and per_class is None:
-        wanted = total // num_classes + (np.arange(num_classes) < total % num_classes).astype(np.int64)
+        wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     else:
         raise ValueError(f"give per_class or total, got {per_class} and {total}")
     if bool((wanted < 1).any()):
         raise DatasetError(
-            "split", f"{int(wanted.sum())} labels for {num_classes} classes", "Ask for at least one per class."
+            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Ask for at least one per class."
         )
     generator = keyed_generator(seed, "few-labels")
-    labeled = np.zeros(len(classes), dtype=np.bool_)
+    labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     short = []
-    for i in range(num_classes):
-        rows = np.flatnonzero(usable & (classes == i))
+    for i in range(classes.count):
+        rows = np.flatnonzero(classes.given & (classes.labels == i))
         if len(rows) < wanted[i]:
-            short.append(f"{class_title(i, class_names)} has {len(rows)}")
+            short.append(f"{classes.title(i)} has {len(rows)}")
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
@@ -228,13 +213,11 @@ def few_labels_split(
             f"{int(wanted.max())} labeled images per class are asked for, but {', '.join(short[:10])}",
             "Ask for fewer.",
         )
-    params = {"per_class": per_class, "total": total, "seed": int(seed), "num_classes": int(num_classes)}
-    return LabelSplit("few-labels", labeled, tuple(range(num_classes)), (), params)
+    params = {"per_class": per_class, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
+    return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
-def class_halves_split(
-    labels: ArrayLike, given: ArrayLike, num_classes: int, *, class_names: Sequence[str] = ()
-) -> LabelSplit:
+def class_halves_split(classes: Classes) -> LabelSplit:
     """Label the first half of the classes wholly; metric learning is tested on the second half.
 
     With an odd number the second half is larger. Training uses the labeled images alone.
@@ -242,36 +225,30 @@ def class_halves_split(
     Raises:
         DatasetError: fewer than 2 classes, or no image in the first half.
     """
-    classes, usable = checked_labels(labels, given, num_classes)
-    if num_classes < 2:
-        raise DatasetError("split", f"{num_classes} classes cannot be halved", "Use a set with at least 2 classes.")
-    half = num_classes // 2
-    labeled = usable & (classes >= 0) & (classes < half)
+    if classes.count < 2:
+        raise DatasetError("split", f"{classes.count} classes cannot be halved", "Use a set with at least 2 classes.")
+    half = classes.count // 2
+    labeled = classes.given & (classes.labels >= 0) & (classes.labels < half)
     if not labeled.any():
         raise DatasetError("split", "no labeled image in the first half of the classes", "Use a set with labels.")
-    old, new = tuple(range(half)), tuple(range(half, num_classes))
-    warnings = _without_labels(old, classes, labeled, class_names)
-    return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(num_classes)}, warnings)
+    old, new = tuple(range(half)), tuple(range(half, classes.count))
+    warnings = _without_labels(classes, old, labeled)
+    return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def given_split(
-    labels: ArrayLike, given: ArrayLike, num_classes: int, *, class_names: Sequence[str] = ()
-) -> LabelSplit:
+def given_split(classes: Classes) -> LabelSplit:
     """Use the labels exactly as they are given; old classes are those that occur among them."""
-    classes, usable = checked_labels(labels, given, num_classes)
-    old = tuple(int(i) for i in np.unique(classes[usable]))
-    new = tuple(i for i in range(num_classes) if i not in set(old))
+    old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
+    new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out whole have no image here, and need no label
-    warnings = _without_labels([i for i in new if (classes == i).any()], classes, usable, class_names)
-    return LabelSplit("given", usable, old, new, {"num_classes": int(num_classes)}, warnings)
+    warnings = _without_labels(classes, [i for i in new if (classes.labels == i).any()], classes.given)
+    return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def no_labels_split(labels: ArrayLike, num_classes: int) -> LabelSplit:
+def no_labels_split(classes: Classes) -> LabelSplit:
     """Use no label at all; every class is a new one."""
-    count = len(np.asarray(labels))
-    return LabelSplit(
-        "none", np.zeros(count, dtype=np.bool_), (), tuple(range(num_classes)), {"num_classes": int(num_classes)}
-    )
+    labeled = np.zeros(len(classes.labels), dtype=np.bool_)
+    return LabelSplit("none", labeled, (), tuple(range(classes.count)), {"num_classes": int(classes.count)})
 
 
 FORMAT: Final = "labelkit.split"

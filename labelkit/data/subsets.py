@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.splits import checked_labels, class_title
+from labelkit.data.splits import Classes
 from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
@@ -173,24 +173,13 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
     return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
 
 
-def long_tail_split(
-    labels: ArrayLike,
-    given: ArrayLike,
-    num_classes: int,
-    *,
-    imbalance_factor: float,
-    seed: int = 0,
-    class_names: Sequence[str] = (),
-) -> NDArray[np.int64]:
+def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
     """Choose images so that class sizes fall exponentially; the other images are left out.
 
     Args:
-        labels: (n,) int64 classes.
-        given: (n,) bool, labels that may be used; images without one are left out.
-        num_classes: classes of the data set.
+        classes: of the data set; images without a label that may be used are left out.
         imbalance_factor: smallest over largest class, in ``(0, 1]``, e.g. 0.01.
         seed: seed of the draw.
-        class_names: for messages; by default classes are called by their numbers.
 
     Returns:
         rows kept, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all that it has
@@ -199,20 +188,19 @@ def long_tail_split(
     Raises:
         DatasetError: a class would be left empty.
     """
-    classes, usable = checked_labels(labels, given, num_classes)
-    sizes = np.bincount(classes[usable], minlength=num_classes)
-    counts = np.minimum(long_tail_counts(int(sizes.sum()) / num_classes, num_classes, imbalance_factor), sizes)
+    labels, usable, count = classes.labels, classes.given, classes.count
+    sizes = np.bincount(labels[usable], minlength=count)
+    counts = np.minimum(long_tail_counts(int(sizes.sum()) / count, count, imbalance_factor), sizes)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         i = int(empty[0])
         raise DatasetError(
             "split",
-            f"{class_title(i, class_names)} would be left without an image (it has {sizes[i]})",
+            f"{classes.title(i)} would be left without an image (it has {sizes[i]})",
             "Use an imbalance factor nearer to 1, or a set with images of every class.",
         )
     generator = keyed_generator(seed, "long-tail")
     kept = [
-        generator.choice(np.flatnonzero(usable & (classes == i)), int(counts[i]), replace=False)
-        for i in range(num_classes)
+        generator.choice(np.flatnonzero(usable & (labels == i)), int(counts[i]), replace=False) for i in range(count)
     ]
     return np.sort(np.concatenate(kept)).astype(np.int64)

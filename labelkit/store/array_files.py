@@ -175,7 +175,9 @@ def _check_values(file: CheckedFile, matches: Matches, num_images: int) -> None:
     rows = matches.pairs
     if len(rows) and not (0 <= rows.min() and rows.max() < num_images and (rows[:, 0] != rows[:, 1]).all()):
         raise Refused(file.place("pairs"), f"rows outside of the {num_images} images, or an image with itself", RESTORE)
-    if not (np.abs(np.linalg.det(matches.homographies)) >= 1e-12).all():
+    with np.errstate(invalid="ignore"):  # NaN
+        inverted = np.abs(np.linalg.det(matches.homographies)) >= 1e-12
+    if not inverted.all():
         raise Refused(file.place("homographies"), "holds one that cannot be inverted", RESTORE)
 
 

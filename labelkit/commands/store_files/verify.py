@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.commands.store_files.status import RunStatus, embedding_status, patches_status
+from labelkit.commands.store_files.status import LookedAt, RunStatus, embedding_status, patches_status
 from labelkit.errors import (
     ConfigError,
     Damaged,
@@ -57,61 +57,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@dataclass(frozen=True)
-class VerifyResult:
-    """What was checked.
-
-    Attributes:
-        path: what was asked for.
-        checked: each thing that was looked at.
-        images: what became of the images; ``None``: not asked for.
-    """
-
-    path: Path
-    checked: tuple[Verified, ...]
-    images: VerifiedImages | None
-
-    @property
-    def faults(self) -> list[LabelkitError]:
-        """All that is wrong, that of the images in one."""
-        found = [fault for one in self.checked for fault in one.faults]
-        images = _images_fault(self.images)
-        return found if images is None else [*found, images]
-
-    @property
-    def fault(self) -> LabelkitError | None:
-        """What to end with: the only fault, all of them in one, or ``None``."""
-        faults = self.faults
-        if len(faults) < 2:
-            return faults[0] if faults else None
-        remedies = {fault.remedy for fault in faults}
-        if len(remedies) == 1:  # it is said once
-            listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
-            return InputError(str(self.path), f"{len(faults)} faults:{listed}\n{remedies.pop()}")
-        listed = "".join(f"\n{fault}" for fault in faults)
-        return InputError(str(self.path), f"{len(faults)} faults:{listed}")
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything that was looked at, and every fault."""
-        return {
-            "path": self.path,
-            "ok": not self.faults,
-            "checked": [_record(one) for one in self.checked],
-            "images": None if self.images is None else _images_record(self.images),
-        }
-
-    def made(self) -> list[Path]:
-        """Return nothing: nothing is made."""
-        return []
-
-    def tables(self) -> list[Table]:
-        """Return what was checked, and what became of the images; what is wrong is in :attr:`fault`."""
-        rows: list[list[Cell]] = [[one.kind, one.where, one.blocks, one.num_bytes, _state(one)] for one in self.checked]
-        tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
-        return tables if self.images is None else [*tables, *_image_tables(self.images)]
-
-
-def verify_path(config: VerifyConfig) -> VerifyResult:
+def verify_path(config: VerifyConfig) -> LookedAt:
     """Check a file or folder; all faults are gathered, none is raised.
 
     Raises:
@@ -127,7 +73,33 @@ def verify_path(config: VerifyConfig) -> VerifyResult:
     with current_progress().task("bytes compared") as task:
         checked = _verify_folder(path, task.advance) if path.is_dir() else verify_file(path, task.advance)
     images = None if config.images is None else _images(config.images, path, checked)
-    return VerifyResult(config.index, tuple(checked), images)
+    faults = [fault for one in checked for fault in one.faults]
+    faults += [] if images is None or not images.faults else [_images_fault(images)]
+    values: dict[str, object] = {
+        "path": config.index,
+        "ok": not faults,
+        "checked": [_record(one) for one in checked],
+        "images": None if images is None else _images_record(images),
+    }
+    rows: list[list[Cell]] = [
+        [one.kind, one.where, one.blocks, one.num_bytes, f"{len(one.faults)} faults" if one.faults else "ok"]
+        for one in checked
+    ]
+    tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
+    if images is not None:
+        tables += _image_tables(images)
+    return LookedAt(values, (), tuple(tables), _all_in_one(config.index, faults))
+
+
+def _all_in_one(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
+    """Return what to end with: the only fault, all of them in one, or ``None``."""
+    if len(faults) < 2:
+        return faults[0] if faults else None
+    remedies = {fault.remedy for fault in faults}
+    if len(remedies) == 1:  # it is said once
+        listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
+        return InputError(str(path), f"{len(faults)} faults:{listed}\n{remedies.pop()}")
+    return InputError(str(path), f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults))
 
 
 def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
@@ -197,9 +169,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> VerifiedImages |
     return None
 
 
-def _images_fault(images: VerifiedImages | None) -> DatasetError | None:
-    if images is None or not images.faults:
-        return None
+def _images_fault(images: VerifiedImages) -> DatasetError:
     listed = "; ".join(f"{name}: {what}" for name, what in images.faults[:_NAMED_IMAGES])
     count = len(images.faults)
     more = f"; and {count - _NAMED_IMAGES} more (--json names all)" if count > _NAMED_IMAGES else ""
@@ -208,12 +178,6 @@ def _images_fault(images: VerifiedImages | None) -> DatasetError | None:
         remedy = "Give the folder that the names are relative to, as it was given to embed."
     problem = f"{count} of {images.total} images are not what they were: {listed}{more}"
     return DatasetError(str(images.root), problem, remedy)
-
-
-def _state(one: Verified) -> str:
-    if not one.faults:
-        return "ok"
-    return "1 fault" if len(one.faults) == 1 else f"{len(one.faults)} faults"
 
 
 def _record(one: Verified) -> dict[str, object]:

@@ -100,7 +100,8 @@ class DrawnImages(KeptBank):
     def make_views(self, rows: Any, draws: Draws, views: Sequence[Any], *, normalize: Any, **_: Any) -> Any:
         kinds = self._reuse.kinds
         specs = [view for view, place in self._reuse.views if place is not None]
-        drawn = drawn_views(Draws(self._seed, draws.epoch, draws.keys), kinds, self._views, followers=self._reuse.followers)
+        own = Draws(self._seed, draws.epoch, draws.keys)
+        drawn = drawn_views(own, kinds, self._views, followers=self._reuse.followers)
         # as they lie one after the other: draw by draw, that outside of training in the first one
         numbers = [(0, kind) for kind in range(len(specs) + 1)]
         numbers += [(draw, kind) for draw in range(1, self._views) for kind in range(len(specs))]

@@ -13,7 +13,7 @@ import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Count
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import gcd_split
+from labelkit.data.splits import Classes, gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from tests.miniature_sets import (
     CAR_CLASSES,
@@ -70,7 +70,11 @@ def test_cub_labels_are_drawn_in_the_order_of_images_txt(tmp_path: Path) -> None
     train = dataset.select(dataset.in_split("train"))
     assert train.draw_order is not None
     split = gcd_split(
-        train.labels, train.given, 3, old_classes=[2, 0], new_classes=[1], draw_order=train.draw_order, label_ratio=0.25
+        Classes(train.labels, train.given, 3),
+        old_classes=[2, 0],
+        new_classes=[1],
+        draw_order=train.draw_order,
+        label_ratio=0.25,
     )
     pool = [sample_id for sample_id in in_order if "/002." not in sample_id]
     # choice without replacement takes the head of a permutation of the same generator
