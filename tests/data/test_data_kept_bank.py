@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.data.image_bank import KeptBank, drawn_views, view_kinds
 from labelkit.data.keyed_random import Draws
-from labelkit.data.row_bank import KeptBank, drawn_views, view_kinds
 from labelkit.data.views.spec import Normalize, ViewSpec
 
 KEYS = np.arange(400, dtype=np.int64)

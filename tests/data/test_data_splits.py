@@ -11,11 +11,14 @@ from labelkit.data.splits import (
     LabelSplit,
     class_halves_split,
     few_labels_split,
+    first_per_class,
     gcd_split,
     given_split,
+    holdout_rows,
+    long_tail_counts,
+    long_tail_split,
     no_labels_split,
 )
-from labelkit.data.subsets import first_per_class, holdout_rows, long_tail_counts, long_tail_split
 from labelkit.errors import DatasetError
 
 

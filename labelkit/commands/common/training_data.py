@@ -22,17 +22,15 @@ from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
     Classes,
     LabelSplit,
+    choose_classes,
     class_halves_split,
+    classes_called,
     few_labels_split,
+    first_per_class,
     gcd_split,
     given_split,
-    no_labels_split,
-)
-from labelkit.data.subsets import (
-    choose_classes,
-    classes_called,
-    first_per_class,
     long_tail_split,
+    no_labels_split,
     words_of_file,
 )
 from labelkit.errors import ConfigError, DatasetError

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
-from labelkit.data.image_bank import ImageBank
+from labelkit.data.image_bank import ImageBank, KeptBank, view_kinds
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import EvalLoader, planned_views
-from labelkit.data.row_bank import KeptBank, view_kinds
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError

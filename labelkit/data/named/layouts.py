@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileSource, ImageDataset
+from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, table_of
 from labelkit.data.decode import IMAGE_SUFFIXES
-from labelkit.data.mask_files import FileMasks, table_of
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes

@@ -31,9 +31,8 @@ from torch.nn import functional
 
 from labelkit.data.batch import ViewGeometry, send, send_all, send_tensor
 from labelkit.data.center_crop import Interpolation, resize_part
-from labelkit.data.datasets import ImageDataset
+from labelkit.data.datasets import ImageDataset, read_pair
 from labelkit.data.keyed_random import Draws
-from labelkit.data.mask_files import read_pair
 from labelkit.data.views.boxes import box_matrices, boxes_of_views, crop_boxes, paired_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,

@@ -21,9 +21,8 @@ from labelkit.commands.train import dry_run, reuse
 from labelkit.commands.train import run as training
 from labelkit.commands.train.reuse import Reuse
 from labelkit.data.batch import ViewGeometry
-from labelkit.data.image_bank import ImageBank
+from labelkit.data.image_bank import ImageBank, KeptBank, drawn_views
 from labelkit.data.keyed_random import Draws
-from labelkit.data.row_bank import KeptBank, drawn_views
 from labelkit.data.views.spec import Normalize
 from labelkit.models.backbones.registry import Backbone
 from labelkit.training.trainer import Trainer

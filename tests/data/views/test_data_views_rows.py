@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.image_bank import RowBank, change_rows
 from labelkit.data.keyed_random import Draws
-from labelkit.data.row_bank import RowBank, change_rows
 from labelkit.data.views.spec import Normalize, RowView, ViewSpec
 
 KEYS = np.arange(500)
