@@ -350,19 +350,52 @@ def listing(
         split_names: names of the splits in their order.
         notes: what listing left out.
     """
+    found = positions_of(labels, class_names)
+    parts = positions_of(splits, split_names)
+    facts = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}
+    return numbered_listing(name, root, ids, found, parts, source, **facts)
+
+
+def numbered_listing(
+    name: str,
+    root: Path | None,
+    ids: Sequence[str],
+    labels: NDArray[np.int64],
+    splits: NDArray[np.int64],
+    source: ImageSource,
+    *,
+    class_names: Sequence[str],
+    split_names: Sequence[str],
+    listed: bool = False,
+    **facts: Any,
+) -> ImageDataset:
+    """Return the data set of images whose labels, all of which may be used, and splits are known by number.
+
+    Args:
+        name: of the set.
+        root: as in :func:`listing`.
+        ids: n different names of images, in the order of ``source``.
+        labels: (n,) class of each, -1 = unknown.
+        splits: (n,) split of each, -1 = in none.
+        source: reads them.
+        class_names: name of class i.
+        split_names: name of split i.
+        listed: published splits are drawn in the order of ``ids``.
+        facts: further fields of the data set, as they are.
+    """
     order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
-    found = positions_of(labels, class_names)[order]
     return ImageDataset(
         name=name,
         root=root,
         sample_ids=tuple(ids[row] for row in order),
-        labels=found,
-        given=found >= 0,
+        labels=labels[order],
+        given=labels[order] >= 0,
         class_names=tuple(class_names),
-        splits=positions_of(splits, split_names)[order].astype(np.int16),
+        splits=splits[order].astype(np.int16),
         split_names=tuple(split_names),
-        source=source.select(order),
-        notes=tuple(notes),
+        source=source if bool((np.diff(order) == 1).all()) else source.select(order),
+        draw_order=order if listed else None,
+        **facts,
     )
 
 

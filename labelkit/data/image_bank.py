@@ -64,6 +64,7 @@ class ImageBank:
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
         image_size: height and width of the originals if all are equal, else ``None``.
         sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros of images that are made up.
+        file_sizes: (len(dataset),) uint64 bytes of them.
 
     Raises:
         ValueError: rows out of range or not strictly increasing.
@@ -93,6 +94,7 @@ class ImageBank:
         self.lost: dict[int, str] = {}
         self.image_size: tuple[int, int] | None = None
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8)
+        self.file_sizes = np.zeros(len(dataset), dtype=np.uint64)
         pixels = self._decode_all(memory_limit_bytes, num_threads or min(8, os.cpu_count() or 1))
         self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
         self.images: Tensor | None = None
@@ -114,6 +116,7 @@ class ImageBank:
                     image, full = encoded.decode_reduced(self.channels, None)
                     lost = encoded.lost_content(image)
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
+                    self.file_sizes[row] = encoded.size
                 except BadImage as bad:
                     found.append(bad.reason)
                 else:

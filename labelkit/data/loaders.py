@@ -337,9 +337,11 @@ class EvalLoader:
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
             images = self._finished(rows, crops)
             batch = EvalBatch(next(images), rows, crops.bad, crops.lost, views=images)
-            sizes = crops.sizes.astype(np.uint32)
-            sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
-            yield self._labeled_with(batch, crops.sha256, crops.file_sizes, sizes)
+            if self._identify:
+                sizes = crops.sizes.astype(np.uint32)
+                sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
+                batch = replace(batch, sha256=crops.sha256, file_sizes=crops.file_sizes, image_sizes=sizes)
+            yield batch
 
     def _draws_of(self, rows: NDArray[np.int64]) -> Draws:
         return Draws(self._seed, self._epoch, rows if self._keys is None else self._keys[rows])
@@ -361,24 +363,8 @@ class EvalLoader:
         draws = Draws(self._seed, self._epoch, rows)
         (image,), _ = bank.make_views(rows, draws, (self._view,), normalize=self._normalize)
         bad = [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad]
-        batch = EvalBatch(image, rows, bad)
         if not self._identify:
-            return batch
-        sha256 = np.zeros((len(rows), 32), dtype=np.uint8)
-        file_sizes = np.zeros(len(rows), dtype=np.uint64)
+            return EvalBatch(image, rows, bad)
         sizes = np.tile(np.array(bank.image_size, dtype=np.uint32), (len(rows), 1))
-        for i, row in enumerate(rows.tolist()):
-            if row in bank.bad:
-                sizes[i] = 0
-                continue
-            encoded = bank.dataset.source.read(row)
-            sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
-            file_sizes[i] = encoded.size
-        return self._labeled_with(batch, sha256, file_sizes, sizes)
-
-    def _labeled_with(
-        self, batch: EvalBatch, sha256: NDArray[np.uint8], file_sizes: NDArray[np.uint64], sizes: NDArray[np.uint32]
-    ) -> EvalBatch:
-        if not self._identify:
-            return batch
-        return replace(batch, sha256=sha256, file_sizes=file_sizes, image_sizes=sizes)
+        sizes[[row in bank.bad for row in rows.tolist()]] = 0
+        return EvalBatch(image, rows, bad, (), bank.sha256[rows], bank.file_sizes[rows], sizes)

@@ -12,7 +12,7 @@ import re
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -93,29 +93,43 @@ class _Shape:
             raise Refused(where, problem, "Write one row per image.")
 
 
-def _choose(where: str, found: Mapping[str, _Shape], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the name of the array for each role, ``embeddings`` first; roles that the file lacks are left out.
+def _chosen(
+    where: str, names: Sequence[str], shown: str, wanted: Mapping[str, str | None], usual: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """Return the name of the array or column for each role; roles that the file lacks are left out.
 
     Args:
         where: the file.
-        found: what it holds, by name.
+        names: what it holds.
+        shown: the same for messages.
         wanted: by role, the name that the user gave, or ``None``.
+        usual: by role, the names looked for, the first that is there; capitals do not matter.
+
+    Raises:
+        ConfigError: a name that was given is not there.
+    """
+    by_lower = {name.lower(): name for name in reversed(names)}
+    chosen: dict[str, str] = {}
+    for role, known in usual.items():
+        given = wanted.get(role)
+        if given is not None and given not in names:
+            option = f"--{role.replace('_', '-')}-key"
+            raise ConfigError(option, f"{where} has no {given!r}; it has: {shown}", "Choose one of them.")
+        found = given or next((by_lower[name] for name in known if name in by_lower), None)
+        if found is not None and (given or found not in chosen.values()):
+            chosen[role] = found
+    return chosen
+
+
+def _choose(where: str, found: Mapping[str, _Shape], wanted: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the name of the array for each role, ``embeddings`` first.
 
     Raises:
         ConfigError: a name that was given is not there.
         Refused: no array can be the embeddings.
     """
     names = ", ".join(f"{name} {array}" for name, array in list(found.items())[:20]) or "nothing"
-    by_lower = {name.lower(): name for name in reversed(list(found))}
-    chosen: dict[str, str] = {}
-    for role, usual_names in USUAL_NAMES.items():
-        given = wanted.get(role)
-        if given is not None and given not in found:
-            option = f"--{role.replace('_', '-')}-key"
-            raise ConfigError(option, f"{where} has no {given!r}; it has: {names}", "Choose one of them.")
-        usual = given or next((by_lower[name] for name in usual_names if name in by_lower), None)
-        if usual is not None and (given or usual not in chosen.values()):
-            chosen[role] = usual
+    chosen = _chosen(where, list(found), names, wanted, USUAL_NAMES)
     if "embeddings" not in chosen:
         tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
         if len(tables) != 1:
@@ -330,10 +344,15 @@ class _ForeignFile:
 
 _BLOCK_ROWS = 1 << 12
 _SHOWN = 12
-_MORE_NAMES = {
-    "ids": ("filename", "file_name", "file", "image", "image_path", "name", "sample_id", "id"),
-    "labels": ("class", "class_name", "category"),
-}
+_COLUMN_NAMES = {
+    "ids": (
+        ESCAPED_COLUMN, *USUAL_NAMES["ids"],
+        "filename", "file_name", "file", "image", "image_path", "name", "sample_id", "id",
+    ),
+    "labels": (*USUAL_NAMES["labels"], "class", "class_name", "category"),
+    "splits": USUAL_NAMES["splits"],
+    "labeled": USUAL_NAMES["labeled"],
+}  # fmt: skip
 _REMEDY = "Write a header, then one line per image: its path, and numbers."
 
 
@@ -432,17 +451,7 @@ class _Table:
 
     def _choose(self, wanted: Mapping[str, str | None]) -> dict[str, str]:
         shown = ", ".join(self._header[:_SHOWN]) + (", ..." if len(self._header) > _SHOWN else "")
-        by_lower = {name.lower(): name for name in reversed(self._header)}
-        found: dict[str, str] = {}
-        for role in ("ids", "labels", "splits", "labeled"):
-            given = wanted.get(role)
-            if given is not None and given not in self._header:
-                raise ConfigError(f"--{role}-key", f"{self._where} has no column {given!r}; it has: {shown}", "")
-            escaped = (ESCAPED_COLUMN,) if role == "ids" else ()
-            usual = (*escaped, *USUAL_NAMES[role], *_MORE_NAMES.get(role, ()))
-            name = given or next((by_lower[name] for name in usual if name in by_lower), None)
-            if name is not None:
-                found[role] = name
+        found = _chosen(self._where, self._header, shown, wanted, _COLUMN_NAMES)
         if "ids" not in found:
             problem = f"no column of paths, such as path or sample_id; it has: {shown}"
             raise Refused(f"{self._where} line 1", problem, "Name it with --ids-key; the first line is the header.")

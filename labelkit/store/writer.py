@@ -350,13 +350,11 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-def install_store(
-    image: Image, out: Path, temporary: Path, *, sharding: Sharding | None, replace: bool, alone: bool = False
-) -> list[str]:
+def install_store(image: Image, out: Path, temporary: Path, *, sharding: Sharding | None, replace: bool) -> list[str]:
     """Write a store in one file or in shards, complete or not at all, and remove shards that it replaces.
 
-    The store appears when its shards are there. A failure leaves nothing; what a kill leaves has the same names and
-    bytes when the same is done again.
+    The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
+    goes when a store of this name is written.
 
     Args:
         image: the store in one file. Its large columns are arrays, or streams that can be read in parts.
@@ -364,7 +362,6 @@ def install_store(
         temporary: a new name for files that are not complete yet, on the same file system.
         sharding: how it is split; ``None``: it is one file.
         replace: whether a store of this name may be replaced.
-        alone: no other process writes this store; then shards that a killed one left go too.
 
     Returns:
         Names of the shards.
@@ -373,7 +370,6 @@ def install_store(
         FileExistsError: ``out`` exists and ``replace`` is false.
         OSError: the disk is full, ...
     """
-    old = _names_of(out) if replace else []
     folder = shards_folder(out)
     made: list[Path] = []
     names: list[str] = []
@@ -383,13 +379,11 @@ def install_store(
             names, image = [shard.name for shard in shards.files], _index_image(image, shards)
         write_new(out, image.write, replace=replace, temporary=temporary)
     except BaseException:
-        # of a store that is there already, another process may have made it: then they are its shards
-        if not set(_names_of(out)) & {path.name for path in made}:
-            _remove([temporary, *made], folder)
+        # where a store is there, another process may have made it, of the same shards
+        _remove([temporary, *([] if out.exists() else made)], folder)
         raise
-    if alone:
-        old = [path.name for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name)]
-    _remove([folder / name for name in old if name not in names], folder)
+    others = (path for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name))
+    _remove([path for path in others if path.name not in names], folder)
     return names
 
 
@@ -435,17 +429,6 @@ def _write_shard(whole: Image, columns: list[str], number: int, start: int, stop
     image = Image(contents, block_bytes=1 << 62)
     image.write(file)
     return Shard(number, start, stop, file.seek(0, os.SEEK_END), image.content_digest)
-
-
-def _names_of(out: Path) -> list[str]:
-    """Names of the shards of the store that is there; none where there is none that can be read."""
-    if not shards_folder(out).is_dir() or not out.is_file():
-        return []
-    try:
-        with open_file(out, schema.FORMAT_STORE) as file:
-            return [] if file.shards is None else [shard.name for shard in file.shards.files]
-    except StoreError:
-        return []
 
 
 def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:

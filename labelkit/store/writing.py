@@ -345,7 +345,7 @@ class EmbeddingRun:
         try:
             for old in self.parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, sharding=sharding, replace=self._overwrite, alone=True)
+            install_store(image, self.out, temporary, sharding=sharding, replace=self._overwrite)
         except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self.parts.digest:
                 return  # another process published the same

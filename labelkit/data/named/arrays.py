@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ArraySource, EncodedImage, ImageDataset, ImageSource
-from labelkit.data.decode import BadImage, Channels
+from labelkit.data.datasets import ArraySource, EncodedImage, ImageDataset, ImageSource, numbered_listing
+from labelkit.data.decode import BadImage
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError
@@ -33,38 +33,14 @@ def _listing(
     source: ImageSource,
     *,
     id_format: str = "{}/{:05d}.png",
-    in_channels: Channels = 3,
-    chiral: bool = False,
-    photographic: bool = True,
+    **facts: Any,
 ) -> ImageDataset:
-    """List numbered images.
-
-    Args:
-        name: of the set.
-        labels: by split, in the order of the rows; -1 = unknown.
-        split_names: in their order.
-        class_names: name of class i.
-        source: reads the rows.
-        id_format: makes a sample id of split and number.
-        in_channels: see ``ImageDataset``, as the next two.
-        chiral: mirrored images mean something else.
-        photographic: color augmentation makes sense.
-    """
+    """List numbered images: labels by split in the order of the rows, and the format of an id of split and number."""
+    ids = [id_format.format(split, i) for split, part in labels.items() for i in range(len(part))]
+    splits = np.repeat([split_names.index(split) for split in labels], [len(part) for part in labels.values()])
     joined = np.concatenate(list(labels.values()))
-    counts = [len(part) for part in labels.values()]
-    return ImageDataset(
-        name=name,
-        root=None,
-        sample_ids=tuple(id_format.format(split, i) for split, part in labels.items() for i in range(len(part))),
-        labels=joined,
-        given=joined >= 0,
-        class_names=tuple(class_names),
-        splits=np.repeat(np.array([split_names.index(split) for split in labels], dtype=np.int16), counts),
-        split_names=tuple(split_names),
-        in_channels=in_channels,
-        chiral=chiral,
-        photographic=photographic,
-        source=source,
+    return numbered_listing(
+        name, None, ids, joined, splits, source, class_names=class_names, split_names=split_names, **facts
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, table_of
+from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, numbered_listing, table_of
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -245,20 +245,16 @@ def list_files(
             found=found_of,
             num_classes=len(class_names),
         )
-    order = np.array(sorted(range(len(names)), key=[os.fsencode(name) for name in names].__getitem__), dtype=np.int64)
-    sample_ids = tuple(names[i] for i in order)
-    ordered = np.array(labels, dtype=np.int64)[order]
-    return ImageDataset(
-        name=name,
-        root=root,
-        sample_ids=sample_ids,
-        labels=ordered,
-        given=ordered >= 0,
-        class_names=tuple(class_names),
-        splits=np.array(splits, dtype=np.int16)[order],
-        split_names=tuple(split_names),
-        source=FileSource(root, sample_ids),
-        draw_order=order,
+    return numbered_listing(
+        name,
+        root,
+        names,
+        np.array(labels, dtype=np.int64),
+        np.array(splits, dtype=np.int64),
+        FileSource(root, names),
+        class_names=class_names,
+        split_names=split_names,
+        listed=True,
     )
 
 
