@@ -125,9 +125,10 @@ class Parts(Generic[Held]):
     def _commit_plan(self, files: Mapping[str, bytes]) -> None:
         loaded = read_plan(self.folder)
         if loaded is not None and loaded != self._plan and self._overwrite:
-            clear(self.folder, keep_lock=True)
             with translated(self.folder):
-                (self.folder / "parts").mkdir(exist_ok=True)
+                shutil.rmtree(self.folder / "parts")
+                (self.folder / "plan.json").unlink()
+                (self.folder / "parts").mkdir()
             loaded = None
         compare_plans(self.folder, loaded, self._plan)
         for name, data in files.items():
@@ -404,22 +405,12 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
             time.sleep(0.02)
 
 
-def clear(folder: Path, *, keep_lock: bool = False) -> None:
-    """Remove a run folder; the plan goes last, so that what a kill leaves still says what it is.
+def clear(folder: Path) -> None:
+    """Remove a run folder.
 
     Raises:
         ResourceError: something in it cannot be removed.
     """
-    last = ["plan.json"] if keep_lock else ["plan.json", "lock"]
     with translated(folder):
-        if (folder / "parts").exists():
-            shutil.rmtree(folder / "parts")
-        for entry in sorted(folder.iterdir()):
-            if entry.name not in ("plan.json", "lock"):
-                entry.unlink()
-        for name in last:
-            (folder / name).unlink(missing_ok=True)
-        if not keep_lock:
-            folder.rmdir()
-    if not keep_lock:
-        fsync_folder(folder.parent)
+        shutil.rmtree(folder)
+    fsync_folder(folder.parent)

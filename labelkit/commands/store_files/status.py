@@ -62,27 +62,40 @@ def _look_at_store(out: Path) -> SimpleResult:
         problem = "there is neither a store nor an unfinished run that makes it"
         raise NotAStore(str(out), problem, "Check the name; `labelkit embed` makes one.")
     patches, patch_fault = _open_patches(store)
-    rows: list[list[Cell]] = [["store", "finished" if store else "cannot be used" if fault else "not there yet"]]
-    if store is not None:
-        rows += _store_rows(store)
-    tables = [Table(str(out), ["what", "found"], [*rows, *_patch_rows(patches)])]
-    for title, status in (("unfinished run", run), ("unfinished patches", dense)):
-        if status is not None:
-            tables += _run_tables(title, status)
-    skipped = store.skipped if store is not None and run is None else []
-    if skipped:
-        tables.append(_skipped_table(skipped))
-    values: dict[str, object] = {
-        "index": out,
-        "state": "finished" if store and not run and not dense else "damaged" if fault else "unfinished",
+    records: dict[str, dict[str, Any] | None] = {
         "store": None if store is None else _store_record(store),
         "patches": None if patches is None else _patch_record(patches),
         "run": None if run is None else _run_record(run),
         "patches_run": None if dense is None else _run_record(dense),
-        "faults": [error.to_json() for error in (fault, patch_fault) if error is not None],
     }
+    state = "finished" if store and not run and not dense else "damaged" if fault else "unfinished"
+    there: Cell = "finished" if store else "cannot be used" if fault else "not there yet"
+    tables = [Table(str(out), ["what", "found"], [["store", there], *_rows_of(records["store"])])]
+    for title in ("patches", "run", "patches_run"):
+        if (record := records[title]) is not None:
+            tables.append(Table(title.replace("_", " "), ["what", "found"], _rows_of(record)))
+    for status in (run, dense):
+        if status is not None and status.damaged:
+            tables.append(_fault_table([error for _, error in status.damaged]))
+    skipped = run.skipped if run is not None else store.skipped if store is not None else []
+    if skipped:
+        tables.append(_skipped_table(skipped))
+    faults = [error.to_json() for error in (fault, patch_fault) if error is not None]
     # patches are opened only if the store is, so that there is one fault at most
+    values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
     return LookedAt(values, (), tuple(tables), fault or patch_fault)
+
+
+def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
+    """Return a record as lines of a table; of lists of objects how many there are."""
+    rows: list[list[Cell]] = []
+    for name, value in (record or {}).items():
+        if isinstance(value, dict):
+            value = f"{value['done']:,} of {value['planned']:,}"
+        elif isinstance(value, list):
+            value = len(value) if value and isinstance(value[0], dict) else ", ".join(value) or "none"
+        rows.append([name.replace("_", " "), value])
+    return rows
 
 
 def _open(out: Path) -> tuple[EmbeddingStore | None, StoreError | None]:
@@ -101,22 +114,6 @@ def _open_patches(store: EmbeddingStore | None) -> tuple[PatchSet | None, StoreE
         return open_patches(store), None
     except StoreError as error:
         return None, error
-
-
-def _store_rows(store: EmbeddingStore) -> list[list[Cell]]:
-    shards: list[list[Cell]] = [["shards", store.num_shards]] if store.num_shards else []
-    return [
-        ["images", store.n],
-        ["values per image", store.dim],
-        *shards,
-        ["skipped", len(store.skipped)],
-        ["results", ", ".join(list_results(store)) or "none"],
-        ["made by", f"{store.created_by}, {store.model.name}"],
-    ]
-
-
-def _patch_rows(patches: PatchSet | None) -> list[list[Cell]]:
-    return [] if patches is None else [["patches", f"{patches.num_patches:,} of {patches.dim} values"]]
 
 
 def _store_record(store: EmbeddingStore) -> dict[str, object]:
@@ -234,21 +231,6 @@ def patches_status(out: Path, report: Callable[[int], None] = lambda count: None
 def _no_plan(folder: Path) -> Damaged:
     remedy = "Delete the run folder, or repeat the command with --overwrite."
     return Damaged(str(folder / "plan.json"), "is not a plan, the file was changed or the disk is failing", remedy)
-
-
-def _run_tables(title: str, status: RunStatus) -> list[Table]:
-    rows: list[list[Cell]] = [
-        ["parts done", f"{status.done_parts} of {status.planned_parts}"],
-        ["images done", f"{status.num_images + len(status.skipped):,} of {status.planned_images:,}"],
-        ["skipped", len(status.skipped)],
-        ["damaged parts", ", ".join(name for name, _ in status.damaged) or "none"],
-    ]
-    tables = [Table(f"{title} {status.folder}", ["what", "found"], rows)]
-    if status.damaged:
-        tables.append(_fault_table([error for _, error in status.damaged]))
-    if status.skipped:
-        tables.append(_skipped_table(status.skipped))
-    return tables
 
 
 def _run_record(status: RunStatus) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.boxes import MAX_DRAWS, boxes_of_views, overlap_areas, overlapping_boxes
-from labelkit.data.views.recipes import dense_views, siamese_views
+from labelkit.data.views.recipes import crop_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import affine_matrices, apply_views
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def views(**options: object) -> tuple[ViewSpec, ...]:
         "min_overlap": (0.02, 0.01),
         "chiral": False,
     }
-    return dense_views((32, 16), 2, "none", **(settings | options))  # type: ignore[arg-type] # passed through
+    return crop_views((32, 16), 2, "none", **(settings | options))  # type: ignore[arg-type] # passed through
 
 
 def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> ImageDataset:
