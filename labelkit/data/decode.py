@@ -269,12 +269,11 @@ def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
     return image
 
 
-def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np.uint8]:
+def decode_mask(content: bytes) -> NDArray[np.uint8]:
     """Decode an image whose values are numbers of classes or objects, as they are stored: palettes stay numbers.
 
     Args:
         content: the bytes of a file, PNG as a rule.
-        max_pixels: as for ``decode_image``.
 
     Returns:
         (h, w) uint8.
@@ -291,7 +290,7 @@ def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np
         image.load()
         return np.array(image, dtype=np.uint8)
 
-    return _read(content, max_pixels, values)
+    return _read(content, MAX_PIXELS, values)
 
 
 def _decode(

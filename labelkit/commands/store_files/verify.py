@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from labelkit.errors import (
     Refused,
     StoreError,
 )
-from labelkit.files import sha256_file
+from labelkit.files import NotRegularError, sha256_file
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
@@ -74,12 +74,13 @@ def verify_path(config: VerifyConfig) -> LookedAt:
         checked = _verify_folder(path, task.advance) if path.is_dir() else verify_file(path, task.advance)
     images = None if config.images is None else _images(config.images, path, checked)
     faults = [fault for one in checked for fault in one.faults]
-    faults += [] if images is None or not images.faults else [_images_fault(images)]
+    faults += [] if images is None or not images["faults"] else [_images_fault(images)]
     values: dict[str, object] = {
         "path": config.index,
         "ok": not faults,
         "checked": [_record(one) for one in checked],
-        "images": None if images is None else _images_record(images),
+        "images": images
+        and {**images, "faults": [{"image": name, "problem": what} for name, what in images["faults"]]},
     }
     rows: list[list[Cell]] = [
         [one.kind, one.where, one.blocks, one.num_bytes, f"{len(one.faults)} faults" if one.faults else "ok"]
@@ -145,39 +146,40 @@ def _of_embedding(folder: Path) -> list[Verified]:
     return [Verified("unfinished run", str(folder), status.done_parts, status.num_bytes, faults)]
 
 
-def _images(root: Path, path: Path, checked: list[Verified]) -> VerifiedImages | None:
+def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] | None:
+    """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
         raise ConfigError("--images", f"{path} does not name images", "Give a store or matches as --index.")
-    sizes = None
     with suppress(StoreError):
+        are_files = True
         if kind == "matches":
             found = read_matches(path)
             names, sha256 = list(found.sample_ids), found.sha256
         else:
             store = open_store(path, verify=False)
-            names, sha256, sizes = store.sample_ids, store.sha256, store.file_sizes
-            if not images_were_files(sizes, store.image_sizes):
-                text = (
-                    "the images of this store were never files (a bundled or generated data set), so none is compared"
-                )
-                current_progress().message(text)
-                return VerifiedImages(root, store.n, are_files=False)
-        with current_progress().task("images", total=len(names)) as task:
-            return verify_images(root, names, np.asarray(sha256), sizes, task.advance)
-    # why it cannot be opened is among the faults
+            names, sha256 = store.sample_ids, store.sha256
+            are_files = images_were_files(store.file_sizes, store.image_sizes)
+        faults: list[tuple[str, str]] = []
+        if are_files:
+            with current_progress().task("images", total=len(names)) as task:
+                faults = verify_images(root, names, np.asarray(sha256), task.advance)
+        else:
+            text = "the images of this store were never files (a bundled or generated data set), so none is compared"
+            current_progress().message(text)
+        return {"root": root, "total": len(names), "are_files": are_files, "faults": faults}
     return None
 
 
-def _images_fault(images: VerifiedImages) -> DatasetError:
-    listed = "; ".join(f"{name}: {what}" for name, what in images.faults[:_NAMED_IMAGES])
-    count = len(images.faults)
-    more = f"; and {count - _NAMED_IMAGES} more (--json names all)" if count > _NAMED_IMAGES else ""
+def _images_fault(images: dict[str, Any]) -> DatasetError:
+    faults = images["faults"]
+    listed = "; ".join(f"{name}: {what}" for name, what in faults[:_NAMED_IMAGES])
+    more = f"; and {len(faults) - _NAMED_IMAGES} more (--json names all)" if len(faults) > _NAMED_IMAGES else ""
     remedy = "Restore them, or embed again."
-    if sum(what == MISSING for _, what in images.faults) == images.total:
+    if sum(what == MISSING for _, what in faults) == images["total"]:
         remedy = "Give the folder that the names are relative to, as it was given to embed."
-    problem = f"{count} of {images.total} images are not what they were: {listed}{more}"
-    return DatasetError(str(images.root), problem, remedy)
+    problem = f"{len(faults)} of {images['total']} images are not what they were: {listed}{more}"
+    return DatasetError(str(images["root"]), problem, remedy)
 
 
 def _record(one: Verified) -> dict[str, object]:
@@ -185,24 +187,15 @@ def _record(one: Verified) -> dict[str, object]:
     return {"kind": one.kind, "where": one.where, "blocks": one.blocks, "bytes": one.num_bytes, "faults": faults}
 
 
-def _images_record(images: VerifiedImages) -> dict[str, object]:
-    return {
-        "root": images.root,
-        "total": images.total,
-        "are_files": images.are_files,
-        "faults": [{"image": name, "problem": what} for name, what in images.faults],
-    }
-
-
-def _image_tables(images: VerifiedImages) -> list[Table]:
-    if not images.are_files:
-        return [Table("images", ["images", "files"], [[images.total, "none: the images were never files"]])]
-    rows: list[list[Cell]] = [[images.total, images.total - len(images.faults), len(images.faults)]]
-    tables = [Table(f"images below {images.root}", ["images", "same", "other"], rows)]
-    if images.faults:
-        count = len(images.faults)
-        title = "" if count <= _SHOWN_IMAGES else f"the first {_SHOWN_IMAGES} of {count}; --json names all"
-        tables.append(Table(title, ["image", "state"], [[*fault] for fault in images.faults[:_SHOWN_IMAGES]]))
+def _image_tables(images: dict[str, Any]) -> list[Table]:
+    total, faults = images["total"], images["faults"]
+    if not images["are_files"]:
+        return [Table("images", ["images", "files"], [[total, "none: the images were never files"]])]
+    rows: list[list[Cell]] = [[total, total - len(faults), len(faults)]]
+    tables = [Table(f"images below {images['root']}", ["images", "same", "other"], rows)]
+    if faults:
+        title = "" if len(faults) <= _SHOWN_IMAGES else f"the first {_SHOWN_IMAGES} of {len(faults)}; --json names all"
+        tables.append(Table(title, ["image", "state"], [[*fault] for fault in faults[:_SHOWN_IMAGES]]))
     return tables
 
 
@@ -420,66 +413,38 @@ def _wants_finite(file: CheckedFile, path: str) -> bool:
 # ---- images
 
 
-@dataclass
-class VerifiedImages:
-    """What became of the image files of a store.
-
-    Attributes:
-        root: folder that names are relative to.
-        total: images of the store.
-        are_files: whether they ever were files; images of a bundled data set are not.
-        faults: name of each that is missing, cannot be read, or has another size or content; and which of these.
-    """
-
-    root: Path
-    total: int
-    are_files: bool = True
-    faults: list[tuple[str, str]] = field(default_factory=list)
-
-
 def verify_images(
-    root: Path,
-    sample_ids: Sequence[str],
-    sha256: NDArray[np.uint8],
-    file_sizes: NDArray[np.uint64] | None,
-    report: Report = lambda count: None,
-) -> VerifiedImages:
-    """Compare size and SHA-256 of image files with what was noted when they were read.
+    root: Path, sample_ids: Sequence[str], sha256: NDArray[np.uint8], report: Report = lambda count: None
+) -> list[tuple[str, str]]:
+    """Compare the SHA-256 of image files with what was noted when they were read.
 
     Args:
         root: folder that names are relative to.
         sample_ids: n names.
         sha256: (n, 32) uint8.
-        file_sizes: (n,) bytes; ``None``: not known.
         report: gets 1 for each image.
+
+    Returns:
+        Name of each image that is missing, cannot be read, or has other content; and which of these.
 
     Raises:
         NotAStore: ``root`` is no folder.
     """
     if not root.is_dir():
         raise NotAStore(str(root), "is no folder", "Give the folder that the names of the images are relative to.")
-    found = VerifiedImages(root, len(sample_ids))
-    for row, name in enumerate(sample_ids):
-        size = None if file_sizes is None else int(file_sizes[row])
-        problem = _image_problem(root / name, size, sha256[row].tobytes())
-        if problem is not None:
-            found.faults.append((name, problem))
+    faults: list[tuple[str, str]] = []
+    for name, digest in zip(sample_ids, sha256, strict=True):
+        try:
+            if bytes.fromhex(sha256_file(root / name)) != digest.tobytes():
+                faults.append((name, "SHA-256 differs"))
+        except NotRegularError:
+            faults.append((name, "not a regular file"))
+        except (FileNotFoundError, NotADirectoryError):
+            faults.append((name, MISSING))
+        except OSError as error:
+            faults.append((name, error.strerror or str(error)))
         report(1)
-    return found
-
-
-def _image_problem(path: Path, size: int | None, digest: bytes) -> str | None:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return "not a regular file"
-        if size is not None and status.st_size != size:
-            return f"{status.st_size} bytes, was {size}"
-        return None if bytes.fromhex(sha256_file(path)) == digest else "SHA-256 differs"
-    except (FileNotFoundError, NotADirectoryError):
-        return MISSING
-    except OSError as error:
-        return error.strerror or str(error)
+    return faults
 
 
 def images_were_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
