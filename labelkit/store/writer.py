@@ -302,41 +302,10 @@ def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
 # ---- stores, in one file or in shards
 
 
-@dataclass(frozen=True)
-class Sharding:
-    """How a store is split; one of the two is given.
-
-    Attributes:
-        count: shards of about equal size.
-        rows: most rows of a shard.
-    """
-
-    count: int | None = None
-    rows: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check that one is given.
-
-        Raises:
-            ValueError: both or none are, or the number is below 1.
-        """
-        numbers = [number for number in (self.count, self.rows) if number is not None]
-        if len(numbers) != 1 or numbers[0] < 1:
-            raise ValueError(f"count or rows of shards must be at least 1, got {self.count} and {self.rows}")
-
-    @classmethod
-    def of(cls, count: int | None, rows: int | None) -> Sharding | None:
-        """Return how a store is split; ``None`` if neither is given: it is one file."""
-        return None if count is None and rows is None else cls(count, rows)
-
-    def borders(self, rows: int) -> tuple[tuple[int, int], ...]:
-        """Return first row, and the row after the last one, of each shard of a store of so many rows, at least one."""
-        if self.rows is not None:
-            cuts = [*range(0, rows, max(self.rows, -(-rows // schema.MAX_SHARDS))), rows]
-        else:
-            count = min(self.count or 1, rows, schema.MAX_SHARDS)
-            cuts = [rows * number // count for number in range(count + 1)]
-        return tuple(pairwise(cuts))
+def shard_borders(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
+    """Return first row, and the row after the last one, of each of about equal shards of so many rows, at least one."""
+    count = min(shards, rows, schema.MAX_SHARDS)
+    return tuple(pairwise(rows * number // count for number in range(count + 1)))
 
 
 def sharded_columns(contents: Contents) -> list[str]:
@@ -350,7 +319,7 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-def install_store(image: Image, out: Path, temporary: Path, *, sharding: Sharding | None, replace: bool) -> list[str]:
+def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> list[str]:
     """Write a store in one file or in shards, complete or not at all, and remove shards that it replaces.
 
     The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
@@ -360,7 +329,7 @@ def install_store(image: Image, out: Path, temporary: Path, *, sharding: Shardin
         image: the store in one file. Its large columns are arrays, or streams that can be read in parts.
         out: its name.
         temporary: a new name for files that are not complete yet, on the same file system.
-        sharding: how it is split; ``None``: it is one file.
+        shards: files that its rows are spread over; ``None``: it is one file.
         replace: whether a store of this name may be replaced.
 
     Returns:
@@ -374,9 +343,9 @@ def install_store(image: Image, out: Path, temporary: Path, *, sharding: Shardin
     made: list[Path] = []
     names: list[str] = []
     try:
-        if sharding is not None:
-            shards = _write_shards(image, sharding, out, temporary, made)
-            names, image = [shard.name for shard in shards.files], _index_image(image, shards)
+        if shards is not None:
+            table = _write_shards(image, shards, out, temporary, made)
+            names, image = [shard.name for shard in table.files], _index_image(image, table)
         write_new(out, image.write, replace=replace, temporary=temporary)
     except BaseException:
         # where a store is there, another process may have made it, of the same shards
@@ -396,7 +365,7 @@ def _remove(paths: list[Path], folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, made: list[Path]) -> Shards:
+def _write_shards(whole: Image, count: int, out: Path, temporary: Path, made: list[Path]) -> Shards:
     """Write all shards; ``made`` gets those that were not there."""
     datasets = whole.contents.datasets
     columns = {
@@ -411,7 +380,7 @@ def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, 
     folder.mkdir(exist_ok=True)
     fsync_folder(folder.parent)
     shards: list[Shard] = []
-    for number, (start, stop) in enumerate(sharding.borders(datasets["embeddings"].shape[0])):
+    for number, (start, stop) in enumerate(shard_borders(datasets["embeddings"].shape[0], count)):
         shard = fill_new(temporary, partial(_write_shard, whole, list(columns), number, start, stop))
         path = folder / shard.name
         made += [] if path.exists() else [path]

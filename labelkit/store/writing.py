@@ -39,7 +39,7 @@ from labelkit.store.parts import Parts, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import VIEWS, is_utf8, name_bytes
-from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store, strings
+from labelkit.store.writer import Contents, Image, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
@@ -170,7 +170,7 @@ class EmbeddingRun:
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self.parts.commit(part, datasets)
 
-    def publish(self, max_bad: float = 0.01, sharding: Sharding | None = None) -> Path:
+    def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
 
         Two processes that publish the same run are harmless even where locks do nothing: both make the
@@ -178,7 +178,7 @@ class EmbeddingRun:
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
-            sharding: how the store is split; ``None``: it is one file. The content is the same.
+            shards: files that the rows are spread over; ``None``: it is one file. The content is the same.
 
         Returns:
             The store.
@@ -197,7 +197,7 @@ class EmbeddingRun:
                 small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
                 load = lru_cache(maxsize=None if small else 1)(self.parts.load)
                 image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
-                self._install(image, sharding)
+                self._install(image, shards)
                 try:
                     self.parts.clear()
                 except ResourceError as error:
@@ -340,12 +340,12 @@ class EmbeddingRun:
         remedy = f"Repair them and delete {self.parts.folder}, or allow more with --max-bad; what was embedded is kept."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, image: Image, sharding: Sharding | None) -> None:
+    def _install(self, image: Image, shards: int | None) -> None:
         temporary = self.parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             for old in self.parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, sharding=sharding, replace=self._overwrite)
+            install_store(image, self.out, temporary, shards=shards, replace=self._overwrite)
         except OSError as error:
             if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self.parts.digest:
                 return  # another process published the same
@@ -471,7 +471,7 @@ def write_imported(
     images: Mapping[str, NDArray[Any]] | None,
     recipe: dict[str, Any],
     extras: Mapping[str, NDArray[np.float32]] | None = None,
-    sharding: Sharding | None = None,
+    shards: int | None = None,
     overwrite: bool = False,
 ) -> None:
     """Write a store, complete or not at all.
@@ -485,7 +485,7 @@ def write_imported(
             known, and the store says so.
         recipe: what was imported and how; its digest becomes ``plan_digest``.
         extras: further outputs of the model by name, (n, w), in the order of the store.
-        sharding: how the store is split; ``None``: it is one file.
+        shards: files that the rows are spread over; ``None``: it is one file.
         overwrite: replace a file of this name.
 
     Raises:
@@ -498,7 +498,7 @@ def write_imported(
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
     try:
-        install_store(Image(contents), out, out.parent / temporary_name(), sharding=sharding, replace=overwrite)
+        install_store(Image(contents), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
     except FileExistsError as error:
         raise output_exists(out) from error
     except OSError as error:

@@ -14,7 +14,7 @@ from labelkit.errors import ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import shards_folder
-from labelkit.store.writer import Image, Sharding
+from labelkit.store.writer import Image, shard_borders
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
 from store_samples import make_plan, make_store, write_part
@@ -24,14 +24,14 @@ from tests.tiers import quick_every
 
 
 @pytest.mark.parametrize(
-    "sharding", quick_every(4, [Sharding(count=1), Sharding(count=3), Sharding(count=99), Sharding(rows=4)])
+    "shards", quick_every(3, [1, 3, 99])
 )
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, sharding, dtype):
+def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, shards, dtype):
     one = make_store(tmp_path / "one.h5", make_plan(dtype=dtype), bad=BAD)
-    many = make_sharded(tmp_path / "many.h5", make_plan(dtype=dtype), sharding=sharding, bad=BAD)
+    many = make_sharded(tmp_path / "many.h5", make_plan(dtype=dtype), shards=shards, bad=BAD)
     assert many.content_digest == one.content_digest
-    assert many.num_shards == {1: 1, 3: 3, 99: 6, None: 2}[sharding.count]
+    assert many.num_shards == {1: 1, 3: 3, 99: 6}[shards]
     np.testing.assert_array_equal(many.embeddings, one.embeddings)
     np.testing.assert_array_equal(many.extras["logits"], one.extras["logits"])
     assert many.embeddings.dtype == one.embeddings.dtype
@@ -71,7 +71,7 @@ def test_the_same_rows_give_the_same_files(tmp_path):
 
 def test_pack_splits_a_store_and_puts_it_together_with_the_same_bytes(tmp_path):
     one = make_store(tmp_path / "one.h5", bad=BAD)
-    split, _ = pack_store(one, tmp_path / "split.h5", sharding=Sharding(rows=2))
+    split, _ = pack_store(one, tmp_path / "split.h5", shards=3)
     assert (split.num_shards, split.content_digest) == (3, one.content_digest)
     many = open_store(tmp_path / "split.h5")
     np.testing.assert_array_equal(many.embeddings, one.embeddings)
@@ -82,11 +82,11 @@ def test_pack_splits_a_store_and_puts_it_together_with_the_same_bytes(tmp_path):
 def test_pack_splits_rows_of_several_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(schema, "BLOCK_BYTES", 4 * 3 * 2)  # two rows per digest
     one = make_store(tmp_path / "one.h5")
-    pack_store(one, tmp_path / "split.h5", sharding=Sharding(count=3))
+    pack_store(one, tmp_path / "split.h5", shards=3)
     many = open_store(tmp_path / "split.h5")
     assert many.content_digest == one.content_digest
     np.testing.assert_array_equal(many.embeddings, one.embeddings)
-    pack_store(many, tmp_path / "other.h5", sharding=Sharding(count=5))
+    pack_store(many, tmp_path / "other.h5", shards=5)
     np.testing.assert_array_equal(open_store(tmp_path / "other.h5").embeddings, one.embeddings)
 
 
@@ -95,7 +95,7 @@ def test_a_table_of_many_shards_is_a_dataset_that_is_packed_away(tmp_path):
     names = [f"{number:03d}.png" for number in range(200)]
     columns = {"labels": None, "labeled": None, "class_names": (), "old_classes": None, "splits": None}
     one = make_store(tmp_path / "one.h5", make_plan(sample_ids=names, split_names=(), part_rows=200, **columns))
-    pack_store(one, tmp_path / "many.h5", sharding=Sharding(rows=1))
+    pack_store(one, tmp_path / "many.h5", shards=1000)
     with h5py.File(tmp_path / "many.h5") as file:
         assert "shards" not in file.attrs
         assert file["shards"].shape == ()
@@ -122,21 +122,11 @@ def test_a_store_without_images_can_be_split(tmp_path):
 @pytest.mark.parametrize("rows", [1, 7, 16, 1000])
 @pytest.mark.parametrize("count", [1, 3, 16])
 def test_small_stores_are_split_as_asked_into_equal_shards(rows, count):
-    borders = Sharding(count=count).borders(rows)
+    borders = shard_borders(rows, count)
     assert len(borders) == min(count, rows)
     assert [row for start, stop in borders for row in range(start, stop)] == list(range(rows))
     sizes = [stop - start for start, stop in borders]
     assert max(sizes) - min(sizes) <= 1
-
-
-def test_at_most_so_many_rows_are_in_a_shard():
-    assert Sharding(rows=4).borders(10) == ((0, 4), (4, 8), (8, 10))
-
-
-@pytest.mark.parametrize("wrong", [{}, {"count": 0}, {"rows": 0}, {"count": 1, "rows": 1}])
-def test_a_sharding_is_by_count_or_by_rows(wrong):
-    with pytest.raises(ValueError, match="count or rows"):
-        Sharding(**wrong)
 
 
 # ---- writing
@@ -169,10 +159,10 @@ def test_a_full_disk_leaves_no_shard_and_the_run_goes_on(tmp_path, monkeypatch, 
     with monkeypatch.context() as patch:
         patch.setattr(Image, "write", full)
         with pytest.raises(ResourceError, match="larger than this system allows"):
-            run.publish(0.5, Sharding(count=3))
+            run.publish(0.5, 3)
     assert not out.exists()
     assert not shards_folder(out).exists()
-    EmbeddingRun.open(out, make_plan()).publish(0.5, Sharding(count=3))
+    EmbeddingRun.open(out, make_plan()).publish(0.5, 3)
     np.testing.assert_array_equal(open_store(out).embeddings, make_store(tmp_path / "one.h5").embeddings)
 
 
@@ -197,7 +187,7 @@ def test_the_sharding_is_no_part_of_the_plan(tmp_path):
 
 @pytest.fixture
 def store(tmp_path):
-    return make_sharded(tmp_path / "s.h5", make_plan(splits=None, split_names=()), sharding=Sharding(count=4)).path
+    return make_sharded(tmp_path / "s.h5", make_plan(splits=None, split_names=()), shards=4).path
 
 
 def test_a_link_to_a_store_finds_its_shards(store):

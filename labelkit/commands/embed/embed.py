@@ -38,7 +38,7 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.schema import VIEWS
-from labelkit.store.writer import Sharding
+from labelkit.store.writer import shard_borders
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.devices import Runtime
 
@@ -173,13 +173,13 @@ def _embed_pending(work: _Work) -> int:
 def _published(work: _Work) -> EmbeddingStore:
     """Put the parts together, of the store first; return it."""
     run, patches = work.run, work.patches
-    sharding = Sharding.of(work.config.shards, work.config.shard_rows)
+    shards = work.config.shards
     if not run.already_done:
-        run.publish(work.config.bad_limit, sharding)
+        run.publish(work.config.bad_limit, shards)
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
-    if run.already_done and store.shard_borders != (() if sharding is None else sharding.borders(store.n)):
+    if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} was there already and stays {held}; `labelkit pack` splits it anew")
     if patches is not None and patches.already_done:

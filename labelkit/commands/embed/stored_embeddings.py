@@ -24,7 +24,6 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan, plan_digest
 from labelkit.store.schema import IMAGE_COLUMNS
-from labelkit.store.writer import Sharding
 from labelkit.store.writing import write_imported
 from labelkit.training.checkpoint import MODEL
 from labelkit.training.devices import Runtime
@@ -147,7 +146,7 @@ def _write(
         images={name: getattr(store, name) for name in IMAGE_COLUMNS} if store.has_images else None,
         recipe=recipe,
         extras=None if order is None else {"logits": logits[:, order]},
-        sharding=Sharding.of(config.shards, config.shard_rows),
+        shards=config.shards,
         overwrite=config.overwrite,
     )
 

@@ -29,7 +29,6 @@ from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, rea
 from labelkit.store.parts import translated
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
-from labelkit.store.writer import Sharding
 from labelkit.store.writing import check_rows, imported_model, write_imported
 
 _FIRST_SPLITS = ("train", "val", "test")
@@ -166,7 +165,7 @@ def _write(
         order=order,
         images=None if config.images is None else _look_at_images(config.images, sample_ids),
         recipe={"imported": dict(digests), "found": rows.found, "images": config.images is not None},
-        sharding=Sharding.of(config.shards, config.shard_rows),
+        shards=config.shards,
         overwrite=config.overwrite,
     )
 

@@ -25,7 +25,7 @@ from labelkit.store.parts import check_space, size_of
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, in_results, open_file, shards_folder
 from labelkit.store.results import Result, list_results, open_result, read_result
-from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store
+from labelkit.store.writer import Contents, Image, Stream, install_store
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
@@ -37,8 +37,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
         ResourceError: the disk is full, no permission, ...
     """
     store = open_store(config.index)
-    sharding = Sharding.of(config.shards, config.shard_rows)
-    packed, already_there = pack_store(store, config.out, sharding=sharding, overwrite=config.overwrite)
+    packed, already_there = pack_store(store, config.out, shards=config.shards, overwrite=config.overwrite)
     size = size_of(packed.path)
     if packed.num_shards:
         size += sum(map(size_of, shards_folder(packed.path).glob("*.h5")))
@@ -73,7 +72,7 @@ def pack_store(
     store: EmbeddingStore,
     out: Path,
     *,
-    sharding: Sharding | None = None,
+    shards: int | None = None,
     overwrite: bool = False,
 ) -> tuple[EmbeddingStore, bool]:
     """Write a file with the store and all its results, complete or not at all; arrays are copied block by block.
@@ -81,7 +80,7 @@ def pack_store(
     Args:
         store: the store; it may be packed itself.
         out: file to write.
-        sharding: how the new store is split; ``None``: it is one file, also where the old one is split.
+        shards: files that the rows are spread over; ``None``: it is one file, also where the old one is split.
         overwrite: replace a file of other content. The same content written twice is no error.
 
     Returns:
@@ -95,7 +94,7 @@ def pack_store(
     """
     results = {name: read_result(store, name) for name in list_results(store)}
     if not overwrite and out.exists():
-        return _check_same(out, store, results, sharded=sharding is not None), True
+        return _check_same(out, store, results, sharded=shards is not None), True
     with ExitStack() as stack:
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
@@ -107,10 +106,10 @@ def pack_store(
         whole = Image.verbatim(contents, groups)
         check_space(out, whole.num_bytes, out, "the packed store")
         try:
-            install_store(whole, out, out.parent / temporary_name(), sharding=sharding, replace=overwrite)
+            install_store(whole, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
         except FileExistsError:
             # Another process was first, just now.
-            return _check_same(out, store, results, sharded=sharding is not None), True
+            return _check_same(out, store, results, sharded=shards is not None), True
         except UnicodeEncodeError as error:
             problem = f"would hold {error.object!r}, a name that is not UTF-8"
             raise Refused(str(out), problem, "Delete the results that other programs made.") from error

@@ -16,7 +16,6 @@ from labelkit.commands.retrieve.retrieve import retrieve_images
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.formatting import percent
 from labelkit.store.embeddings import open_store
-from labelkit.store.writer import Sharding
 from numpy.typing import NDArray
 from tests.tiers import quick_every
 
@@ -135,7 +134,7 @@ def test_a_shard_that_was_added_extends_the_index_of_one_file(
     make_store: Any, cache: Path, rows: Any, tmp_path: Path, kind: Any
 ) -> None:
     retrieve(make_store(rows[:900], name="part.h5").path, search=kind)
-    pack_store(open_store(make_store(rows).path), tmp_path / "shards.h5", sharding=Sharding(count=4))
+    pack_store(open_store(make_store(rows).path), tmp_path / "shards.h5", shards=4)
 
     answer = retrieve(tmp_path / "shards.h5", search=kind)
 

@@ -33,7 +33,6 @@ from labelkit.store.embeddings import open_store  # noqa: E402
 from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
 from labelkit.store.plans import EmbeddingPlan, PatchPlan  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
-from labelkit.store.writer import Sharding  # noqa: E402
 from labelkit.store.writing import (  # noqa: E402
     EmbeddingRun,
     imported_model,
@@ -78,7 +77,7 @@ def make_golden_packed_store(target: Path) -> None:
 def make_golden_sharded_store(target: Path) -> None:
     """The golden store in two shards."""
     target.mkdir()
-    pack_store(open_store(FORMATS / "store-1.0.h5"), target / "s.h5", sharding=Sharding(count=2))
+    pack_store(open_store(FORMATS / "store-1.0.h5"), target / "s.h5", shards=2)
 
 
 def _patches(number: int, plan: PatchPlan) -> Piece:
