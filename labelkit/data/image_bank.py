@@ -335,17 +335,6 @@ class KeptBank(ImageBank):
         """True: no worker reads a file."""
         return True
 
-    def check_views(self, views: Sequence[ViewSpec]) -> None:
-        """Nothing is cut from an image."""
-
-    def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """There are no images.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError("kept views are no images")
-
     def make_views(
         self,
         rows: NDArray[np.int64],

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.data.batch import Batch, HostBatch, ViewGeometry, check_rank, send_all, send_tensor
+from labelkit.data.batch import Batch, HostBatch, ViewGeometry, send_all, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.image_bank import ImageBank
@@ -95,7 +95,8 @@ class TrainLoader:
         first_epoch: int = 0,
         pairing: Pairing | None = None,
     ) -> None:
-        check_rank(rank, world_size)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size} processes")
         if batch_size < 1 or batch_size % world_size:
             raise ConfigError(
                 "--batch-size", f"{batch_size} cannot be shared by {world_size} processes", "Use a multiple of them."
@@ -284,9 +285,8 @@ class EvalLoader:
         more_views: Sequence[ViewSpec] = (),
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        check_rank(rank, world_size)
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, must be positive")
+        if batch_size < 1 or not 0 <= rank < world_size:
+            raise ValueError(f"batch_size is {batch_size}, must be positive; rank {rank} of {world_size} processes")
         if seed is None and view != ViewSpec(
             view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
         ):

@@ -393,23 +393,6 @@ def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArra
     return np.asarray(resized[0].permute(1, 2, 0).numpy())
 
 
-def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:
-    """Resize as Pillow does, antialiased and with its rounding, but in batches and on any device.
-
-    Embeddings of an image must not depend on whether it came from memory or from a file.
-
-    Args:
-        images: (b, c, h, w) uint8.
-        rows: new height.
-        columns: new width.
-        interpolation: kernel.
-
-    Returns:
-        (b, c, rows, columns) float32, whole numbers in ``[0, 255]``.
-    """
-    return _resize_part(images, rows, columns, interpolation, slice(None), slice(None))
-
-
 def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
     """Resize equally large images and crop their center, as :func:`resize_box` does one by one.
 
@@ -425,12 +408,32 @@ def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
     rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in (height, width))
     top, left = round((rows - spec.size) / 2), round((columns - spec.size) / 2)
     kept_rows, kept_columns = slice(top, top + spec.size), slice(left, left + spec.size)
-    return _resize_part(images, rows, columns, spec.interpolation, kept_rows, kept_columns).div_(255)
+    return resize_images(images, rows, columns, spec.interpolation, kept_rows, kept_columns).div_(255)
 
 
-def _resize_part(
-    images: Tensor, rows: int, columns: int, interpolation: Interpolation, kept_rows: slice, kept_columns: slice
+def resize_images(
+    images: Tensor,
+    rows: int,
+    columns: int,
+    interpolation: Interpolation,
+    kept_rows: slice = slice(None),
+    kept_columns: slice = slice(None),
 ) -> Tensor:
+    """Resize as Pillow does, antialiased and with its rounding, but in batches and on any device.
+
+    Embeddings of an image must not depend on whether it came from memory or from a file.
+
+    Args:
+        images: (b, c, h, w) uint8.
+        rows: new height.
+        columns: new width.
+        interpolation: kernel.
+        kept_rows: rows of the result to make; all by default.
+        kept_columns: likewise.
+
+    Returns:
+        (b, c, rows, columns) float32, whole numbers in ``[0, 255]``.
+    """
     height, width = images.shape[-2:]
     if (rows, columns) == (height, width):
         return images[..., kept_rows, kept_columns].float()
