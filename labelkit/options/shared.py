@@ -351,6 +351,7 @@ class ShardsOptions(StageConfig):
         json_schema_extra=option("Output", preset=False),
     )
 
+
 class OverwriteOption(StageConfig):
     """A command that writes files at paths of choice."""
 

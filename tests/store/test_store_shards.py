@@ -23,9 +23,7 @@ from tests.tiers import quick_every
 # ---- the same content
 
 
-@pytest.mark.parametrize(
-    "shards", quick_every(3, [1, 3, 99])
-)
+@pytest.mark.parametrize("shards", quick_every(3, [1, 3, 99]))
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_store_in_shards_holds_what_one_file_holds(tmp_path, shards, dtype):
     one = make_store(tmp_path / "one.h5", make_plan(dtype=dtype), bad=BAD)

@@ -51,9 +51,7 @@ class Subject:
     final: Callable[[Path], dict[str, Any]] = tree
 
 
-def _embed(
-    folder: Path, *, overwrite: bool = False, shards: int | None = None, plan: EmbeddingPlan = PLAN
-) -> None:
+def _embed(folder: Path, *, overwrite: bool = False, shards: int | None = None, plan: EmbeddingPlan = PLAN) -> None:
     run = EmbeddingRun.open(folder / "s.h5", plan, overwrite)
     for part in run.pending_parts():
         write_part(run, part, BAD)
