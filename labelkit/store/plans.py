@@ -382,13 +382,19 @@ class PatchPlan:
 
     @property
     def _row_bytes(self) -> int:
-        return patch_row_bytes(self.count, self.dim, self.dtype, is_sampled=self.is_sampled)
+        """Bytes of all patches of an image, with what is noted about them."""
+        return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.is_sampled else 0)) + 40
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
         """Part of the store, first row and the row after the last one, of each file of the set in order."""
-        rows, limit = self.rows, min(self.set_bytes, schema.PART_BYTES)
-        return piece_ranges(len(rows.sample_ids), rows.part_rows, rows.batch_size, limit // self._row_bytes)
+        rows, most_rows = self.rows, min(self.set_bytes, schema.PART_BYTES) // self._row_bytes
+        step = max(1, most_rows // rows.batch_size) * rows.batch_size
+        found = []
+        for part, first in enumerate(range(0, len(rows.sample_ids), rows.part_rows)):
+            last = min(first + rows.part_rows, len(rows.sample_ids))
+            found += [(part, start, min(start + step, last)) for start in range(first, last, step)]
+        return found
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -418,18 +424,3 @@ class PatchPlan:
     def estimated_bytes(self) -> int:
         """Return about how many bytes the files will have together."""
         return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.pieces)
-
-
-def patch_row_bytes(count: int, dim: int, dtype: str, *, is_sampled: bool) -> int:
-    """Return the bytes of all patches of an image, ``count`` of them, with what is noted about them."""
-    return count * (dim * np.dtype(dtype).itemsize + (4 if is_sampled else 0)) + 40
-
-
-def piece_ranges(total: int, part_rows: int, batch_size: int, most_rows: int) -> list[tuple[int, int, int]]:
-    """Return part of the store, first row and the row after the last one, of pieces of whole batches in order."""
-    step = max(1, most_rows // batch_size) * batch_size
-    found = []
-    for part, first in enumerate(range(0, total, part_rows)):
-        last = min(first + part_rows, total)
-        found += [(part, start, min(start + step, last)) for start in range(first, last, step)]
-    return found
