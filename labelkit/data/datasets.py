@@ -352,7 +352,7 @@ def listing(
     """
     found = positions_of(labels, class_names)
     parts = positions_of(splits, split_names)
-    facts = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}
+    facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}
     return numbered_listing(name, root, ids, found, parts, source, **facts)
 
 
