@@ -160,7 +160,7 @@ ADDITIONS: dict[str, tuple[Add, str]] = {
     "region reference": (_region, TYPE),
     "reference as attribute": (_reference_attribute, TYPE),
     "opaque": (_low_level(_opaque), TYPE),
-    "bit field": (_low_level(_bits), TYPE),
+    "bit field": (_low_level(_bits), BOMB),
     "array type of 256 MiB": (_low_level(_array, (1 << 20,)), TYPE),
     "string of 1 GiB": (_low_level(_wide_string), ""),
     "float of no machine": (_low_level(_odd_float), ""),
