@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from labelkit.commands.common.training_data import prepare_data
 from labelkit.commands.train.reuse import plan_reuse, stand_in
-from labelkit.data.image_bank import ImageBank
+from labelkit.data.image_bank import ImageBank, KeptBank
 from labelkit.data.loaders import TrainLoader
-from labelkit.data.row_bank import KeptBank
 from labelkit.data.views.spec import Normalize
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve

@@ -20,7 +20,7 @@ from typing import Any
 
 import labelkit
 import numpy as np
-from labelkit.data.mask_files import read_pair
+from labelkit.data.datasets import read_pair
 from labelkit.data.registry import load_dataset
 from numpy.typing import NDArray
 from PIL import Image

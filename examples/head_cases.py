@@ -31,7 +31,8 @@ import numpy as np
 from answer_cases import LABELS_PER_CLASS, SHARES, Rows, draw, read_rows
 from labelkit.metrics.clustering import cluster_accuracy
 from labelkit.store.embeddings import open_store
-from labelkit.store.importing import ImportedColumns, write_imported
+from labelkit.store.plans import EmbeddingPlan
+from labelkit.store.writing import write_imported
 from numpy.typing import NDArray
 
 CLASSIFIERS = ("softmax", "freematch")
@@ -42,18 +43,25 @@ PEERS = ("logistic regression", "label spreading", "ss-kmeans", "ours")
 def without_splits(index: Path, out: Path) -> None:
     """Copy the rows and labels of a store: the cases draw from all rows, and training would leave out a test split."""
     store = open_store(index)
-    write_imported(
-        out,
-        embeddings=np.asarray(store.embeddings),
-        order=np.arange(store.n, dtype=np.int64),
+    plan = EmbeddingPlan(
         sample_ids=store.sample_ids,
-        dtype="float32",
         model=store.model,
+        dim=store.dim,
+        batch_size=1,
         normalized=store.normalized,
         metric=store.metric,
-        columns=ImportedColumns(store.labels, store.class_names, np.ones(store.n, dtype=bool)),
-        images=None,
         created_by=store.created_by,
+        labels=store.labels,
+        labeled=np.ones(store.n, dtype=np.bool_),
+        class_names=store.class_names,
+        old_classes=np.isin(np.arange(len(store.class_names)), store.labels),
+    )
+    write_imported(
+        out,
+        plan,
+        embeddings=np.asarray(store.embeddings),
+        order=np.arange(store.n, dtype=np.int64),
+        images=None,
         recipe={"without_splits": store.content_digest},
     )
 

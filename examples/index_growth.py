@@ -32,7 +32,6 @@ from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.commit import commit_json
 from labelkit.store.embeddings import ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
-from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from numpy.typing import NDArray
 
@@ -76,7 +75,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     stores = {"small": _store(folder / "small.h5", small, centers, seed=0), "large": folder / "large.h5"}
     if not stores["large"].exists():
         whole = open_store(_store(folder / "whole.h5", rows, centers, seed=0))
-        pack_store(whole, stores["large"], sharding=Sharding(count=SHARDS))
+        pack_store(whole, stores["large"], shards=SHARDS)
         (folder / "whole.h5").unlink()
     queries = _store(folder / "queries.h5", QUERIES, centers, seed=1)
     found: list[dict[str, Any]] = []

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import glob
 import itertools
+import math
 import re
 import tarfile
 from collections import Counter
@@ -96,26 +97,20 @@ def expand_shards(text: str) -> list[Place]:
 
 def _expand_braces(text: str) -> Iterable[str]:
     """Return every text that braces stand for, as a shell does."""
-    parts = _BRACES.split(text)
-    choices: list[Sequence[str]] = []
-    count = 1
-    for place, part in enumerate(parts):
-        one = [part] if place % 2 == 0 else _choices(part)
-        count *= len(one)
-        if count > _MOST_FILES:
-            raise DatasetError(text, f"stands for more than {_MOST_FILES:,} files", "Name fewer.")
-        choices.append(one)
+    choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
+    if math.prod(map(len, choices)) > _MOST_FILES:
+        raise DatasetError(text, f"stands for more than {_MOST_FILES:,} files", "Name fewer.")
     return map("".join, itertools.product(*choices))
 
 
-def _choices(inside: str) -> list[str]:
+def _choices(inside: str) -> Sequence[str]:
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
         return inside.split(",")
     first, last = numbers.groups()
     width = len(first) if first.startswith("0") or len(first) == len(last) else 0
     if abs(int(last) - int(first)) >= _MOST_FILES:
-        return [""] * (_MOST_FILES + 1)
+        return [""] * (_MOST_FILES + 1)  # too many, which the caller says
     step = 1 if int(first) <= int(last) else -1
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + step, step)]
 
@@ -407,12 +402,9 @@ class ParquetSource:
         with open_place(self.paths[file]) as opened, pq.ParquetFile(opened) as table:
             found = table.read_row_group(group, columns=[self.column]).column(0)
         # Threads share what is held: each step of this is one that another may follow on.
-        size = found.nbytes + sum(one.nbytes for one in list(self._held.values()))
-        for oldest in list(self._held):
-            if size <= _HELD_BYTES:
-                break
-            gone = self._held.pop(oldest, None)
-            size -= 0 if gone is None else gone.nbytes
+        held = list(self._held.items())
+        while held and found.nbytes + sum(one.nbytes for _, one in held) > _HELD_BYTES:
+            self._held.pop(held.pop(0)[0], None)
         self._held[file, group] = found
         return found
 

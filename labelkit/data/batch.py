@@ -124,16 +124,6 @@ class DataInfo:
     row_center: NDArray[np.float32] | None = None
 
 
-def check_rank(rank: int, world_size: int) -> None:
-    """Refuse a number of a process that does not exist.
-
-    Raises:
-        ValueError: it is not in ``[0, world_size)``.
-    """
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} of {world_size} processes")
-
-
 _ALIGNED: Final = 64  # bytes; any type may begin there
 
 

@@ -1,4 +1,4 @@
-"""The listing of a data set: which images there are, what is known about them, how to read one.
+"""The listing of a data set: which images there are, what is known about them, how to read one and its mask.
 
 Nothing is decoded here. What makes a listing of a name or a path is in :mod:`labelkit.data.registry`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
@@ -18,10 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.decode import (
     MAX_PIXELS,
+    BadImage,
     Channels,
     decode_image,
+    decode_mask,
     decode_reduced,
-    image_size,
     lost_content,
     read_image_file,
 )
@@ -78,16 +79,6 @@ class EncodedImage:
         if isinstance(self._content, bytes):
             return decode_reduced(self._content, channels, max_pixels=self._max_pixels, least_side=least_side)
         return self._stored(channels), (self._content.shape[0], self._content.shape[1])
-
-    def full_size(self) -> tuple[int, int]:
-        """Return height and width of the image, from the header of its file alone.
-
-        Raises:
-            BadImage: see :func:`labelkit.data.decode.image_size`.
-        """
-        if isinstance(self._content, bytes):
-            return image_size(self._content, max_pixels=self._max_pixels)
-        return self._content.shape[0], self._content.shape[1]
 
     def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
         """Say why next to nothing of the image is left in its pixels; ``None``: it is left, or there was nothing."""
@@ -359,19 +350,52 @@ def listing(
         split_names: names of the splits in their order.
         notes: what listing left out.
     """
+    found = positions_of(labels, class_names)
+    parts = positions_of(splits, split_names)
+    facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}
+    return numbered_listing(name, root, ids, found, parts, source, **facts)
+
+
+def numbered_listing(
+    name: str,
+    root: Path | None,
+    ids: Sequence[str],
+    labels: NDArray[np.int64],
+    splits: NDArray[np.int64],
+    source: ImageSource,
+    *,
+    class_names: Sequence[str],
+    split_names: Sequence[str],
+    listed: bool = False,
+    **facts: Any,
+) -> ImageDataset:
+    """Return the data set of images whose labels, all of which may be used, and splits are known by number.
+
+    Args:
+        name: of the set.
+        root: as in :func:`listing`.
+        ids: n different names of images, in the order of ``source``.
+        labels: (n,) class of each, -1 = unknown.
+        splits: (n,) split of each, -1 = in none.
+        source: reads them.
+        class_names: name of class i.
+        split_names: name of split i.
+        listed: published splits are drawn in the order of ``ids``.
+        facts: further fields of the data set, as they are.
+    """
     order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
-    found = positions_of(labels, class_names)[order]
     return ImageDataset(
         name=name,
         root=root,
         sample_ids=tuple(ids[row] for row in order),
-        labels=found,
-        given=found >= 0,
+        labels=labels[order],
+        given=labels[order] >= 0,
         class_names=tuple(class_names),
-        splits=positions_of(splits, split_names)[order].astype(np.int16),
+        splits=splits[order].astype(np.int16),
         split_names=tuple(split_names),
-        source=source.select(order),
-        notes=tuple(notes),
+        source=source if bool((np.diff(order) == 1).all()) else source.select(order),
+        draw_order=order if listed else None,
+        **facts,
     )
 
 
@@ -508,3 +532,88 @@ def join_datasets(objects: ImageDataset, scenes: ImageDataset) -> ImageDataset:
         source=JoinedSource(objects.source, scenes.source, n),
         notes=objects.notes + scenes.notes,
     )
+
+
+IGNORE: Final = 255
+_MEANINGLESS: Final = -1
+
+
+def table_of(meaning: Mapping[int, int]) -> NDArray[np.int16]:
+    """Return the (256,) class of each value of a pixel, -1 = it has no meaning; 255 is ``IGNORE`` unless told."""
+    table = np.full(256, _MEANINGLESS, dtype=np.int16)
+    table[IGNORE] = IGNORE
+    for value, label in meaning.items():
+        table[value] = label
+    return table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FileMasks:
+    """Mask files below one folder.
+
+    Attributes:
+        root: the folder.
+        files: mask of each row, relative to it.
+        table: (256,) int16, class of each value, see ``table_of``.
+    """
+
+    root: Path
+    files: tuple[str, ...]
+    table: NDArray[np.int16]
+
+    def read(self, index: int) -> NDArray[np.uint8]:
+        """Return the (h, w) uint8 classes of row ``index``, 255 = ignore.
+
+        Raises:
+            DatasetError: the file cannot be read, is no mask, or has a value without meaning.
+        """
+        path = self.root / self.files[index]
+        try:
+            values = decode_mask(read_image_file(path))
+        except BadImage as bad:
+            raise DatasetError(str(path), bad.reason, "Masks are PNG files with one number per pixel.") from bad
+        classes = self.table[values]
+        if classes.min() == _MEANINGLESS:
+            row, column = (int(place[0]) for place in np.nonzero(classes == _MEANINGLESS))
+            raise DatasetError(
+                str(path),
+                f"value {values[row, column]} in row {row}, column {column} is no class; known values: "
+                f"{_ranges(np.flatnonzero(self.table != _MEANINGLESS))}",
+                "Is it the mask of another set, or a picture of a mask?",
+            )
+        return classes.astype(np.uint8)
+
+    def select(self, rows: NDArray[np.int64]) -> FileMasks:
+        """Return the masks of ``rows``."""
+        return FileMasks(self.root, tuple(self.files[row] for row in rows), self.table)
+
+
+def _ranges(values: NDArray[np.int64]) -> str:
+    """Return ``0 to 20, 255``."""
+    parts = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
+
+
+def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return an image (h, w, c) and its mask (h, w).
+
+    Raises:
+        DatasetError: one of them cannot be read, or their sizes differ; or the set has no masks.
+    """
+    if dataset.masks is None:
+        raise DatasetError(
+            dataset.name, "has no masks", "Choose a set that has them (`labelkit datasets`: mask classes)."
+        )
+    sample_id = dataset.sample_ids[index]
+    try:
+        pixels = dataset.source.read(index).decode(dataset.in_channels)
+    except BadImage as bad:
+        raise DatasetError(sample_id, bad.reason, "Repair it or take it out of the set.") from bad
+    mask = dataset.masks.read(index)
+    if mask.shape != pixels.shape[:2]:
+        raise DatasetError(
+            sample_id if dataset.root is None else str(dataset.root / sample_id),
+            f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, its mask {mask.shape[1]} x {mask.shape[0]}",
+            "Masks must be as large as their images; was one of them resized?",
+        )
+    return pixels, mask

@@ -185,23 +185,6 @@ def decode_reduced(
     return _read(content, max_pixels, lambda image: _decode(image, channels, least_side, _WHOLE_PIXELS))
 
 
-def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, int]:
-    """Return height and width of an image as ``decode_image`` gives it, from its header alone.
-
-    Raises:
-        BadImage: not an allowed format, too large, or a damaged header.
-    """
-
-    def size(image: Image.Image) -> tuple[int, int]:
-        # Pillow turns the size of a TIFF when it opens it, of others never
-        turned = not isinstance(image, TiffImagePlugin.TiffImageFile)
-        turned = turned and _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1)) in _TURNS
-        width, height = image.size[::-1] if turned else image.size
-        return height, width
-
-    return _read(content, max_pixels, size)
-
-
 def lost_content(content: bytes, pixels: NDArray[np.uint8], *, max_pixels: float = MAX_PIXELS) -> str | None:
     """Say why next to nothing of an image is left in its pixels; ``None``: it is left, or there was nothing.
 
@@ -286,12 +269,11 @@ def _open_checked(content: bytes, max_pixels: float) -> Image.Image:
     return image
 
 
-def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np.uint8]:
+def decode_mask(content: bytes) -> NDArray[np.uint8]:
     """Decode an image whose values are numbers of classes or objects, as they are stored: palettes stay numbers.
 
     Args:
         content: the bytes of a file, PNG as a rule.
-        max_pixels: as for ``decode_image``.
 
     Returns:
         (h, w) uint8.
@@ -308,7 +290,7 @@ def decode_mask(content: bytes, *, max_pixels: float = MAX_PIXELS) -> NDArray[np
         image.load()
         return np.array(image, dtype=np.uint8)
 
-    return _read(content, max_pixels, values)
+    return _read(content, MAX_PIXELS, values)
 
 
 def _decode(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -128,6 +129,33 @@ def keyed_normal(
     radius = torch.sqrt(-2 * torch.log((((bits >> 40) & 0xFFFFFF) + 1).float() * 2.0**-24))
     angle = (bits & 0xFFFFFF).float() * (2 * math.pi * 2.0**-24)
     return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :count]
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """The random numbers of some samples in an epoch, by view and purpose.
+
+    Attributes:
+        seed: seed of the run.
+        epoch: pass over the data set, from 0.
+        keys: (b,) int64, one for each drawn sample; equal keys get equal numbers.
+    """
+
+    seed: int
+    epoch: int
+    keys: NDArray[np.int64]
+
+    def at(self, which: slice | NDArray[np.int64]) -> Draws:
+        """Return those of some of the samples."""
+        return Draws(self.seed, self.epoch, self.keys[which])
+
+    def uniform(self, view: int, purpose: str, count: int) -> NDArray[np.float32]:
+        """Return (b, count) float32 in ``[0, 1)``; see :func:`keyed_uniform`."""
+        return keyed_uniform(self.seed, self.epoch, self.keys, view, purpose, count)
+
+    def normal(self, view: int, purpose: str, count: int, device: str | torch.device) -> torch.Tensor:
+        """Return (b, count) float32 standard normal numbers; see :func:`keyed_normal`."""
+        return keyed_normal(self.seed, self.epoch, self.keys, view, purpose, count, device)
 
 
 def keyed_generator(seed: int, purpose: str, epoch: int = 0, rank: int = 0) -> np.random.Generator:

@@ -16,10 +16,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.data.batch import Batch, HostBatch, ViewGeometry, check_rank, send_all, send_tensor
+from labelkit.data.batch import Batch, HostBatch, ViewGeometry, send_all, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import Draws
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Normalize, Pairing, ViewSpec
 from labelkit.data.views.transforms import finish_view
@@ -94,7 +95,8 @@ class TrainLoader:
         first_epoch: int = 0,
         pairing: Pairing | None = None,
     ) -> None:
-        check_rank(rank, world_size)
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size} processes")
         if batch_size < 1 or batch_size % world_size:
             raise ConfigError(
                 "--batch-size", f"{batch_size} cannot be shared by {world_size} processes", "Use a multiple of them."
@@ -145,7 +147,7 @@ class TrainLoader:
                 pairs = None
                 if self._pairing is not None:
                     pairs = self._pairing.plan(rows[batch], keys[batch], seed=self._seed, epoch=epoch)
-                yield BatchPlan(rows[batch], keys[batch], self._seed, epoch, views, pairs=pairs)
+                yield BatchPlan(rows[batch], Draws(self._seed, epoch, keys[batch]), views, pairs=pairs)
 
         for plan, made, geometry in planned_views(self._bank, plans, self._normalize, self._reader):
             yield self._batch(plan, made, geometry)
@@ -176,16 +178,7 @@ def planned_views(
     """
     if reader is None:
         for plan in plans():
-            made, geometry = bank.make_views(
-                plan.rows,
-                plan.keys,
-                plan.views,
-                seed=plan.seed,
-                epoch=plan.epoch,
-                normalize=normalize,
-                pairs=plan.pairs,
-            )
-            yield plan, made, geometry
+            yield plan, *bank.make_views(plan.rows, plan.draws, plan.views, normalize=normalize, pairs=plan.pairs)
         return
     for plan, crops in zip(plans(), reader.read(plans()), strict=True):
         yield _finished(bank, plan, crops, normalize)
@@ -203,10 +196,8 @@ def _finished(bank: ImageBank, plan: BatchPlan, crops: Crops, normalize: Normali
             crops.boxes[view],
             crops.partner_sizes if spec.shows_partner else crops.sizes,
             spec,
-            plan.keys,
-            seed=plan.seed,
-            epoch=plan.epoch,
-            view=view,
+            plan.draws,
+            view,
             normalize=normalize,
             pairs=plan.pairs,
         )
@@ -294,9 +285,8 @@ class EvalLoader:
         more_views: Sequence[ViewSpec] = (),
         keys: NDArray[np.int64] | None = None,
     ) -> None:
-        check_rank(rank, world_size)
-        if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, must be positive")
+        if batch_size < 1 or not 0 <= rank < world_size:
+            raise ValueError(f"batch_size is {batch_size}, must be positive; rank {rank} of {world_size} processes")
         if seed is None and view != ViewSpec(
             view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
         ):
@@ -342,18 +332,19 @@ class EvalLoader:
         assert self._reader is not None
         views, least = (self._view, *self._more), self._least_side
         plans = (
-            BatchPlan(rows, self._keys_of(rows), self._seed, self._epoch, views, self._identify, least_side=least)
-            for rows in self._batches
+            BatchPlan(rows, self._draws_of(rows), views, self._identify, least_side=least) for rows in self._batches
         )
         for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
             images = self._finished(rows, crops)
             batch = EvalBatch(next(images), rows, crops.bad, crops.lost, views=images)
-            sizes = crops.sizes.astype(np.uint32)
-            sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
-            yield self._labeled_with(batch, crops.sha256, crops.file_sizes, sizes)
+            if self._identify:
+                sizes = crops.sizes.astype(np.uint32)
+                sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
+                batch = replace(batch, sha256=crops.sha256, file_sizes=crops.file_sizes, image_sizes=sizes)
+            yield batch
 
-    def _keys_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        return rows if self._keys is None else self._keys[rows]
+    def _draws_of(self, rows: NDArray[np.int64]) -> Draws:
+        return Draws(self._seed, self._epoch, rows if self._keys is None else self._keys[rows])
 
     def _finished(self, rows: NDArray[np.int64], crops: Crops) -> Iterator[Tensor]:
         for number, spec in enumerate((self._view, *self._more)):
@@ -362,37 +353,18 @@ class EvalLoader:
                 crops.boxes[number],
                 crops.sizes,
                 spec,
-                self._keys_of(rows),
-                seed=self._seed,
-                epoch=self._epoch,
-                view=number,
+                self._draws_of(rows),
+                number,
                 normalize=self._normalize,
             )
             yield image
 
     def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
-        (image,), _ = bank.make_views(
-            rows, rows, (self._view,), seed=self._seed, epoch=self._epoch, normalize=self._normalize
-        )
+        draws = Draws(self._seed, self._epoch, rows)
+        (image,), _ = bank.make_views(rows, draws, (self._view,), normalize=self._normalize)
         bad = [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad]
-        batch = EvalBatch(image, rows, bad)
         if not self._identify:
-            return batch
-        sha256 = np.zeros((len(rows), 32), dtype=np.uint8)
-        file_sizes = np.zeros(len(rows), dtype=np.uint64)
+            return EvalBatch(image, rows, bad)
         sizes = np.tile(np.array(bank.image_size, dtype=np.uint32), (len(rows), 1))
-        for i, row in enumerate(rows.tolist()):
-            if row in bank.bad:
-                sizes[i] = 0
-                continue
-            encoded = bank.dataset.source.read(row)
-            sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
-            file_sizes[i] = encoded.size
-        return self._labeled_with(batch, sha256, file_sizes, sizes)
-
-    def _labeled_with(
-        self, batch: EvalBatch, sha256: NDArray[np.uint8], file_sizes: NDArray[np.uint64], sizes: NDArray[np.uint32]
-    ) -> EvalBatch:
-        if not self._identify:
-            return batch
-        return replace(batch, sha256=sha256, file_sizes=file_sizes, image_sizes=sizes)
+        sizes[[row in bank.bad for row in rows.tolist()]] = 0
+        return EvalBatch(image, rows, bad, (), bank.sha256[rows], bank.file_sizes[rows], sizes)

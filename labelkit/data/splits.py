@@ -1,4 +1,4 @@
-"""Which images of a training set are labeled and which classes are old: the rules, and the split they make.
+"""Which images are used, which of them are labeled, and which classes are old: the rules, and the split they make.
 
 A split is the only door through which labels reach training, which sees -1 for every image that it does not label. It
 is saved with a run and with the embeddings, keyed by sample id.
@@ -6,69 +6,78 @@ is saved with a run and with the embeddings, keyed by sample id.
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
+from labelkit.files import read_bytes
 
 # classes that warnings name
 _NAMED = 5
 _NAMED_OLD = 20
 
 
-def checked_labels(
-    labels: ArrayLike, given: ArrayLike, num_classes: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return classes (n,) int64, and (n,) bool which of them may be used.
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The classes of a data set, and which labels a rule may look at.
+
+    Attributes:
+        labels: (n,) int64 class of each image, -1 = unknown.
+        given: (n,) bool, labels that may be used.
+        count: classes of the data set.
+        names: for messages; by default classes are called by their numbers.
 
     Raises:
-        ValueError: shapes that differ, or a usable label outside of ``[0, num_classes)``.
+        ValueError: shapes that differ, or a usable label outside of ``[0, count)``.
     """
-    classes = np.asarray(labels, dtype=np.int64)
-    usable = np.asarray(given, dtype=np.bool_)
-    if classes.ndim != 1 or usable.shape != classes.shape:
-        raise ValueError(f"labels and given have shapes {classes.shape} and {usable.shape}, must be equal (n,)")
-    if bool((usable & ((classes < 0) | (classes >= num_classes))).any()):
-        raise ValueError(f"a given label is outside of [0, {num_classes})")
-    return classes, usable
+
+    labels: NDArray[np.int64]
+    given: NDArray[np.bool_]
+    count: int
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        labels, given = np.asarray(self.labels, dtype=np.int64), np.asarray(self.given, dtype=np.bool_)
+        if labels.ndim != 1 or given.shape != labels.shape:
+            raise ValueError(f"labels and given have shapes {labels.shape} and {given.shape}, must be equal (n,)")
+        if bool((given & ((labels < 0) | (labels >= self.count))).any()):
+            raise ValueError(f"a given label is outside of [0, {self.count})")
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "given", given)
+
+    def title(self, i: int) -> str:
+        """Return what messages call a class: its name, or its number without names."""
+        return f"class {self.names[i]!r}" if self.names else f"class {i}"
 
 
-def class_title(i: int, class_names: Sequence[str]) -> str:
-    """Return what messages call a class: its name, or its number without names."""
-    return f"class {class_names[i]!r}" if class_names else f"class {i}"
-
-
-def _without_labels(
-    classes: Sequence[int], labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
-) -> tuple[str, ...]:
-    counts = np.bincount(labels[labeled], minlength=max(classes, default=0) + 1)
-    empty = [class_title(i, class_names) for i in classes if counts[i] == 0]
+def _without_labels(classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
+    counts = np.bincount(classes.labels[labeled], minlength=max(wanted, default=0) + 1)
+    empty = [classes.title(i) for i in wanted if counts[i] == 0]
     if len(empty) <= _NAMED:
         return tuple(f"{title} has no labeled image" for title in empty)
     first = ", ".join(title.removeprefix("class ") for title in empty[:_NAMED])
-    return (f"{len(empty)} of {len(classes)} classes have no labeled image: {first}, ...",)
+    return (f"{len(empty)} of {len(wanted)} classes have no labeled image: {first}, ...",)
 
 
-def _old_without_labels(
-    old: Sequence[int],
-    labels: NDArray[np.int64],
-    usable: NDArray[np.bool_],
-    labeled: NDArray[np.bool_],
-    class_names: Sequence[str],
-) -> tuple[str, ...]:
+def _old_without_labels(classes: Classes, old: Sequence[int], labeled: NDArray[np.bool_]) -> tuple[str, ...]:
     """Name the old classes that a draw left without a label, and say what helps if anything does."""
-    missed = [i for i in old if not labeled[labels == i].any()]
+    missed = [i for i in old if not labeled[classes.labels == i].any()]
     if not missed:
         return ()
-    names = ", ".join(class_title(i, class_names).removeprefix("class ") for i in missed[:_NAMED_OLD])
+    names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED_OLD])
     more = ", ..." if len(missed) > _NAMED_OLD else ""
     told = f"{len(missed)} of {len(old)} old classes without a labeled image: {names}{more}"
-    if labeled.any() and any(usable[labels == i].any() for i in missed):
+    if labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
         told += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
             "another split seed may reach them"
@@ -118,9 +127,7 @@ def _pick_old(
 
 
 def gcd_split(
-    labels: ArrayLike,
-    given: ArrayLike,
-    num_classes: int,
+    classes: Classes,
     *,
     old_classes: Sequence[int] | None = None,
     num_old_classes: int | None = None,
@@ -128,7 +135,6 @@ def gcd_split(
     label_ratio: float = 0.5,
     seed: int = 0,
     draw_order: ArrayLike | None = None,
-    class_names: Sequence[str] = (),
 ) -> LabelSplit:
     """Label a share of the images of the old classes; generalized category discovery.
 
@@ -137,30 +143,26 @@ def gcd_split(
     (``subsample_instances``), reproduced draw for draw.
 
     Args:
-        labels: (n,) int64 classes.
-        given: (n,) bool, labels that may be used.
-        num_classes: classes of the data set.
+        classes: of the data set.
         old_classes: classes to label; by default the first ``num_old_classes``.
         num_old_classes: by default half of the classes, rounded down.
         new_classes: all other classes, in the order of the training classes; ascending by default.
         label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
         seed: seed of the draw.
         draw_order: (n,) rank of each image in the list that is drawn from; the order of the rows by default.
-        class_names: for messages; by default classes are called by their numbers.
 
     Raises:
         DatasetError: old or new classes that are not those of the data; no image would be labeled though the ratio
             is positive.
     """
-    classes, usable = checked_labels(labels, given, num_classes)
-    old, new = _pick_old(num_classes, old_classes, num_old_classes, new_classes)
+    old, new = _pick_old(classes.count, old_classes, num_old_classes, new_classes)
     if not 0 <= label_ratio <= 1:
         raise ValueError(f"label_ratio is {label_ratio}, must be in [0, 1]")
-    pool = np.flatnonzero(usable & np.isin(classes, old))
+    pool = np.flatnonzero(classes.given & np.isin(classes.labels, old))
     if draw_order is not None:
         ranks = np.asarray(draw_order, dtype=np.int64)
-        if ranks.shape != classes.shape:
-            raise ValueError(f"draw_order has shape {ranks.shape}, labels {classes.shape}")
+        if ranks.shape != classes.labels.shape:
+            raise ValueError(f"draw_order has shape {ranks.shape}, labels {classes.labels.shape}")
         pool = pool[np.argsort(ranks[pool], kind="stable")]
     count = int(label_ratio * len(pool))
     if label_ratio > 0 and count == 0:
@@ -169,57 +171,46 @@ def gcd_split(
             f"no image would be labeled: {len(pool)} images with a label in the old classes, ratio {label_ratio}",
             "Choose other old classes or a larger ratio.",
         )
-    labeled = np.zeros(len(classes), dtype=np.bool_)
+    labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     # RandomState and this call are what the published splits were drawn with.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
-    params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(num_classes)}
-    warnings = _old_without_labels(old, classes, usable, labeled, class_names)
+    params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(classes.count)}
+    warnings = _old_without_labels(classes, old, labeled)
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
 def few_labels_split(
-    labels: ArrayLike,
-    given: ArrayLike,
-    num_classes: int,
-    *,
-    per_class: int | None = None,
-    total: int | None = None,
-    seed: int = 0,
-    class_names: Sequence[str] = (),
+    classes: Classes, *, per_class: int | None = None, total: int | None = None, seed: int = 0
 ) -> LabelSplit:
     """Label a few images of every class; semi-supervised learning.
 
     Args:
-        labels: (n,) int64 classes.
-        given: (n,) bool, labels that may be used.
-        num_classes: classes of the data set.
+        classes: of the data set.
         per_class: labeled images of each class.
-        total: labeled images of all classes together; the first ``total % num_classes`` classes get one more.
+        total: labeled images of all classes together; the first ``total % classes.count`` classes get one more.
         seed: seed of the draw.
-        class_names: for messages; by default classes are called by their numbers.
 
     Raises:
         DatasetError: a class has fewer images than asked, or the total is below the number of classes.
         ValueError: not exactly one of ``per_class`` and ``total``.
     """
-    classes, usable = checked_labels(labels, given, num_classes)
     if per_class is not None and total is None:
-        wanted = np.full(num_classes, per_class)
+        wanted = np.full(classes.count, per_class)
     elif total is not None and per_class is None:
-        wanted = total // num_classes + (np.arange(num_classes) < total % num_classes).astype(np.int64)
+        wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     else:
         raise ValueError(f"give per_class or total, got {per_class} and {total}")
     if bool((wanted < 1).any()):
         raise DatasetError(
-            "split", f"{int(wanted.sum())} labels for {num_classes} classes", "Ask for at least one per class."
+            "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Ask for at least one per class."
         )
     generator = keyed_generator(seed, "few-labels")
-    labeled = np.zeros(len(classes), dtype=np.bool_)
+    labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     short = []
-    for i in range(num_classes):
-        rows = np.flatnonzero(usable & (classes == i))
+    for i in range(classes.count):
+        rows = np.flatnonzero(classes.given & (classes.labels == i))
         if len(rows) < wanted[i]:
-            short.append(f"{class_title(i, class_names)} has {len(rows)}")
+            short.append(f"{classes.title(i)} has {len(rows)}")
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
@@ -228,13 +219,11 @@ def few_labels_split(
             f"{int(wanted.max())} labeled images per class are asked for, but {', '.join(short[:10])}",
             "Ask for fewer.",
         )
-    params = {"per_class": per_class, "total": total, "seed": int(seed), "num_classes": int(num_classes)}
-    return LabelSplit("few-labels", labeled, tuple(range(num_classes)), (), params)
+    params = {"per_class": per_class, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
+    return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
-def class_halves_split(
-    labels: ArrayLike, given: ArrayLike, num_classes: int, *, class_names: Sequence[str] = ()
-) -> LabelSplit:
+def class_halves_split(classes: Classes) -> LabelSplit:
     """Label the first half of the classes wholly; metric learning is tested on the second half.
 
     With an odd number the second half is larger. Training uses the labeled images alone.
@@ -242,36 +231,30 @@ def class_halves_split(
     Raises:
         DatasetError: fewer than 2 classes, or no image in the first half.
     """
-    classes, usable = checked_labels(labels, given, num_classes)
-    if num_classes < 2:
-        raise DatasetError("split", f"{num_classes} classes cannot be halved", "Use a set with at least 2 classes.")
-    half = num_classes // 2
-    labeled = usable & (classes >= 0) & (classes < half)
+    if classes.count < 2:
+        raise DatasetError("split", f"{classes.count} classes cannot be halved", "Use a set with at least 2 classes.")
+    half = classes.count // 2
+    labeled = classes.given & (classes.labels >= 0) & (classes.labels < half)
     if not labeled.any():
         raise DatasetError("split", "no labeled image in the first half of the classes", "Use a set with labels.")
-    old, new = tuple(range(half)), tuple(range(half, num_classes))
-    warnings = _without_labels(old, classes, labeled, class_names)
-    return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(num_classes)}, warnings)
+    old, new = tuple(range(half)), tuple(range(half, classes.count))
+    warnings = _without_labels(classes, old, labeled)
+    return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def given_split(
-    labels: ArrayLike, given: ArrayLike, num_classes: int, *, class_names: Sequence[str] = ()
-) -> LabelSplit:
+def given_split(classes: Classes) -> LabelSplit:
     """Use the labels exactly as they are given; old classes are those that occur among them."""
-    classes, usable = checked_labels(labels, given, num_classes)
-    old = tuple(int(i) for i in np.unique(classes[usable]))
-    new = tuple(i for i in range(num_classes) if i not in set(old))
+    old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
+    new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out whole have no image here, and need no label
-    warnings = _without_labels([i for i in new if (classes == i).any()], classes, usable, class_names)
-    return LabelSplit("given", usable, old, new, {"num_classes": int(num_classes)}, warnings)
+    warnings = _without_labels(classes, [i for i in new if (classes.labels == i).any()], classes.given)
+    return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def no_labels_split(labels: ArrayLike, num_classes: int) -> LabelSplit:
+def no_labels_split(classes: Classes) -> LabelSplit:
     """Use no label at all; every class is a new one."""
-    count = len(np.asarray(labels))
-    return LabelSplit(
-        "none", np.zeros(count, dtype=np.bool_), (), tuple(range(num_classes)), {"num_classes": int(num_classes)}
-    )
+    labeled = np.zeros(len(classes.labels), dtype=np.bool_)
+    return LabelSplit("none", labeled, (), tuple(range(classes.count)), {"num_classes": int(classes.count)})
 
 
 FORMAT: Final = "labelkit.split"
@@ -359,3 +342,191 @@ class LabelSplit:
             "num_samples": len(sample_ids),
             "labeled": [sample_ids[int(row)] for row in np.flatnonzero(self.labeled)],
         }
+
+
+def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
+    """Draw rows to hold out, the same share of each class.
+
+    The total is ``share * n`` rounded up; classes get their part of it by largest remainder (of equal ones the first),
+    and keep one image at least.
+
+    Args:
+        labels: (n,) int64 classes; -1 counts as a class.
+        share: in ``(0, 1)``.
+        seed: seed of the draw.
+
+    Returns:
+        rows to hold out, increasing.
+
+    Raises:
+        ValueError: the share is out of range.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share is {share}, must be in (0, 1)")
+    classes = np.asarray(labels, dtype=np.int64)
+    values, sizes = np.unique(classes, return_counts=True)
+    total = math.ceil(share * len(classes) - 1e-9)
+    quotas = share * sizes
+    counts = np.floor(quotas + 1e-9).astype(np.int64)
+    order = np.argsort(-(quotas - counts), kind="stable")
+    counts[order[: max(0, total - int(counts.sum()))]] += 1
+    counts = np.minimum(counts, sizes - 1)
+    generator = keyed_generator(seed, "holdout")
+    drawn = [
+        generator.choice(np.flatnonzero(classes == value), int(count), replace=False)
+        for value, count in zip(values, counts, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn)).astype(np.int64) if drawn else np.zeros(0, dtype=np.int64)
+
+
+def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the classes that are to be set apart, increasing; see :func:`classes_called`.
+
+    Raises:
+        DatasetError: a word that stands for no class, or all classes are chosen or none.
+    """
+    chosen, count = classes_called(words, class_names), len(class_names)
+    if not 0 < len(chosen) < count:
+        raise DatasetError(
+            "split",
+            f"{len(chosen)} of {count} classes would be set apart",
+            "Leave some classes to train on, and some to test.",
+        )
+    return chosen
+
+
+def words_of_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
+    """Return the lines of ``NAME.txt`` if that is the only word and no class is called so; else the words.
+
+    Raises:
+        DatasetError: the file cannot be read, or has no line.
+    """
+    if len(words) != 1 or not words[0].endswith(".txt") or words[0] in class_names:
+        return words
+    path = Path(words[0]).expanduser()
+    try:
+        lines = read_bytes(path, MAX_TABLE_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DatasetError(
+            "split", f"{path} cannot be read ({error})", "Give a text file with a class in each line."
+        ) from error
+    named = [line.strip() for line in lines if line.strip()]
+    if not named:
+        raise DatasetError("split", f"{path} names no class", "Write a class in each line.")
+    return named
+
+
+def classes_called(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the classes that words stand for.
+
+    Args:
+        words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns
+            of names, numbers from 0 and ranges of them, a name first where it is one.
+        class_names: name of class i.
+
+    Returns:
+        class numbers, increasing.
+
+    Raises:
+        DatasetError: a word that stands for no class.
+    """
+    count = len(class_names)
+    if tuple(words) in (("half",), ("first-half",)) and words[0] not in class_names:
+        half = count // 2
+        chosen = set(range(half)) if words[0] == "first-half" else set(range(half, count))
+    else:
+        chosen = set()
+        for word in words:
+            found = _classes_called(word, class_names)
+            if not found:
+                near = difflib.get_close_matches(word, class_names, n=3, cutoff=0.4) or class_names[:3]
+                raise DatasetError(
+                    "split",
+                    f"no class {word!r} among {count}",
+                    f"Names are like {', '.join(near)}; half and 0-9 are possible too.",
+                )
+            chosen |= found
+    return tuple(sorted(chosen))
+
+
+def _classes_called(word: str, class_names: Sequence[str]) -> set[int]:
+    """Classes of one name, pattern, number or range."""
+    found = {i for i, name in enumerate(class_names) if name == word}
+    if found:
+        return found
+    first, dash, last = word.partition("-")
+    if first.isdecimal() and (last.isdecimal() if dash else not last):
+        return set(range(int(first), int(last if dash else first) + 1)) & set(range(len(class_names)))
+    return {i for i, name in enumerate(class_names) if fnmatch.fnmatchcase(name, word)}
+
+
+def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
+    """Choose the first rows of each class in each split.
+
+    Args:
+        labels: (n,) int64 classes; -1 counts as a class.
+        splits: (n,) int, split of each row; -1 counts as a split.
+        count: rows of each class in each split at most, >= 1.
+
+    Returns:
+        rows kept, increasing.
+    """
+    if count < 1:
+        raise ValueError(f"count is {count}, must be at least 1")
+    seen: dict[tuple[int, int], int] = {}
+    kept = []
+    for row, key in enumerate(zip(np.asarray(labels).tolist(), np.asarray(splits).tolist(), strict=True)):
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] <= count:
+            kept.append(row)
+    return np.array(kept, dtype=np.int64)
+
+
+def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
+    """Return images per class, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
+
+    Args:
+        largest: images of class 0, a fraction where it is the mean size of unequal classes.
+        num_classes: number of classes, at least 1.
+        imbalance_factor: smallest over largest class, in ``(0, 1]``.
+
+    Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
+    """
+    if not 0 < imbalance_factor <= 1:
+        raise ValueError(f"imbalance_factor is {imbalance_factor}, must be in (0, 1]")
+    exponents = np.arange(num_classes) / max(num_classes - 1, 1)
+    # The small addend keeps exact integers (500 * 0.01) from falling below themselves.
+    return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
+
+
+def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
+    """Choose images so that class sizes fall exponentially; the other images are left out.
+
+    Args:
+        classes: of the data set; images without a label that may be used are left out.
+        imbalance_factor: smallest over largest class, in ``(0, 1]``, e.g. 0.01.
+        seed: seed of the draw.
+
+    Returns:
+        rows kept, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all that it has
+        if these are fewer (as in SVHN, whose classes are not equally large).
+
+    Raises:
+        DatasetError: a class would be left empty.
+    """
+    labels, usable, count = classes.labels, classes.given, classes.count
+    sizes = np.bincount(labels[usable], minlength=count)
+    counts = np.minimum(long_tail_counts(int(sizes.sum()) / count, count, imbalance_factor), sizes)
+    empty = np.flatnonzero(counts == 0)
+    if len(empty):
+        i = int(empty[0])
+        raise DatasetError(
+            "split",
+            f"{classes.title(i)} would be left without an image (it has {sizes[i]})",
+            "Use an imbalance factor nearer to 1, or a set with images of every class.",
+        )
+    generator = keyed_generator(seed, "long-tail")
+    kept = [
+        generator.choice(np.flatnonzero(usable & (labels == i)), int(counts[i]), replace=False) for i in range(count)
+    ]
+    return np.sort(np.concatenate(kept)).astype(np.int64)

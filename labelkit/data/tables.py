@@ -27,7 +27,6 @@ from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, decode_table, open_regular
 
 MAX_FAULTS_SHOWN: Final = 10
-_DIGITS_AT_ONCE: Final = 4000
 _MOST_SHOWN: Final = 200
 _COLUMNS_SHOWN: Final = 12
 
@@ -56,21 +55,12 @@ _DELIMITERS: Final = (",", ";", "\t")
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
     """Return the key of an order in which 2 < 10 and a2 < a10."""
     parts = re.split(r"(\d+)", name)
     if re.fullmatch(r"-?\d+", name):
-        return ((0, _number(name), name),)
-    return tuple((0, _number(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
-
-
-def _number(digits: str) -> int:
-    """The number that digits stand for; Python's own conversion ends at some thousands of them."""
-    if len(digits) <= _DIGITS_AT_ONCE:
-        return int(digits)
-    head, tail = digits[:-_DIGITS_AT_ONCE], digits[-_DIGITS_AT_ONCE:]
-    sign = -1 if digits.startswith("-") else 1
-    return _number(head) * 10**_DIGITS_AT_ONCE + sign * int(tail) if head != "-" else -int(tail)
+        return ((0, float(name), name),)
+    return tuple((0, float(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +73,17 @@ class _CsvRow:
     file: str = ""
 
 
-class _Faults:
-    """Gathers what is wrong with a file, so that all of it can be mended at once."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._texts: list[str] = []
-        self._count = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further text will be shown."""
-        return len(self._texts) >= MAX_FAULTS_SHOWN
-
-    def add(self, line: int, text: str) -> None:
-        self._count += 1
-        if not self.is_full:
-            self._texts.append(f"line {line}: {text}")
-
-    def raise_any(self) -> None:
-        if not self._count:
-            return
-        more = self._count - len(self._texts)
-        texts = [*self._texts, f"and {more} more"] if more else self._texts
-        raise DatasetError(
-            self._where,
-            f"{self._count} fault{'s' if self._count > 1 else ''}\n  " + "\n  ".join(texts) + "\n",
-            "Each row is path,label or path,label,split; an empty label means unlabeled.",
-        )
+def _raise_faults(where: str, faults: Sequence[str]) -> None:
+    """Raise all that is wrong with a file in one, so that all of it can be mended at once; nothing without faults."""
+    if not faults:
+        return
+    more = len(faults) - MAX_FAULTS_SHOWN
+    shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+    raise DatasetError(
+        where,
+        f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n",
+        "Each row is path,label or path,label,split; an empty label means unlabeled.",
+    )
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
@@ -139,18 +112,18 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
             notes.append(f"paths written in another way than their files: {len(others)}, first: {written} is {file}")
     homes = [folder for folder in folders if all(file.is_relative_to(folder) for file in files)]
     root = homes[0] if homes else Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120 - str
-    faults = _Faults(str(path))
+    faults: list[str] = []
     by_id: dict[str, _CsvRow] = {}
     for row, file in zip(rows, files, strict=True):
         first = by_id.setdefault(file.relative_to(root).as_posix(), row)
         if (first.label, first.split) != (row.label, row.split):
-            faults.add(row.line, f"{row.path!r} is in line {first.line} with another label or split")
+            faults.append(f"line {row.line}: {row.path!r} is in line {first.line} with another label or split")
         elif not is_there(file):
-            near = "" if faults.is_full else near_paths(row.path, known)
-            faults.add(row.line, f"no file {row.path!r} (looked for {file}){near}")
+            near = "" if len(faults) >= MAX_FAULTS_SHOWN else near_paths(row.path, known)
+            faults.append(f"line {row.line}: no file {row.path!r} (looked for {file}){near}")
         elif is_folder(file):
-            faults.add(row.line, f"{row.path!r} is a folder")
-    faults.raise_any()
+            faults.append(f"line {row.line}: {row.path!r} is a folder")
+    _raise_faults(str(path), faults)
     ids = tuple(sorted_by_bytes(by_id))
     class_names = sorted({row.label for row in rows if row.label}, key=natural_key)
     first_splits = splits_in_order(row.split for row in rows)
@@ -212,7 +185,7 @@ def read_label_csv(
         DatasetError: unreadable, no row with a label, or two labels for one path.
     """
     found: dict[str, str] = {}
-    faults = _Faults(str(path))
+    faults: list[str] = []
     table = _read_csv_rows(path, label_column, empty_ok=empty_ok)
     rows = table.rows
     if guesses := sum(row.guess and bool(row.label) for row in rows):
@@ -226,8 +199,10 @@ def read_label_csv(
         if not row.label:
             continue
         if found.setdefault(row.path, row.label) != row.label:
-            faults.add(row.line, f"{row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here")
-    faults.raise_any()
+            faults.append(
+                f"line {row.line}: {row.path!r} is {found[row.path]!r} in an earlier line and {row.label!r} here"
+            )
+    _raise_faults(str(path), faults)
     if not found and not empty_ok:
         raise DatasetError(str(path), "no row has a label", "Fill in the column label of some rows.")
     if tell is not None:
@@ -285,7 +260,7 @@ def _read_csv_rows(
     is_ours = {"kind", "confidence"} <= set(header) and found in ("label", "label_or_group")
     at_kind = header.index("kind") if is_ours else None
     at_file = header.index(FILE_COLUMN) if FILE_COLUMN in header else None
-    faults = _Faults(where)
+    faults: list[str] = []
     rows: list[_CsvRow] = []
     labels: list[str | None] = []
     while True:
@@ -294,21 +269,21 @@ def _read_csv_rows(
         except StopIteration:
             break
         except csv.Error as error:
-            faults.add(reader.line_num, f"unreadable: {error}")
+            faults.append(f"line {reader.line_num}: unreadable: {error}")
             break
         if not fields:
             continue
         if len(fields) != len(header):
-            faults.add(reader.line_num, f"{len(fields)} fields, the header has {len(header)}")
+            faults.append(f"line {reader.line_num}: {len(fields)} fields, the header has {len(header)}")
         elif not fields[at_path].strip() or "\0" in fields[at_path]:
-            faults.add(reader.line_num, "no path")
+            faults.append(f"line {reader.line_num}: no path")
         else:
             split, file = ("" if at is None else fields[at].strip() for at in (at_split, at_file))
             split = SPLIT_WORDS.get(split.lower(), split)
             guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
             rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess, file))
             labels.append(None if at_label is None else fields[at_label])
-    faults.raise_any()
+    _raise_faults(where, faults)
     if not rows and not empty_ok:
         raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
     classes, notes = class_names(labels)

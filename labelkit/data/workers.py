@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_all_start_methods, get_context, parent_process, resource_tracker
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
-from multiprocessing.forkserver import ensure_running
 from multiprocessing.queues import Queue
 from pathlib import Path
 from threading import Thread
@@ -23,19 +20,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.boxes import boxes_of_views, paired_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.data.views.transforms import cut_view
 from labelkit.errors import LabelkitError, ResourceError
 
 _LONGEST_SECONDS: Final = 3600
-"""For one item of a worker."""
+"""For one item of a worker: one that ends is noticed, one that hangs would be waited for."""
 
-_TORCH_SAYS: Final = ("DataLoader worker (pid", "Too many open files")
+_TORCH_SAYS: Final = ("DataLoader", "Too many open files")
 """How errors begin that torch raises when it cannot hear of a worker."""
 
 T = TypeVar("T")
@@ -51,9 +49,7 @@ class BatchPlan:
     """What a worker has to read: everything it needs travels with it, workers have no state."""
 
     rows: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    seed: int
-    epoch: int
+    draws: Draws
     views: tuple[ViewSpec, ...]
     identify: bool = False
     pairs: PairPlan | None = None
@@ -114,14 +110,8 @@ class _CropReader:
                     continue
                 partner_sizes[i] = partner.shape[:2]
             pairs = None if plan.pairs is None else plan.pairs.take(i)
-            chosen = boxes_of_views(
-                plan.views,
-                ([full[0]], [full[1]]),
-                ([partner.shape[0]], [partner.shape[1]]),
-                plan.keys[i : i + 1],
-                seed=plan.seed,
-                epoch=plan.epoch,
-            )
+            sizes_of = ([full[0]], [full[1]]), ([partner.shape[0]], [partner.shape[1]])
+            chosen = boxes_of_views(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
             for view, spec in enumerate(plan.views):
                 shown = partner if spec.shows_partner else image
                 boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
@@ -138,15 +128,10 @@ class _Items(Dataset[T | LabelkitError]):
         self._read = read
 
     def __getitem__(self, plan: Any) -> T | LabelkitError:
-        if get_worker_info() is not None:  # a worker that ends is noticed; one that hangs would be waited for
-            faulthandler.dump_traceback_later(_LONGEST_SECONDS, exit=True)
         try:
             return self._read(plan)
         except LabelkitError as error:
             return error
-        finally:
-            if get_worker_info() is not None:
-                faulthandler.cancel_dump_traceback_later()
 
 
 class Plans:
@@ -182,14 +167,7 @@ def worker_context() -> BaseContext:
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
     context = get_context("forkserver")
-    context.set_forkserver_preload(["labelkit.data.worker_start"])
-    # Ctrl-C in a terminal reaches all processes. While one imports, it is a traceback; the main one ends the others.
-    resource_tracker.ensure_running()  # it lets the signal through again when it has started, so it goes first
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    context.set_forkserver_preload([__name__])
     return context
 
 
@@ -226,7 +204,10 @@ def loader_of(
         num_workers: processes that read; 0: a thread of this process does.
         persistent: the processes live as long as the loader.
     """
-    options: dict[str, Any] = {"multiprocessing_context": worker_context(), "worker_init_fn": _begin_worker}
+    options: dict[str, Any] = {}
+    if num_workers:
+        options = {"multiprocessing_context": worker_context(), "worker_init_fn": _begin_worker}
+        options |= {"timeout": _LONGEST_SECONDS, "persistent_workers": persistent}
     return DataLoader(
         _Items(read),
         batch_sampler=plans,
@@ -234,8 +215,7 @@ def loader_of(
         collate_fn=_only,
         # its own: the loader draws a number at every pass, by default from the global generator
         generator=torch.Generator().manual_seed(0),
-        persistent_workers=persistent and num_workers > 0,
-        **(options if num_workers else {}),
+        **options,
     )
 
 

@@ -31,7 +31,7 @@ _VIEWS: JsonDict = {"panel": "Views"}
 
 #: Options that act with ``--index``.
 _OF_ROWS = frozenset(
-    {"index", "checkpoint", "which", "out", "shards", "shard_rows", "overwrite", "device", "threads", "dtype", "logits"}
+    {"index", "checkpoint", "which", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"}
 )
 
 

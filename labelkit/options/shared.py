@@ -340,6 +340,7 @@ class ShardsOptions(StageConfig):
     """A command that makes a store, in one file or in several."""
 
     comes_last: ClassVar[bool] = True
+    constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
 
     shards: int | None = Field(
         None,
@@ -349,18 +350,6 @@ class ShardsOptions(StageConfig):
         "are those of one file. Default: one file.",
         json_schema_extra=option("Output", preset=False),
     )
-    shard_rows: int | None = Field(
-        None,
-        ge=1,
-        description="Instead of --shards: most rows of a file.",
-        json_schema_extra=option("Output", preset=False),
-    )
-
-    @model_validator(mode="after")
-    def _one_way_to_split(self) -> Self:
-        if self.shards is not None and self.shard_rows is not None:
-            raise ValueError("give either --shards or --shard-rows")
-        return self
 
 
 class OverwriteOption(StageConfig):

@@ -69,15 +69,6 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
         raise resource_error(error, os.fspath(path)) from error
 
 
-def create_temporary(folder: Path, name: str) -> int:
-    """Create a new file for writing in ``folder``, with the usual permissions, and return its descriptor.
-
-    Raises:
-        OSError: it cannot be made; an existing file is never opened.
-    """
-    return os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-
-
 def temporary_name() -> str:
     """Return a name that no other writer uses: ``.tmp-<pid>-<random>``."""
     return f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
@@ -204,7 +195,7 @@ def fill_new(temporary: Path, write: Callable[[BinaryIO], T]) -> T:
     Raises:
         OSError: the disk is full, ...; what was written is left.
     """
-    descriptor = create_temporary(temporary.parent, temporary.name)
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(descriptor, "w+b", closefd=False) as file:
             made = write(file)

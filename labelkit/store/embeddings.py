@@ -21,7 +21,7 @@ from labelkit.store import schema
 from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.reader import CheckedFile, LazyRows, open_file
-from labelkit.store.schema import VIEWS, has_name_fault, name_bytes, name_fault, name_text, name_texts
+from labelkit.store.schema import VIEWS, has_name_fault, name_bytes, name_fault, name_text
 from labelkit.store.writer import Contents
 
 _MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", "layer", "pooling")
@@ -194,7 +194,6 @@ class EmbeddingStore:
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
         self.packed_results = _packed_results(file)
         self._check_values(file)
-        _check_label_sets(file, self.n, verify)
         self._embeddings = LazyRows(file, "embeddings", verify=verify)
         self._extras = {name: LazyRows(file, name, verify=verify) for name in _extra_names(file, self.n)}
         self._views = LazyRows(file, VIEWS, verify=verify) if self.view_recipe else None
@@ -344,17 +343,6 @@ def _packed_results(file: CheckedFile) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _check_label_sets(file: CheckedFile, rows: int, verify: bool) -> None:
-    """Check further label columns like the first ones; nothing else looks at them here."""
-    for prefix in [f"{path}/" for path in file.groups if path.startswith("label_sets/")]:
-        lengths = file.check_axes(schema.LABEL_SET_COLUMNS, {"n": rows}, prefix)
-        if f"{prefix}labels" in file.datasets:
-            check_indices(file, f"{prefix}labels", file.read(f"{prefix}labels", verify=verify), lengths.get("k"))
-        for name in ("labeled", "old_classes"):
-            if prefix + name in file.datasets:
-                check_flags(file, prefix + name, file.read(prefix + name, verify=verify))
-
-
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
     """Check that all values are -1 or in ``[0, count)``; ``None`` for no upper bound.
 
@@ -390,7 +378,7 @@ def _read_ids(file: CheckedFile, verify: bool) -> list[str]:
         row = int(np.argmax(disordered)) + 1
         problem = f"{name_text(raw[row])!r} comes twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
-    names = name_texts(raw.tolist())
+    names = [name_text(one) for one in raw.tolist()]
     if has_name_fault(names):
         for row, name in enumerate(names):
             if fault := name_fault(name):

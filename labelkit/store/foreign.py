@@ -12,7 +12,7 @@ import re
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -25,7 +25,7 @@ from labelkit.errors import ConfigError, Damaged, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.csv_table import ESCAPED_COLUMN, unescape_name
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.structure import DatasetInfo, Refuse, checked_type, look_at, one_line, open_hdf5, open_regular
+from labelkit.store.structure import DatasetInfo, Refuse, look_at, one_line, open_hdf5, open_regular, plain_type
 
 USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embeddings", "embedding", "features", "feats", "vectors", "x", "arr_0"),
@@ -93,29 +93,43 @@ class _Shape:
             raise Refused(where, problem, "Write one row per image.")
 
 
-def _choose(where: str, found: Mapping[str, _Shape], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the name of the array for each role, ``embeddings`` first; roles that the file lacks are left out.
+def _chosen(
+    where: str, names: Sequence[str], shown: str, wanted: Mapping[str, str | None], usual: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """Return the name of the array or column for each role; roles that the file lacks are left out.
 
     Args:
         where: the file.
-        found: what it holds, by name.
+        names: what it holds.
+        shown: the same for messages.
         wanted: by role, the name that the user gave, or ``None``.
+        usual: by role, the names looked for, the first that is there; capitals do not matter.
+
+    Raises:
+        ConfigError: a name that was given is not there.
+    """
+    by_lower = {name.lower(): name for name in reversed(names)}
+    chosen: dict[str, str] = {}
+    for role, known in usual.items():
+        given = wanted.get(role)
+        if given is not None and given not in names:
+            option = f"--{role.replace('_', '-')}-key"
+            raise ConfigError(option, f"{where} has no {given!r}; it has: {shown}", "Choose one of them.")
+        found = given or next((by_lower[name] for name in known if name in by_lower), None)
+        if found is not None and (given or found not in chosen.values()):
+            chosen[role] = found
+    return chosen
+
+
+def _choose(where: str, found: Mapping[str, _Shape], wanted: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the name of the array for each role, ``embeddings`` first.
 
     Raises:
         ConfigError: a name that was given is not there.
         Refused: no array can be the embeddings.
     """
     names = ", ".join(f"{name} {array}" for name, array in list(found.items())[:20]) or "nothing"
-    by_lower = {name.lower(): name for name in reversed(list(found))}
-    chosen: dict[str, str] = {}
-    for role, usual_names in USUAL_NAMES.items():
-        given = wanted.get(role)
-        if given is not None and given not in found:
-            option = f"--{role.replace('_', '-')}-key"
-            raise ConfigError(option, f"{where} has no {given!r}; it has: {names}", "Choose one of them.")
-        usual = given or next((by_lower[name] for name in usual_names if name in by_lower), None)
-        if usual is not None and (given or usual not in chosen.values()):
-            chosen[role] = usual
+    chosen = _chosen(where, list(found), names, wanted, USUAL_NAMES)
     if "embeddings" not in chosen:
         tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
         if len(tables) != 1:
@@ -241,12 +255,11 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
             raise Damaged(where, f"HDF5 cannot read it ({one_line(error)})", _WHOLE) from error
 
 
-def _foreign_type(kind: Any, size: int, refuse: Refuse) -> np.dtype[Any]:
-    if kind.get_class() == h5py.h5t.STRING and kind.is_variable_str() and not kind.committed():
+def _foreign_type(dtype: np.dtype[Any], refuse: Refuse) -> np.dtype[Any]:
+    text = h5py.check_string_dtype(dtype)
+    if text is not None and text.length is None:
         return np.dtype(object)
-    if kind.get_class() == h5py.h5t.ENUM and kind.dtype == np.dtype(np.bool_):
-        return np.dtype(np.bool_)
-    return checked_type(kind, size, refuse)
+    return dtype if dtype.kind == "b" else plain_type(dtype, refuse)
 
 
 class _ForeignFile:
@@ -303,10 +316,10 @@ class _ForeignFile:
 
     def _members(self, group: str) -> Iterator[str]:
         """Paths of all that links of a group lead to, but for those that lead elsewhere."""
-        opened = h5py.h5g.open(self._file.id, name_bytes("/" + group))
+        opened = self._file[name_bytes("/" + group)]
         for name in opened:
-            if opened.links.get_info(name).type == h5py.h5l.TYPE_HARD:
-                yield f"{group}/{name_text(name)}".lstrip("/")
+            if isinstance(opened.get(name, getlink=True), h5py.HardLink):
+                yield f"{group}/{name if isinstance(name, str) else name_text(name)}".lstrip("/")
 
     def _look(self, path: str) -> bool:
         """Check a dataset and the links that lead to it; say whether it is there."""
@@ -315,15 +328,15 @@ class _ForeignFile:
             remedy = "Write the arrays anew, as plain datasets of one file."
             raise Refused(f"{self._where}:/{path}", f"is not read: {problem}", remedy)
 
-        item = h5py.h5g.open(self._file.id, b"/")
+        item: Any = self._file
         for part in path.split("/"):
-            name = name_bytes(part)
-            if not isinstance(item, h5py.h5g.GroupID) or name in (b"", b".") or not item.links.exists(name):
+            link = item.get(name_bytes(part), getlink=True) if part and isinstance(item, h5py.Group) else None
+            if link is None:
                 return False
-            if item.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            if not isinstance(link, h5py.HardLink):
                 refuse("a soft or external link")
-            item = h5py.h5o.open(item, name)
-        if not isinstance(item, h5py.h5d.DatasetID):
+            item = item[name_bytes(part)]
+        if not isinstance(item, h5py.Dataset):
             return False
         self._seen[path] = look_at(item, self._size, refuse, may_filter=True, type_of=_foreign_type)
         return True
@@ -331,10 +344,15 @@ class _ForeignFile:
 
 _BLOCK_ROWS = 1 << 12
 _SHOWN = 12
-_MORE_NAMES = {
-    "ids": ("filename", "file_name", "file", "image", "image_path", "name", "sample_id", "id"),
-    "labels": ("class", "class_name", "category"),
-}
+_COLUMN_NAMES = {
+    "ids": (
+        ESCAPED_COLUMN, *USUAL_NAMES["ids"],
+        "filename", "file_name", "file", "image", "image_path", "name", "sample_id", "id",
+    ),
+    "labels": (*USUAL_NAMES["labels"], "class", "class_name", "category"),
+    "splits": USUAL_NAMES["splits"],
+    "labeled": USUAL_NAMES["labeled"],
+}  # fmt: skip
 _REMEDY = "Write a header, then one line per image: its path, and numbers."
 
 
@@ -433,17 +451,7 @@ class _Table:
 
     def _choose(self, wanted: Mapping[str, str | None]) -> dict[str, str]:
         shown = ", ".join(self._header[:_SHOWN]) + (", ..." if len(self._header) > _SHOWN else "")
-        by_lower = {name.lower(): name for name in reversed(self._header)}
-        found: dict[str, str] = {}
-        for role in ("ids", "labels", "splits", "labeled"):
-            given = wanted.get(role)
-            if given is not None and given not in self._header:
-                raise ConfigError(f"--{role}-key", f"{self._where} has no column {given!r}; it has: {shown}", "")
-            escaped = (ESCAPED_COLUMN,) if role == "ids" else ()
-            usual = (*escaped, *USUAL_NAMES[role], *_MORE_NAMES.get(role, ()))
-            name = given or next((by_lower[name] for name in usual if name in by_lower), None)
-            if name is not None:
-                found[role] = name
+        found = _chosen(self._where, self._header, shown, wanted, _COLUMN_NAMES)
         if "ids" not in found:
             problem = f"no column of paths, such as path or sample_id; it has: {shown}"
             raise Refused(f"{self._where} line 1", problem, "Name it with --ids-key; the first line is the header.")

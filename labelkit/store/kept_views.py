@@ -8,11 +8,8 @@ processes and several runs of the same plan share it.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,16 +19,15 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, try_lock
+from labelkit.store.commit import canonical_json
 from labelkit.store.digests import RESTORE
-from labelkit.store.parts import Parts, check_space, translated, working
+from labelkit.store.parts import Parts, check_space, part_names, translated
 from labelkit.store.plans import plan_digest
 from labelkit.store.reader import CheckedFile
 
 KIND: Final = "kept-views"
 _DIGITS: Final = 12
 _PART_BYTES: Final = 32 << 20
-_MOST_ROWS: Final = 1 << 28
 _PART_PASSES: Final = 512
 """Views of a part at most, so that a kill loses little of what a slow network makes."""
 
@@ -121,8 +117,7 @@ class KeptViews:
             self.folder,
             self.folder,
             loaded,
-            [(part,) for part in range(plan.num_parts)],
-            word="part",
+            part_names(plan.num_parts),
             read=self.places,
             published=lambda: None,
             overwrite=False,
@@ -151,29 +146,6 @@ class KeptViews:
     def is_there(self, number: int) -> bool:
         """Whether a part has been made; it is not read."""
         return self.parts.path(number).exists()
-
-    def working(self) -> AbstractContextManager[None]:
-        """Return what lets `labelkit status` count this process while it makes parts."""
-        return working(self.folder)
-
-    @contextlib.contextmanager
-    def claim(self, number: int) -> Iterator[bool]:
-        """Take a part for this process; gives whether it is this one that has to make it.
-
-        Raises:
-            ResourceError: the lock file cannot be made.
-        """
-        path = self.parts.path(number).with_suffix(".claim")
-        with translated(path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            locked = try_lock(descriptor)
-            yield locked and not self.is_there(number)
-            if locked and self.is_there(number):
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
 
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
         """Write a part: for each kind of view, (m, v, ...) numbers.

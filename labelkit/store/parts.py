@@ -1,8 +1,7 @@
-"""The one writer of parts and the run folder it works in: a plan is carried out part by part, and survives a kill.
+"""The run folder, in which a plan is carried out part by part, and survives a kill.
 
-``Parts`` begins or continues a run, commits and verifies its parts, and guards the step that puts them together. Rows
-of a store and patches of its images differ in what a part holds and in what is made of the parts; that is said in
-``labelkit.store.writing`` and ``labelkit.store.patch_writing``.
+``Parts`` begins or continues a run, commits and verifies its parts, and guards the step that puts them together: rows
+of a store (``labelkit.store.writing``), files of patches (``labelkit.store.patch_writing``), kept views.
 
 A part is an HDF5 file followed by its SHA-256, so that damage is found before HDF5 reads it. The same plan and values
 give the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
@@ -15,7 +14,6 @@ import hashlib
 import io
 import os
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +26,7 @@ from numpy.typing import NDArray
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError, resource_error
 from labelkit.files import NotRegularError, read_bytes, read_json
 from labelkit.store import schema
-from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, is_locked, try_lock
+from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, try_lock
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import differing_keys
 from labelkit.store.plans import plan_digest
@@ -46,11 +44,11 @@ class Parts(Generic[Held]):
         folder: the run folder.
         out: the store that they are for.
         plan: as ``plan.json`` holds it.
-        numbers: of each part, in order: that of the part of the store, and that of the piece of it, if it is one.
-        word: what messages call a part.
+        names: of the file of each part.
         read: number of a part and its file, which is of this plan, to what the part holds; checks that.
         published: plan digest of what is there under the final name, or ``None``.
         overwrite: replace what is there, and drop an unfinished run of another plan.
+        opened: opens the file of a part.
 
     Attributes:
         folder: the run folder.
@@ -63,21 +61,21 @@ class Parts(Generic[Held]):
         folder: Path,
         out: Path,
         plan: Mapping[str, Any],
-        numbers: Sequence[tuple[int, ...]],
+        names: Sequence[str],
         *,
-        word: str,
         read: Callable[[int, CheckedFile], Held],
         published: Callable[[], object],
         overwrite: bool,
+        opened: Callable[[Path], CheckedFile] | None = None,
     ) -> None:
         self.folder = folder
         self.digest = plan_digest(plan)
         self.warnings: list[str] = []
         self._out = out
         self._plan = dict(plan)
-        self._numbers = numbers
-        self._word = word
+        self._names = names
         self._read = read
+        self._opened = opened or open_part
         self._published = published
         self._overwrite = overwrite
 
@@ -112,24 +110,13 @@ class Parts(Generic[Held]):
             # Another process published and removed the run folder while we waited for it.
 
     def check_plan(self) -> None:
-        """Refuse to go on with a run of another plan.
+        """Refuse to go on with a run of another plan, unless it is dropped.
 
         Raises:
             Mismatch: the plan in the folder is not ours; names the keys.
         """
-        compare_plans(self.folder, read_plan(self.folder), self._plan)
-
-    def check_space(self, size: int, what: str) -> None:
-        """Check that the parts and what is made of them will fit, what is there already deducted.
-
-        Args:
-            size: estimated bytes of what is made of the parts.
-            what: what is needed, for the message.
-
-        Raises:
-            ResourceError: less is free.
-        """
-        check_space(self.folder, int(2.1 * size), self._out, what)
+        if not self._overwrite:
+            compare_plans(self.folder, read_plan(self.folder), self._plan)
 
     def _remove_leftover(self) -> None:
         if self.folder.exists() and read_plan(self.folder) in (None, self._plan):
@@ -138,9 +125,10 @@ class Parts(Generic[Held]):
     def _commit_plan(self, files: Mapping[str, bytes]) -> None:
         loaded = read_plan(self.folder)
         if loaded is not None and loaded != self._plan and self._overwrite:
-            clear(self.folder, keep_lock=True)
             with translated(self.folder):
-                (self.folder / "parts").mkdir(exist_ok=True)
+                shutil.rmtree(self.folder / "parts")
+                (self.folder / "plan.json").unlink()
+                (self.folder / "parts").mkdir()
             loaded = None
         compare_plans(self.folder, loaded, self._plan)
         for name, data in files.items():
@@ -152,13 +140,13 @@ class Parts(Generic[Held]):
         if loaded is None:
             commit_json(self.folder / "plan.json", self._plan)
             # Where locks do nothing, another worker may have been first.
-            self.check_plan()
+            compare_plans(self.folder, read_plan(self.folder), self._plan)
 
     # ---- parts
 
     def path(self, number: int) -> Path:
         """Return where a part is."""
-        return self.folder / "parts" / part_name(*self._numbers[number])
+        return self.folder / "parts" / self._names[number]
 
     def commit(self, number: int, datasets: Mapping[str, NDArray[Any]]) -> None:
         """Write a part, complete or not at all.
@@ -166,9 +154,7 @@ class Parts(Generic[Held]):
         Raises:
             ResourceError: the disk is full, ...
         """
-        contents = Contents(dict(datasets))
-        contents.set("", format=schema.FORMAT_PART, format_version=schema.FORMAT_VERSION, requires="")
-        contents.set("", plan_digest=self.digest, **_part_numbers(*self._numbers[number]))
+        contents = Contents.of(schema.FORMAT_PART, datasets, plan_digest=self.digest, part=number)
         data = Image(contents, block_bytes=1 << 62).to_bytes()
         commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
 
@@ -202,14 +188,16 @@ class Parts(Generic[Held]):
         try:
             return self._load(number)
         except StoreError as error:
-            remedy = f"Run the same command again; the {self._word} will be made again."
+            remedy = "Run the same command again; the part will be made again."
             raise type(error)(error.where, error.problem, remedy) from error
         except OSError as error:
             raise resource_error(error, str(self.path(number))) from error
 
     def _load(self, number: int) -> Held:
-        with open_part(self.path(number)) as file:
-            check_owner(file, self.digest, *self._numbers[number])
+        with self._opened(self.path(number)) as file:
+            root = file.attributes[""]
+            if root.get("plan_digest") != self.digest or root.get("part", number) != number:
+                raise Mismatch(file.where, "belongs to another plan", RESTORE)
             return self._read(number, file)
 
     # ---- publishing
@@ -232,10 +220,9 @@ class Parts(Generic[Held]):
                 self._remove_leftover()
                 yield False
                 return
-            missing = [number for number in range(len(self._numbers)) if not self.path(number).exists()]
+            missing = [number for number in range(len(self._names)) if not self.path(number).exists()]
             if missing:
-                total = len(self._numbers)
-                problem = f"{len(missing)} of {total} {self._word}s are missing, the first is {missing[0]}"
+                problem = f"{len(missing)} of {len(self._names)} parts are missing, the first is {missing[0]}"
                 raise StoreError(str(self.folder), problem, "Run the same command again to make them.")
             yield True
 
@@ -248,13 +235,9 @@ class Parts(Generic[Held]):
         clear(self.folder)
 
 
-def part_name(part: int, piece: int | None = None) -> str:
-    """Return the file name of a part of a store, or of a piece of it."""
-    return f"{part:06d}.h5" if piece is None else f"{part:06d}-{piece:03d}.h5"
-
-
-def _part_numbers(part: int, piece: int | None = None) -> dict[str, int]:
-    return {"part": part} if piece is None else {"part": part, "piece": piece}
+def part_names(count: int) -> list[str]:
+    """Return the file names of parts by their numbers."""
+    return [f"{part:06d}.h5" for part in range(count)]
 
 
 def open_part(path: Path) -> CheckedFile:
@@ -269,18 +252,6 @@ def open_part(path: Path) -> CheckedFile:
     if hashlib.sha256(data).digest() != digest:
         raise Damaged(str(path), "digest differs, the file was changed or the disk is failing", RESTORE)
     return CheckedFile(io.BytesIO(data), str(path), schema.FORMAT_PART)
-
-
-def check_owner(file: CheckedFile, digest: str, part: int, piece: int | None = None) -> None:
-    """Check that a part is of a plan and has the number that its name says.
-
-    Raises:
-        Mismatch: it is another one.
-    """
-    root = file.attributes[""]
-    expected = {"plan_digest": digest, **_part_numbers(part, piece)}
-    if any(root.get(name) != value for name, value in expected.items()):
-        raise Mismatch(file.where, "belongs to another plan", RESTORE)
 
 
 def cast_finite(
@@ -311,7 +282,6 @@ def cast_finite(
 
 
 LOCK_SECONDS = 2.0
-_WORKER_SECONDS = 60.0
 _LEFT_SECONDS = 60.0
 
 
@@ -406,38 +376,6 @@ def locked(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-@contextlib.contextmanager
-def working(folder: Path) -> Iterator[None]:
-    """Be counted as a process that makes parts, until the block ends or the process does.
-
-    Raises:
-        ResourceError: the file cannot be made.
-    """
-    path = folder / f"worker-{os.getpid()}-{secrets.token_hex(4)}.lock"
-    with translated(folder):
-        for left in folder.glob("worker-*.lock"):
-            with contextlib.suppress(OSError):  # its process ended just now
-                if not is_locked(left) and time.time() - left.stat().st_mtime > _WORKER_SECONDS:
-                    left.unlink(missing_ok=True)  # of a process that was killed
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        try_lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-def count_workers(folder: Path) -> int:
-    """Return how many processes make parts of a run now."""
-    found = 0
-    for path in folder.glob("worker-*.lock"):
-        with contextlib.suppress(OSError):  # it ended just now
-            found += is_locked(path)
-    return found
-
-
 def remove_leftovers(folder: Path) -> None:
     """Remove temporary files of writers that were killed: their process is gone, and a minute has passed."""
     import psutil  # servers need it, what only opens a store does not
@@ -467,22 +405,12 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
             time.sleep(0.02)
 
 
-def clear(folder: Path, *, keep_lock: bool = False) -> None:
-    """Remove a run folder; the plan goes last, so that what a kill leaves still says what it is.
+def clear(folder: Path) -> None:
+    """Remove a run folder.
 
     Raises:
         ResourceError: something in it cannot be removed.
     """
-    last = ["plan.json"] if keep_lock else ["plan.json", "lock"]
     with translated(folder):
-        if (folder / "parts").exists():
-            shutil.rmtree(folder / "parts")
-        for entry in sorted(folder.iterdir()):
-            if entry.name not in ("plan.json", "lock"):
-                entry.unlink()
-        for name in last:
-            (folder / name).unlink(missing_ok=True)
-        if not keep_lock:
-            folder.rmdir()
-    if not keep_lock:
-        fsync_folder(folder.parent)
+        shutil.rmtree(folder)
+    fsync_folder(folder.parent)

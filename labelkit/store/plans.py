@@ -26,7 +26,7 @@ from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
 from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
 
-_RESERVED = {"digests", "model", "skipped", "label_sets", "results", "preprocess", "numerics"}
+_RESERVED = {"digests", "model", "skipped", "results", "preprocess", "numerics"}
 
 
 def embedding_run_folder(out: Path) -> Path:
@@ -273,7 +273,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
         out: the store to be made.
         plan: made from the listing of now.
     """
-    stored = _stored_plan(embedding_run_folder(Path(out)))
+    stored = stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
         return plan
     differing = differing_keys(stored.to_json(), plan.to_json())
@@ -293,23 +293,6 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     return stored if pairs else plan
 
 
-def planned_reuse(out: str | os.PathLike[str], plan: EmbeddingPlan, stores: Sequence[str]) -> NDArray[np.int64] | None:
-    """Return which rows an unfinished run copies, so that the images need not be looked at again.
-
-    Args:
-        out: the store to be made.
-        plan: made from the listing of now.
-        stores: content digests of the stores to copy from.
-
-    Returns:
-        (N, 2) as ``EmbeddingPlan.reused``, or ``None`` where there is no run of this listing and these stores.
-    """
-    stored = _stored_plan(embedding_run_folder(Path(out)))
-    if stored is None or stored.sample_ids != plan.sample_ids or stored.reused_from != tuple(stores):
-        return None
-    return stored.reused
-
-
 def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
     """Return how an unfinished run computes, or a finished store was computed; empty where neither can be read.
 
@@ -319,7 +302,7 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
         out: the store to be made.
         overwrite: a finished store is replaced, and does not count.
     """
-    stored = _stored_plan(embedding_run_folder(Path(out)))
+    stored = stored_plan(embedding_run_folder(Path(out)))
     if stored is not None:
         return stored.model.numerics
     if overwrite or not Path(out).is_file():
@@ -331,7 +314,7 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
         return {}
 
 
-def _stored_plan(folder: Path) -> EmbeddingPlan | None:
+def stored_plan(folder: Path) -> EmbeddingPlan | None:
     """Return the plan of an unfinished run, or ``None`` where there is none that can be read."""
     try:
         loaded = read_object(folder / "plan.json")
@@ -363,7 +346,7 @@ class PatchPlan:
         dtype: ``float16`` or ``float32``.
         per_image: cells drawn from each image; ``None``: all.
         seed: of the draws.
-        set_bytes: about how many bytes go into one file.
+        set_bytes: bytes of a file of the set at most, where a batch is not more; 64 MiB is the limit.
 
     Raises:
         ValueError: a number out of its range.
@@ -399,26 +382,18 @@ class PatchPlan:
 
     @property
     def _row_bytes(self) -> int:
-        return patch_row_bytes(self.count, self.dim, self.dtype, is_sampled=self.is_sampled)
+        """Bytes of all patches of an image, with what is noted about them."""
+        return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.is_sampled else 0)) + 40
 
     @cached_property
-    def pieces(self) -> list[tuple[int, int, int, int]]:
-        """Part of the store, number in it, first row and the row after the last one, of each piece in order."""
-        rows = self.rows
-        return piece_ranges(len(rows.sample_ids), rows.part_rows, rows.batch_size, self._row_bytes)
-
-    @cached_property
-    def files(self) -> list[list[int]]:
-        """Numbers of the pieces that go into each file of the set."""
-        limit = max(1, self.set_bytes // self._row_bytes)
-        found: list[list[int]] = [[]]
-        rows = 0
-        for number, (_, _, start, stop) in enumerate(self.pieces):
-            if found[-1] and rows + stop - start > limit:
-                found.append([])
-                rows = 0
-            found[-1].append(number)
-            rows += stop - start
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """Part of the store, first row and the row after the last one, of each file of the set in order."""
+        rows, most_rows = self.rows, min(self.set_bytes, schema.PART_BYTES) // self._row_bytes
+        step = max(1, most_rows // rows.batch_size) * rows.batch_size
+        found = []
+        for part, first in enumerate(range(0, len(rows.sample_ids), rows.part_rows)):
+            last = min(first + rows.part_rows, len(rows.sample_ids))
+            found += [(part, start, min(start + step, last)) for start in range(first, last, step)]
         return found
 
     @property
@@ -448,20 +423,4 @@ class PatchPlan:
 
     def estimated_bytes(self) -> int:
         """Return about how many bytes the files will have together."""
-        return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.files)
-
-
-def patch_row_bytes(count: int, dim: int, dtype: str, *, is_sampled: bool) -> int:
-    """Return the bytes of all patches of an image, ``count`` of them, with what is noted about them."""
-    return count * (dim * np.dtype(dtype).itemsize + (4 if is_sampled else 0)) + 40
-
-
-def piece_ranges(total: int, part_rows: int, batch_size: int, row_bytes: int) -> list[tuple[int, int, int, int]]:
-    """Return part of the store, number in it, first row and the row after the last one, of each piece in order."""
-    step = max(1, schema.PART_BYTES // row_bytes // batch_size) * batch_size
-    found = []
-    for part, first in enumerate(range(0, total, part_rows)):
-        last = min(first + part_rows, total)
-        starts = range(first, last, step)
-        found += [(part, number, start, min(start + step, last)) for number, start in enumerate(starts)]
-    return found
+        return self._row_bytes * len(self.rows.sample_ids) + (64 << 10) * len(self.pieces)

@@ -1,15 +1,18 @@
 """Read HDF5 files of labelkit: structure, types, sizes and digests are checked before any data is used.
 
-The formats are described in ``docs/inside/file_format.txt``.
+The large columns of a store may lie in shards, which are files of labelkit too, named by the store's own file, the
+index. The formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NoReturn, Self
@@ -19,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import files as reading
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, VersionError
+from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError
 from labelkit.store import schema
+from labelkit.store.commit import canonical_json
 from labelkit.store.digests import (
     RESTORE,
     attribute_line,
@@ -30,21 +34,16 @@ from labelkit.store.digests import (
     sha256_of,
 )
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.shards import Shards
-from labelkit.store.structure import (
-    DatasetInfo,
-    Refuse,
-    checked_shape,
-    checked_type,
-    look_at,
-    one_line,
-    open_hdf5,
-    open_regular,
-)
+from labelkit.store.structure import DatasetInfo, Refuse, look_at, one_line, open_hdf5, open_regular, plain_type
 
 Array = NDArray[Any]
 
-_HEADER = ("format", "format_version", "requires")
+SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
+SHARD_RESTORE = (
+    "Restore it from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, with "
+    "--overwrite."
+)
+"""What to do about a shard that is lost or damaged."""
 
 
 def open_file(path: Path, file_format: str | None) -> CheckedFile:
@@ -119,17 +118,19 @@ class CheckedFile:
         self._handle = handle
         self._outer = outer
         self._root = f"/{group}" if group else ""
-        self._objects = 0
         try:
             self._size = handle.seek(0, os.SEEK_END)
             self._file = open_hdf5(handle, where) if outer is None else outer._file
             with self._translated(""):
-                root = h5py.h5g.open(self._file.id, name_bytes(self._root) or b"/")
-                self._check_header(root, file_format)
+                root = self._file[name_bytes(self._root) or b"/"]
+                self._read_attributes(root, "")
+                self._check_header(file_format)
                 self._walk(root, "", 0)
             if outer is None and schema.FEATURE_SHARDED in self.features:
                 self._read_table()
             self.content_digest = self._check_digest()
+            if self.shards is not None:
+                self.shards.store_digest = self.content_digest
         except BaseException:
             self.close()
             raise
@@ -166,10 +167,8 @@ class CheckedFile:
 
     # ---- structure
 
-    def _check_header(self, group: Any, file_format: str | None) -> None:
-        there = [name for name in _HEADER if h5py.h5a.exists(group, name.encode())]
-        root = {name: self._attribute(h5py.h5a.open(group, name.encode()), "") for name in there}
-        texts = {name: _plain(value) for name, value in root.items() if not value.shape}
+    def _check_header(self, file_format: str | None) -> None:
+        texts = self.attributes[""]
         found = str(texts.get("format", "nothing"))
         if found != file_format and (file_format is not None or found not in schema.FORMATS):
             expected = f"format {file_format}" if file_format else "a format of labelkit"
@@ -188,62 +187,37 @@ class CheckedFile:
             problem = f"needs features this labelkit lacks: {', '.join(unknown)}"
             raise VersionError(self.place(""), problem, "Update labelkit.")
 
-    def _walk(self, group: Any, path: str, depth: int) -> None:
+    def _walk(self, group: h5py.Group, path: str, depth: int) -> None:
         self.groups.append(path)
-        self._read_attributes(group, path)
-        names: list[tuple[bytes, Any]] = []
-
-        def collect(name: bytes, info: Any) -> bool | None:
-            names.append((name, info.type))
-            return True if self._objects + len(names) > schema.MAX_OBJECTS else None
-
-        group.links.iterate(collect, info=True)
-        self._objects += len(names)
-        if self._objects > schema.MAX_OBJECTS:
-            self._refuse(path, f"more than {schema.MAX_OBJECTS} objects")
+        names = list(group)
         if names and depth >= schema.MAX_DEPTH:
             self._refuse(path, f"groups nested deeper than {schema.MAX_DEPTH}")
-        for name, link in names:
-            if any(byte < 0x20 for byte in name):
-                self._refuse(path, "a name with control characters")
-            child = f"{path}/{name_text(name)}".lstrip("/")
-            if link != h5py.h5l.TYPE_HARD:
-                self._refuse(child, "a soft or external link")
+        for name in names:
+            child = f"{path}/{name if isinstance(name, str) else name_text(name)}".lstrip("/")
             with self._translated(child):
-                kind = h5py.h5o.get_info(group, name).type
-                if kind == h5py.h5o.TYPE_GROUP:
-                    self._walk(h5py.h5g.open(group, name), child, depth + 1)
-                elif kind == h5py.h5o.TYPE_DATASET:
-                    dataset = h5py.h5d.open(group, name)
-                    may_filter = self.format == schema.FORMAT_RESULT or in_results(child)
-                    refuse = self._refusing(child)
-                    self.datasets[child] = look_at(dataset, self._size, refuse, may_filter=may_filter)
-                    self._read_attributes(dataset, child)
-                else:
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    self._refuse(child, "a soft or external link")
+                item = group[name]
+                if isinstance(item, h5py.Datatype):
                     self._refuse(child, "a named type")
+                self._read_attributes(item, child)
+                if isinstance(item, h5py.Group):
+                    self._walk(item, child, depth + 1)
+                else:
+                    may_filter = self.format == schema.FORMAT_RESULT or in_results(child)
+                    self.datasets[child] = look_at(item, self._size, self._refusing(child), may_filter=may_filter)
 
-    def _read_attributes(self, item: Any, path: str) -> None:
-        count = h5py.h5a.get_num_attrs(item)
-        # before the first is opened: finding one of very many takes HDF5 long
-        if count > schema.MAX_OBJECTS:
-            self._refuse(path, f"more than {schema.MAX_OBJECTS} attributes")
+    def _read_attributes(self, item: h5py.HLObject, path: str) -> None:
         self.attributes[path] = {}
-        for index in range(count):
-            attribute = h5py.h5a.open(item, index=index)
-            if any(byte < 0x20 for byte in attribute.name):
-                self._refuse(path, "a name with control characters")
-            self._set_attribute(path, name_text(attribute.name), self._attribute(attribute, path))
-
-    def _attribute(self, attribute: Any, path: str) -> Array:
-        """Read an attribute once it was looked at."""
-        refuse = self._refusing(f"{path}@{name_text(attribute.name)}")
-        dtype = checked_type(attribute.get_type(), self._size, refuse)
-        shape = checked_shape(attribute.get_space(), refuse)
-        if dtype.itemsize * math.prod(shape) > schema.ATTRIBUTE_BYTES:
-            refuse(f"an attribute above {schema.ATTRIBUTE_BYTES >> 10} KiB")
-        value = np.empty(shape, dtype)
-        attribute.read(value, attribute.get_type())
-        return value
+        for index in range(h5py.h5a.get_num_attrs(item.id)):
+            attribute = h5py.h5a.open(item.id, index=index)
+            name = name_text(attribute.name)
+            dtype = plain_type(attribute.dtype, self._refusing(f"{path}@{name}"))
+            if dtype.itemsize * math.prod(attribute.shape) > schema.ATTRIBUTE_BYTES:
+                self._refuse(f"{path}@{name}", f"an attribute above {schema.ATTRIBUTE_BYTES >> 10} KiB")
+            value = np.empty(attribute.shape, dtype)
+            attribute.read(value, attribute.get_type())
+            self._set_attribute(path, name, value)
 
     def _set_attribute(self, path: str, name: str, value: Array) -> None:
         self.stored_attributes.setdefault(path, {})[name] = value
@@ -258,12 +232,11 @@ class CheckedFile:
             self._refuse("shards", f"what is no table of shards ({error})")
         self.shards = shards
         self.datasets.pop("shards", None)
-        for path in shards.columns:
-            if path in self.datasets or path in self.groups:
-                self._refuse(path, "a column that is in its shards too")
         for name, column in shards.columns.items():
+            if name in self.datasets or name in self.groups:
+                self._refuse(name, "a column that is in its shards too")
             block_rows = shards.rows if column.sha256 else 0
-            self.datasets[name] = DatasetInfo(column.dtype, (shards.rows, column.width), None, block_rows)
+            self.datasets[name] = DatasetInfo(np.dtype(column.dtype), (shards.rows, column.width), None, block_rows)
         for values in (self.attributes[""], self.stored_attributes[""]):
             values.pop("shards", None)
         left = ",".join(word for word in self.features if word != schema.FEATURE_SHARDED)
@@ -307,15 +280,12 @@ class CheckedFile:
         self.datasets[path] = replace(info, block_rows=int(rows or 0))
         return str(sha256_of([self._rows(f"digests/{path}")]).hexdigest())
 
-    def check_axes(
-        self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, prefix: str = ""
-    ) -> dict[str, int]:
+    def check_axes(self, columns: schema.Columns, lengths: Mapping[str, int] | None = None) -> dict[str, int]:
         """Check types and shapes of the known datasets against each other.
 
         Args:
             columns: known datasets, as in ``labelkit.store.schema``.
             lengths: lengths that are known already, by letter.
-            prefix: group of the datasets, such as ``label_sets/coarse/``.
 
         Returns:
             The length of each letter.
@@ -327,19 +297,19 @@ class CheckedFile:
         known = dict(lengths or {})
         owner = dict.fromkeys(known, "the file")
         for name, (axes, kinds) in columns.items():
-            info = self.datasets.get(prefix + name)
+            info = self.datasets.get(name)
             if info is None:
                 continue
             kind = "S" if info.dtype.kind == "S" else info.dtype.str[1:]
             if kind not in kinds or info.dtype.byteorder == ">" or len(info.shape) != len(axes):
                 problem = f"type {info.dtype} of shape {info.shape}, expected {kinds[0]} ({', '.join(axes)})"
-                raise Refused(self.place(prefix + name), problem, RESTORE)
+                raise Refused(self.place(name), problem, RESTORE)
             for axis, length in zip(axes, info.shape, strict=True):
                 expected = int(axis) if axis.isdecimal() else known.setdefault(axis, length)
                 if length != expected:
                     problem = f"{length} rows where {owner.get(axis, 'the format')} has {expected}"
-                    raise Mismatch(self.place(prefix + name), problem, RESTORE)
-                owner.setdefault(axis, f"/{prefix}{name}")
+                    raise Mismatch(self.place(name), problem, RESTORE)
+                owner.setdefault(axis, f"/{name}")
         return known
 
     def require(self, columns: schema.Columns) -> dict[str, int]:
@@ -361,17 +331,8 @@ class CheckedFile:
         info = self.datasets[path]
         if self.shards is not None and self.is_sharded(path):
             return self.shards.read(path, start, info.shape[0] if stop is None else stop)
-        dataset = h5py.h5d.open(self._file.id, name_bytes(f"{self._root}/{path}"))
-        shape = info.shape if stop is None else (stop - start, *info.shape[1:])
-        values = np.empty(shape, info.dtype)
-        if values.nbytes:
-            space = dataset.get_space()
-            if stop is not None:
-                space.select_hyperslab((start, *(0 for _ in shape[1:])), shape)
-            memory = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
-            # The stored type, not h5py's idea of it: the bytes come as they are.
-            dataset.read(memory, space, values, dataset.get_type())
-        return values
+        dataset = self._file[name_bytes(f"{self._root}/{path}")]
+        return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
     def _blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Array]]:
         """Read the blocks that the rows [start, stop) lie in, each with its first row: those of its digests."""
@@ -392,11 +353,11 @@ class CheckedFile:
         """
         expected, info = self.digests(path), self.datasets[path]
         stop = info.shape[0] if stop is None and info.shape else stop
-        shards = self.shards if self.is_sharded(path) else None
         with self._translated(path):
             for first, block in self._blocks(path, start, stop):
-                wanted = None if expected is None else expected[first // info.block_rows]
-                verify_rows(shards, self.place(path), block, first, wanted)
+                verify_rows(
+                    self.place(path), block, first, None if expected is None else expected[first // info.block_rows]
+                )
                 yield block if stop is None else block[max(0, start - first) : stop - first]
 
     def read(self, path: str, *, verify: bool = True) -> Array:
@@ -408,10 +369,9 @@ class CheckedFile:
         with self._translated(path):
             value = self._rows(path)
         digests, step = (self.digests(path) if verify else None), self.datasets[path].block_rows
-        shards = self.shards if self.is_sharded(path) else None
         for number, expected in enumerate(() if digests is None else digests):
             start = number * step
-            verify_rows(shards, self.place(path), value[start : start + step], start, expected)
+            verify_rows(self.place(path), value[start : start + step], start, expected)
         return value
 
     def read_strings(self, path: str, *, verify: bool = True) -> list[str]:
@@ -510,9 +470,7 @@ class LazyRows:
         for number in (first + np.flatnonzero(self._unchecked[first:last])).tolist():
             begin = number * self._block_rows
             block = self._array[begin : begin + self._block_rows]
-            verify_rows(
-                self._shards, self._place, block, begin, None if self._digests is None else self._digests[number]
-            )
+            verify_rows(self._place, block, begin, None if self._digests is None else self._digests[number])
             finite = np.isfinite(block).all(axis=1)
             if not finite.all():
                 where = f"{self._place} row {begin + int(np.argmin(finite))}"
@@ -525,20 +483,183 @@ def _plain(value: Array) -> Any:
     return name_text(value.item()) if value.dtype.kind == "S" else value.item()
 
 
-def verify_rows(shards: Shards | None, place: str, block: Array, start: int, expected: Array | None) -> None:
+def verify_rows(place: str, block: Array, start: int, expected: Array | None) -> None:
     """Compare rows with their digest, also after the file was closed.
 
     Args:
-        shards: that the rows are in; ``None``: they are in the file itself.
-        place: name of the dataset in messages; its last part is the name of the column.
+        place: name of the dataset in messages.
         block: (m, ...) rows.
         start: number of the first one.
         expected: (32,) uint8, or ``None`` where there is nothing to compare.
 
     Raises:
-        StoreError: it differs; names the rows, or the shard that they are in.
+        Damaged: it differs; names the rows.
     """
     if expected is not None and sha256_of([block]).digest() != expected.tobytes():
-        named = None if shards is None else shards.blame(place.rpartition("/")[2], start, start + len(block))
         problem = "digest differs, the file was changed or the disk is failing"
-        raise named or Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)
+        raise Damaged(f"{place} rows {start}-{start + len(block) - 1}", problem, RESTORE)
+
+
+# ---- shards
+
+
+@dataclass(frozen=True)
+class ShardColumn:
+    """A column that lies in shards.
+
+    Attributes:
+        dtype: of its values, as NumPy writes it.
+        width: values per row.
+        sha256: of its bytes where the content digest covers them; else empty, and the index has digests of its blocks.
+    """
+
+    dtype: str
+    width: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard, as the index lists it.
+
+    Attributes:
+        number: from 0.
+        start, stop: its first row, and the row after its last one.
+        size: bytes of the file.
+        frame: its content digest; in files of 0.1.0, SHA-256 of all of the file but its rows.
+    """
+
+    number: int
+    start: int
+    stop: int
+    size: int
+    frame: str
+
+    @property
+    def name(self) -> str:
+        """Name of the file: other content has another name, so that a store can be replaced while it is read."""
+        return f"{self.number:05d}-{self.frame[:16]}.h5"
+
+
+class Shards:
+    """The shards of a store, for reading. A shard is compared with its digest when it is first used.
+
+    Args:
+        index: file of the store.
+        columns: that lie in shards, by name.
+        files: the shards in the order of their rows.
+
+    Attributes:
+        store_digest: content digest of the store, which each shard names.
+    """
+
+    def __init__(self, index: Path, columns: Mapping[str, ShardColumn], files: tuple[Shard, ...]) -> None:
+        self.columns, self.files, self.rows = columns, files, files[-1].stop
+        self.folder = shards_folder(index)
+        self.store_digest = ""
+        self._read: dict[int, dict[str, Array]] = {}
+
+    def to_text(self) -> str:
+        """Return the canonical JSON that the index holds."""
+        files = [{"rows": one.stop - one.start, "bytes": one.size, "frame": one.frame} for one in self.files]
+        values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
+        return canonical_json({**values, "sha256": hashlib.sha256(canonical_json(values).encode()).hexdigest()})
+
+    @classmethod
+    def parse(cls, index: Path, text: str) -> Shards:
+        """Read what ``to_text`` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        values = reading.parse_json(text)
+        try:
+            digest = values.pop("sha256")
+            columns = {name: ShardColumn(**about) for name, about in values["columns"].items()}
+            stops = np.cumsum([0, *(about["rows"] for about in values["files"])]).tolist()
+            files = [
+                Shard(number, stops[number], stops[number + 1], about["bytes"], about["frame"])
+                for number, about in enumerate(values["files"])
+            ]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{error} is missing, or of another kind") from error
+        if digest != hashlib.sha256(canonical_json(values).encode()).hexdigest():
+            raise ValueError("its digest differs")
+        if not files or not all(SHARD_NAME.fullmatch(one.name) for one in files):
+            raise ValueError("it names no shards")
+        return cls(index, columns, tuple(files))
+
+    def check(self) -> None:
+        """Look at every shard, not at its rows.
+
+        Raises:
+            StoreError: one is absent, or has another size.
+            ResourceError: the system does not let us read one.
+        """
+        for shard in self.files:
+            self._open(shard).close()
+
+    def faults(self) -> Iterator[StoreError]:
+        """Yield what is wrong with each shard that is lost or damaged; all rows are read.
+
+        Raises:
+            ResourceError: the system does not let us read one.
+        """
+        for shard in self.files:
+            try:
+                self._columns_of(shard)
+            except StoreError as error:
+                yield error
+
+    def read(self, column: str, start: int, stop: int) -> Array:
+        """Return the rows [start, stop) of a column as a new array.
+
+        Raises:
+            StoreError: a shard is absent, damaged, or one of another store.
+            ResourceError: the system does not let us read one.
+        """
+        found = self.columns[column]
+        values = np.empty((stop - start, found.width), found.dtype)
+        for shard in self.files:
+            first, last = max(start, shard.start), min(stop, shard.stop)
+            if first < last:
+                rows = self._columns_of(shard)[column][first - shard.start : last - shard.start]
+                values[first - start : last - start] = rows
+        return values
+
+    def _columns_of(self, shard: Shard) -> dict[str, Array]:
+        """Return maps of the columns of a shard that is right."""
+        if shard.number not in self._read:
+            where, handle = str(self.folder / shard.name), self._open(shard)
+            try:
+                with CheckedFile(handle, where, schema.FORMAT_SHARD) as file:
+                    root, shape = file.attributes[""], (shard.stop - shard.start,)
+                    own = (root.get("store_digest"), root.get("row_start")) == (self.store_digest, shard.start)
+                    shapes = {name: (*shape, column.width) for name, column in self.columns.items()}
+                    if not own or any(file.datasets[name].shape != shapes[name] for name in shapes):
+                        raise Mismatch(where, "is a shard of another store", SHARD_RESTORE)
+                    self._read[shard.number] = {name: file.map(name) for name in self.columns}
+            except (StoreError, KeyError) as error:
+                problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
+                raise Damaged(where, f"{problem} (rows {shard.start}-{shard.stop - 1})", SHARD_RESTORE) from error
+        return self._read[shard.number]
+
+    def _open(self, shard: Shard) -> BinaryIO:
+        """Open a shard that has the size which the index says."""
+        path, rows = self.folder / shard.name, f"rows {shard.start}-{shard.stop - 1} are in it"
+        try:
+            handle = open_regular(path)
+        except NotAStore as error:
+            problem = error.problem if path.exists() else "there is no such shard"
+            raise Damaged(str(path), f"{problem} ({rows})", SHARD_RESTORE) from error
+        size = os.fstat(handle.fileno()).st_size
+        if size != shard.size:
+            handle.close()
+            raise Damaged(str(path), f"has {size} bytes, expected {shard.size} ({rows})", SHARD_RESTORE)
+        return handle
+
+
+def shards_folder(index: Path) -> Path:
+    """Return where the shards of a store lie: beside the file itself, where ``index`` is a link to it."""
+    real = Path(os.path.realpath(index)) if index.is_symlink() else index
+    return real.with_name(real.name + ".shards")

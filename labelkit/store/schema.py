@@ -51,11 +51,9 @@ ATTRIBUTE_BYTES = 64 << 10
 CHUNK_BYTES = 64 << 20
 FILTER_RATIO = 200
 MAX_DEPTH = 6
-MAX_OBJECTS = 10_000
 PART_DIGEST_BYTES = 32
 SET_BYTES = 512 << 20
 MAX_SHARDS = 10_000
-SET_JSON_BYTES = 16 << 20
 
 RESULT_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -100,16 +98,6 @@ STORE_COLUMNS = _columns(
     }
 )
 """Known datasets of a store: axes, then types."""
-
-LABEL_SET_COLUMNS = _columns(
-    {
-        "labels": "n: i8",
-        "labeled": "n: u1",
-        "class_names": "k: S",
-        "old_classes": "k: u1",
-    }
-)
-"""Known datasets of a group ``label_sets/NAME``."""
 
 REQUIRED_COLUMNS = ("embeddings", "sample_ids")
 IMAGE_COLUMNS = ("sha256", "file_sizes", "image_sizes")
@@ -184,15 +172,6 @@ def name_bytes(name: str) -> bytes:
 def name_text(raw: bytes) -> str:
     """Return a name as text; bytes that are not UTF-8 become surrogate escapes."""
     return raw.decode("utf-8", "surrogateescape")
-
-
-def name_texts(raw: Sequence[bytes]) -> list[str]:
-    """:func:`name_text` of each; many are read in one go."""
-    joined = b"\0".join(raw)
-    if not raw or joined.count(b"\0") != len(raw) - 1:  # a name holds a NUL
-        return [name_text(value) for value in raw]
-    # a NUL ends every sequence of UTF-8, so that each name is read as by itself
-    return name_text(joined).split("\0")
 
 
 def is_utf8(raw: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Open HDF5 files of anybody, and look at how their datasets are stored before any of their data is used.
 
-Links that lead elsewhere, types, filters, storage and sizes that a format does not allow are refused. The formats are
-described in ``docs/inside/file_format.txt``.
+Types, filters, storage and sizes that a format does not allow are refused. The formats are described in
+``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ Refuse = Callable[[str], NoReturn]
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of an HDF5 file."""
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
-_TYPE_CLASSES = {h5py.h5t.INTEGER, h5py.h5t.FLOAT, h5py.h5t.ENUM, h5py.h5t.STRING}
 
 
 # ---- the file
@@ -107,59 +106,44 @@ class DatasetInfo:
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-def checked_type(kind: Any, size: int, refuse: Refuse) -> np.dtype[Any]:
-    """Return the NumPy type of a dataset or attribute; refuse all but numbers, enumerations and plain strings."""
-    if kind.committed():
-        refuse("a named type")
-    if kind.get_class() not in _TYPE_CLASSES:
-        refuse("a type other than integer, float, enumeration or fixed-length string")
-    if kind.get_class() == h5py.h5t.STRING and kind.is_variable_str():
-        refuse("a string of variable length")
-    try:
-        dtype: np.dtype[Any] = kind.dtype
-    except Exception as error:
-        refuse(f"a number type that is not known ({one_line(error)})")
-    if dtype.kind not in "iufS" or dtype.itemsize > size:
-        refuse(f"a type that is not allowed: {dtype}")
+def plain_type(dtype: np.dtype[Any], refuse: Refuse) -> np.dtype[Any]:
+    """Return a type without what h5py notes of it; refuse all but numbers and strings of fixed length."""
+    if dtype.kind not in "iufS":
+        refuse(f"a type other than numbers and strings of fixed length: {dtype}")
     return np.dtype(dtype.str)
 
 
-def checked_shape(space: Any, refuse: Refuse) -> tuple[int, ...]:
-    """Return the lengths of a dataset or attribute; refuse one that has none."""
-    if space.get_simple_extent_type() not in (h5py.h5s.SIMPLE, h5py.h5s.SCALAR):
-        refuse("no data space")
-    return tuple(int(length) for length in space.get_simple_extent_dims())
-
-
 def look_at(
-    dataset: Any, size: int, refuse: Refuse, *, may_filter: bool, type_of: Callable[..., np.dtype[Any]] = checked_type
+    dataset: h5py.Dataset,
+    size: int,
+    refuse: Refuse,
+    *,
+    may_filter: bool,
+    type_of: Callable[[np.dtype[Any], Refuse], np.dtype[Any]] = plain_type,
 ) -> DatasetInfo:
     """Check how a dataset is stored, without reading it.
 
     Args:
-        dataset: its identifier.
+        dataset: it.
         size: bytes of the file.
         refuse: raises the error, given what is wrong.
         may_filter: whether it may be compressed.
-        type_of: gets the type, the size and ``refuse``; returns NumPy's type.
+        type_of: gets h5py's type and ``refuse``; returns NumPy's type.
     """
-    create = dataset.get_create_plist()
-    layout = create.get_layout()
     # Before anything else: asking a virtual dataset for its shape opens other files.
-    if layout == h5py.h5d.VIRTUAL:
-        refuse("a virtual dataset")
-    if create.get_external_count():
-        refuse("storage outside of the file")
-    dtype = type_of(dataset.get_type(), size, refuse)
-    shape = checked_shape(dataset.get_space(), refuse)
-    stored = dataset.get_storage_size()
-    declared = dtype.itemsize * math.prod(shape)
+    if dataset.is_virtual or dataset.external:
+        refuse("a virtual dataset, or storage outside of the file")
+    dtype, shape = type_of(dataset.dtype, refuse), dataset.shape
+    if shape is None:
+        refuse("no data space")
+    create = dataset.id.get_create_plist()
     filters = [create.get_filter(i)[0] for i in range(create.get_nfilters())]
     if filters and (not may_filter or any(code not in _FILTERS for code in filters)):
         refuse(f"filters that are not allowed here: {filters}")
-    if layout == h5py.h5d.CHUNKED and dtype.itemsize * math.prod(create.get_chunk()) > schema.CHUNK_BYTES:
+    if dataset.chunks is not None and dtype.itemsize * math.prod(dataset.chunks) > schema.CHUNK_BYTES:
         refuse(f"chunks above {schema.CHUNK_BYTES >> 20} MiB")
-    offset = dataset.get_offset() if layout == h5py.h5d.CONTIGUOUS else None
+    offset = dataset.id.get_offset() if dataset.chunks is None else None
+    stored, declared = dataset.id.get_storage_size(), dtype.itemsize * math.prod(shape)
     inside = stored <= size and (offset is None or offset + declared <= size)
     if not inside or declared > stored * (schema.FILTER_RATIO if filters else 1):
         refuse(f"{declared} bytes declared, {stored} bytes stored in a file of {size}")

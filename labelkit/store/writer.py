@@ -3,8 +3,7 @@
 h5py writes through a Python file object, never by path: a full disk is then an ``OSError`` and no crash. The same
 contents have the same content digest, whatever wrote the bytes.
 
-Of a store in shards, the shards come first, then the index, so that the store appears complete or not at all; see
-``labelkit.store.shards``.
+Of a store in shards, the shards come first, then the index, so that the store appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ from labelkit.store.digests import (
     rows_per_block,
     sha256_of,
 )
-from labelkit.store.reader import open_file
+from labelkit.store.reader import SHARD_NAME, Shard, ShardColumn, Shards, open_file, shards_folder
 from labelkit.store.schema import name_bytes, name_text
-from labelkit.store.shards import SHARD_NAME, Shard, ShardColumn, Shards, shards_folder
 
 Array = NDArray[Any]
 AttributeValue = str | int | Array
@@ -146,14 +144,12 @@ class Image:
         content_digest: its identity, 64 hexadecimal digits.
         contents: all that is in it, digests included.
         groups: paths of all groups.
-        sha256: of the bytes of each dataset that has no block digests; only where they were made here.
     """
 
     def __init__(self, contents: Contents, *, block_bytes: int = schema.BLOCK_BYTES) -> None:
         datasets = dict(contents.datasets)
         attributes = {path: dict(values) for path, values in contents.attributes.items()}
         lines = []
-        self.sha256: dict[str, str] = {}
         for path, data in contents.datasets.items():
             if data.dtype.byteorder == ">":
                 raise TypeError(f"a store cannot hold values of type {data.dtype}")
@@ -166,7 +162,7 @@ class Image:
                 digest = hashlib.sha256(digests).hexdigest()
                 lines.append(dataset_line(f"digests/{path}", table.dtype, table.shape, digest))
             else:
-                digest = self.sha256[path] = sha256_of(rows_of(data)).hexdigest()
+                digest = sha256_of(rows_of(data)).hexdigest()
             lines.append(dataset_line(path, data.dtype, data.shape, digest))
         groups = {""} | {path for path in attributes if path not in datasets}
         for path in list(datasets) + list(groups):
@@ -190,7 +186,7 @@ class Image:
         """
         image = cls.__new__(cls)
         image.content_digest = attribute_text(contents.attributes[""]["content_digest"])
-        image.contents, image.sha256 = contents, {}
+        image.contents = contents
         image.groups = sorted(set(groups) | {""})
         return image
 
@@ -199,13 +195,12 @@ class Image:
         """Bytes of all values: about those of the file."""
         return sum(data.dtype.itemsize * math.prod(data.shape) for data in self.contents.datasets.values())
 
-    def write(self, file: BinaryIO) -> dict[str, int]:
-        """Write into a new, empty file, open for reading and writing; return where each dataset begins that has bytes.
+    def write(self, file: BinaryIO) -> None:
+        """Write into a new, empty file, open for reading and writing.
 
         Raises:
             OSError: the disk is full, ...
         """
-        offsets: dict[str, int] = {}
         with h5py.File(
             file,
             "w",
@@ -225,13 +220,10 @@ class Image:
                     if rows.size:
                         dataset[slice(start, start + len(rows)) if rows.shape else ()] = rows.view(kind)
                         start += len(rows) if rows.shape else 0
-                if dataset.id.get_offset() is not None:
-                    offsets[path] = dataset.id.get_offset()
             for path, values in sorted(self.contents.attributes.items()):
                 for name, value in sorted(values.items()):
                     array = _attribute_array(value)
                     hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
-        return offsets
 
     def to_bytes(self) -> bytes:
         """Return the whole file."""
@@ -310,41 +302,10 @@ def _block_digests(data: Array | Stream, block_bytes: int) -> bytes:
 # ---- stores, in one file or in shards
 
 
-@dataclass(frozen=True)
-class Sharding:
-    """How a store is split; one of the two is given.
-
-    Attributes:
-        count: shards of about equal size.
-        rows: most rows of a shard.
-    """
-
-    count: int | None = None
-    rows: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check that one is given.
-
-        Raises:
-            ValueError: both or none are, or the number is below 1.
-        """
-        numbers = [number for number in (self.count, self.rows) if number is not None]
-        if len(numbers) != 1 or numbers[0] < 1:
-            raise ValueError(f"count or rows of shards must be at least 1, got {self.count} and {self.rows}")
-
-    @classmethod
-    def of(cls, count: int | None, rows: int | None) -> Sharding | None:
-        """Return how a store is split; ``None`` if neither is given: it is one file."""
-        return None if count is None and rows is None else cls(count, rows)
-
-    def borders(self, rows: int) -> tuple[tuple[int, int], ...]:
-        """Return first row, and the row after the last one, of each shard of a store of so many rows, at least one."""
-        if self.rows is not None:
-            cuts = [*range(0, rows, max(self.rows, -(-rows // schema.MAX_SHARDS))), rows]
-        else:
-            count = min(self.count or 1, rows, schema.MAX_SHARDS)
-            cuts = [rows * number // count for number in range(count + 1)]
-        return tuple(pairwise(cuts))
+def shard_borders(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
+    """Return first row, and the row after the last one, of each of about equal shards of so many rows, at least one."""
+    count = min(shards, rows, schema.MAX_SHARDS)
+    return tuple(pairwise(rows * number // count for number in range(count + 1)))
 
 
 def sharded_columns(contents: Contents) -> list[str]:
@@ -358,21 +319,18 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-def install_store(
-    image: Image, out: Path, temporary: Path, *, sharding: Sharding | None, replace: bool, alone: bool = False
-) -> list[str]:
+def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> list[str]:
     """Write a store in one file or in shards, complete or not at all, and remove shards that it replaces.
 
-    The store appears when its shards are there. A failure leaves nothing; what a kill leaves has the same names and
-    bytes when the same is done again.
+    The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
+    goes when a store of this name is written.
 
     Args:
         image: the store in one file. Its large columns are arrays, or streams that can be read in parts.
         out: its name.
         temporary: a new name for files that are not complete yet, on the same file system.
-        sharding: how it is split; ``None``: it is one file.
+        shards: files that its rows are spread over; ``None``: it is one file.
         replace: whether a store of this name may be replaced.
-        alone: no other process writes this store; then shards that a killed one left go too.
 
     Returns:
         Names of the shards.
@@ -381,23 +339,20 @@ def install_store(
         FileExistsError: ``out`` exists and ``replace`` is false.
         OSError: the disk is full, ...
     """
-    old = _names_of(out) if replace else []
     folder = shards_folder(out)
     made: list[Path] = []
     names: list[str] = []
     try:
-        if sharding is not None:
-            shards = _write_shards(image, sharding, out, temporary, made)
-            names, image = [shard.name for shard in shards.files], _index_image(image, shards)
+        if shards is not None:
+            table = _write_shards(image, shards, out, temporary, made)
+            names, image = [shard.name for shard in table.files], _index_image(image, table)
         write_new(out, image.write, replace=replace, temporary=temporary)
     except BaseException:
-        # of a store that is there already, another process may have made it: then they are its shards
-        if not set(_names_of(out)) & {path.name for path in made}:
-            _remove([temporary, *made], folder)
+        # where a store is there, another process may have made it, of the same shards
+        _remove([temporary, *([] if out.exists() else made)], folder)
         raise
-    if alone:
-        old = [path.name for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name)]
-    _remove([folder / name for name in old if name not in names], folder)
+    others = (path for path in folder.glob("*.h5") if SHARD_NAME.fullmatch(path.name))
+    _remove([path for path in others if path.name not in names], folder)
     return names
 
 
@@ -410,12 +365,12 @@ def _remove(paths: list[Path], folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, made: list[Path]) -> Shards:
+def _write_shards(whole: Image, count: int, out: Path, temporary: Path, made: list[Path]) -> Shards:
     """Write all shards; ``made`` gets those that were not there."""
     datasets = whole.contents.datasets
     columns = {
         name: ShardColumn(
-            np.dtype(datasets[name].dtype),
+            datasets[name].dtype.str,
             datasets[name].shape[1],
             "" if f"digests/{name}" in datasets else sha256_of(rows_of(datasets[name])).hexdigest(),
         )
@@ -425,8 +380,8 @@ def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, 
     folder.mkdir(exist_ok=True)
     fsync_folder(folder.parent)
     shards: list[Shard] = []
-    for number, (start, stop) in enumerate(sharding.borders(datasets["embeddings"].shape[0])):
-        shard = fill_new(temporary, partial(_write_shard, whole, columns, number, start, stop))
+    for number, (start, stop) in enumerate(shard_borders(datasets["embeddings"].shape[0], count)):
+        shard = fill_new(temporary, partial(_write_shard, whole, list(columns), number, start, stop))
         path = folder / shard.name
         made += [] if path.exists() else [path]
         install(temporary, path, replace=True)
@@ -434,37 +389,15 @@ def _write_shards(whole: Image, sharding: Sharding, out: Path, temporary: Path, 
     return Shards(out, columns, tuple(shards))
 
 
-def _write_shard(
-    whole: Image, columns: dict[str, ShardColumn], number: int, start: int, stop: int, file: BinaryIO
-) -> Shard:
+def _write_shard(whole: Image, columns: list[str], number: int, start: int, stop: int, file: BinaryIO) -> Shard:
     """Write a shard into a new file, and describe it."""
     datasets = {name: _between(whole.contents.datasets[name], start, stop) for name in columns}
     contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
     contents.set("", store_digest=whole.content_digest)
     # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
     image = Image(contents, block_bytes=1 << 62)
-    places = image.write(file)
-    size = file.seek(0, os.SEEK_END)
-    frame, at = hashlib.sha256(), 0
-    for offset, name in sorted((places[name], name) for name in columns):
-        file.seek(at)
-        frame.update(file.read(offset - at))
-        at = offset + (stop - start) * columns[name].row_bytes
-    file.seek(at)
-    frame.update(file.read(size - at))
-    offsets = {name: places[name] for name in columns}
-    return Shard(number, start, stop, size, frame.hexdigest(), offsets, {name: image.sha256[name] for name in columns})
-
-
-def _names_of(out: Path) -> list[str]:
-    """Names of the shards of the store that is there; none where there is none that can be read."""
-    if not shards_folder(out).is_dir() or not out.is_file():
-        return []
-    try:
-        with open_file(out, schema.FORMAT_STORE) as file:
-            return [] if file.shards is None else [shard.name for shard in file.shards.files]
-    except StoreError:
-        return []
+    image.write(file)
+    return Shard(number, start, stop, file.seek(0, os.SEEK_END), image.content_digest)
 
 
 def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:

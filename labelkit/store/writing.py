@@ -1,4 +1,4 @@
-"""Make an embedding store in parts that survive a kill, with the same bytes.
+"""Make an embedding store in parts that survive a kill, with the same bytes; or of rows that were made elsewhere.
 
 ``EmbeddingRun.open`` checks the place and writes down the plan; parts are written, in any order and any
 number of times; ``publish`` puts them together, and the store appears under its name complete. Whatever
@@ -11,7 +11,6 @@ import os
 import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from labelkit.errors import (
     DatasetError,
     Mismatch,
     OutputExistsError,
+    Refused,
     ResourceError,
     StoreError,
     output_exists,
@@ -32,17 +32,21 @@ from labelkit.errors import (
 )
 from labelkit.formatting import percent
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import canonical_json, temporary_name
 from labelkit.store.digests import RESTORE, BlockDigester, rows_per_block
-from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
-from labelkit.store.parts import Parts, cast_finite, working
-from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
+from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, differing_keys, open_store
+from labelkit.store.parts import Parts, cast_finite, check_space, part_names
+from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import VIEWS, is_utf8, name_bytes
-from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store, strings
+from labelkit.store.writer import Contents, Image, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
+# A row that was scaled to length 1 is off by rounding: at most one unit of float32 per value, of float16 more.
+_LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
+# The smallest numbers of a type are far apart; decimals of the smallest of float16 are off by less than this.
+_ROUNDING = 0.02
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class EmbeddingRun:
     Attributes:
         out: the store to be made.
         plan: what it is made by.
+        parts: its parts.
         already_done: the store exists and was made by the same plan; there is nothing to do.
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
@@ -69,17 +74,16 @@ class EmbeddingRun:
         self.plan = plan
         self.already_done = False
         self._overwrite = overwrite
-        self._parts = Parts(
+        self.parts = Parts(
             embedding_run_folder(out),
             out,
             plan.to_json(),
-            [(part,) for part in range(plan.num_parts)],
-            word="part",
+            part_names(plan.num_parts),
             read=self._read,
             published=self._plan_of_store,
             overwrite=overwrite,
         )
-        self.warnings = self._parts.warnings
+        self.warnings = self.parts.warnings
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
@@ -97,7 +101,7 @@ class EmbeddingRun:
             BusyError: another process is publishing this store.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
-        run.already_done = not run._parts.begin(run._is_finished, run._check_space, plan.files())
+        run.already_done = not run.parts.begin(run._is_finished, run._check_space, plan.files())
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
@@ -118,7 +122,7 @@ class EmbeddingRun:
         """
         if self.already_done:
             return []
-        return [part for part in range(self.plan.num_parts) if not self._parts.is_done(part)]
+        return [part for part in range(self.plan.num_parts) if not self.parts.is_done(part)]
 
     def write_part(
         self,
@@ -164,13 +168,9 @@ class EmbeddingRun:
             datasets[name] = self._cast(name, values, dtype, kept)
         datasets["skipped/rows"] = np.array(sorted(reasons), dtype="<i8")
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
-        self._parts.commit(part, datasets)
+        self.parts.commit(part, datasets)
 
-    def working(self) -> AbstractContextManager[None]:
-        """Return what lets `labelkit status` count this process while it makes parts."""
-        return nullcontext() if self.already_done else working(self._parts.folder)
-
-    def publish(self, max_bad: float = 0.01, sharding: Sharding | None = None) -> Path:
+    def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
         """Put the parts together; the store appears complete under its name, and the run folder goes.
 
         Two processes that publish the same run are harmless even where locks do nothing: both make the
@@ -178,7 +178,7 @@ class EmbeddingRun:
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
-            sharding: how the store is split; ``None``: it is one file. The content is the same.
+            shards: files that the rows are spread over; ``None``: it is one file. The content is the same.
 
         Returns:
             The store.
@@ -189,17 +189,17 @@ class EmbeddingRun:
             BusyError: another process is publishing it.
             ResourceError: the disk is full, ...
         """
-        if self.already_done or self._parts.is_published():
+        if self.already_done or self.parts.is_published():
             return self.out
-        with self._parts.publishing() as to_do:
+        with self.parts.publishing() as to_do:
             if to_do:
                 # A store that fits in memory is read once, a larger one part by part and again for each large column.
                 small = self.plan.estimated_bytes() <= schema.MEMORY_BYTES
-                load = lru_cache(maxsize=None if small else 1)(self._parts.load)
+                load = lru_cache(maxsize=None if small else 1)(self.parts.load)
                 image = Image(self._gather(load, max_bad), block_bytes=schema.BLOCK_BYTES)
-                self._install(image, sharding)
+                self._install(image, shards)
                 try:
-                    self._parts.clear()
+                    self.parts.clear()
                 except ResourceError as error:
                     self.warnings.append(f"the store is complete, its run folder is left over: {error}")
         return self.out
@@ -213,7 +213,7 @@ class EmbeddingRun:
             return False
         try:
             store = open_store(self.out)
-            if store.plan_digest == self._parts.digest:
+            if store.plan_digest == self.parts.digest:
                 # Only a store that is whole counts as done.
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
@@ -247,7 +247,8 @@ class EmbeddingRun:
             return None
 
     def _check_space(self) -> None:
-        self._parts.check_space(self.plan.estimated_bytes(), "the parts and the store")
+        # parts stay until the store is there
+        check_space(self.parts.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
     # ---- parts
 
@@ -313,9 +314,8 @@ class EmbeddingRun:
         total = len(plan.sample_ids)
         if len(skipped) > max_bad * total or len(skipped) == total:
             raise self._too_many(skipped, max_bad)
-        contents = self._identity()
+        contents = planned_contents(plan, self.parts.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
-        contents.datasets.update(self._listed(skipped))
         for name, (dtype, shape) in self._part_shapes(total - len(skipped)).items():
             if name in digesters:
 
@@ -328,46 +328,6 @@ class EmbeddingRun:
                 contents.datasets[name] = Stream(np.dtype(dtype), shape, blocks, digesters[name].finish(), rows)
         return contents
 
-    def _identity(self) -> Contents:
-        """What a store says about itself as a whole."""
-        plan = self.plan
-        contents = Contents.of(
-            schema.FORMAT_STORE,
-            kind="embeddings",
-            normalized=int(plan.normalized),
-            metric=plan.metric,
-            names_are_utf8=int(all(is_utf8(name_bytes(name)) for name in plan.sample_ids)),
-            created_by=plan.created_by,
-            plan_digest=self._parts.digest,
-        )
-        plan.model.put(contents)
-        if plan.views is not None:
-            contents.set("", views=canonical_json(dict(plan.views)))
-        if plan.reused_from:
-            contents.set("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
-        return contents
-
-    def _listed(self, skipped: Mapping[int, str]) -> dict[str, NDArray[Any]]:
-        """The columns that the plan knows: names, labels, splits, and what was skipped why."""
-        plan = self.plan
-        kept = np.ones(len(plan.sample_ids), dtype=np.bool_)
-        kept[list(skipped)] = False
-        datasets = {"sample_ids": strings(plan.sample_ids[row] for row in np.flatnonzero(kept).tolist())}
-        for name, values in (("labels", plan.labels), ("splits", plan.splits)):
-            if values is not None:
-                datasets[name] = values[kept]
-        if plan.labeled is not None:
-            datasets["labeled"] = plan.labeled[kept].astype(np.uint8)
-        if plan.old_classes is not None:
-            datasets["old_classes"] = plan.old_classes.astype(np.uint8)
-        for name, texts in (("class_names", plan.class_names), ("split_names", plan.split_names)):
-            if texts:
-                datasets[name] = strings(texts)
-        if skipped:
-            datasets["skipped/sample_ids"] = strings(plan.sample_ids[row] for row in sorted(skipped))
-            datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
-        return datasets
-
     def _too_many(self, skipped: Mapping[int, str], max_bad: float) -> DatasetError:
         total = len(self.plan.sample_ids)
         first = sorted(skipped)[:_SHOWN_FAULTS]
@@ -377,20 +337,188 @@ class EmbeddingRun:
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} % where "
             f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
-        remedy = (
-            f"Repair them and delete {self._parts.folder}, or allow more with --max-bad; what was embedded is kept."
-        )
+        remedy = f"Repair them and delete {self.parts.folder}, or allow more with --max-bad; what was embedded is kept."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, image: Image, sharding: Sharding | None) -> None:
-        temporary = self._parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
+    def _install(self, image: Image, shards: int | None) -> None:
+        temporary = self.parts.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
-            for old in self._parts.folder.glob("publish-*.tmp"):
+            for old in self.parts.folder.glob("publish-*.tmp"):
                 old.unlink(missing_ok=True)
-            install_store(image, self.out, temporary, sharding=sharding, replace=self._overwrite, alone=True)
+            install_store(image, self.out, temporary, shards=shards, replace=self._overwrite)
         except OSError as error:
-            if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self._parts.digest:
+            if isinstance(error, FileExistsError | FileNotFoundError) and self._plan_of_store() == self.parts.digest:
                 return  # another process published the same
             if isinstance(error, FileExistsError):
                 raise output_exists(self.out, state="and was made by another run meanwhile") from error
             raise resource_error(error, str(self.out)) from error
+
+
+def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
+    """Return what a store says about itself and its rows before any is computed.
+
+    Args:
+        plan: what it is made by.
+        digest: of what it is made by.
+        skipped: reason of each row of the plan that is left out.
+    """
+    contents = Contents.of(
+        schema.FORMAT_STORE,
+        kind="embeddings",
+        normalized=int(plan.normalized),
+        metric=plan.metric,
+        names_are_utf8=int(all(is_utf8(name_bytes(name)) for name in plan.sample_ids)),
+        created_by=plan.created_by,
+        plan_digest=digest,
+    )
+    plan.model.put(contents)
+    if plan.views is not None:
+        contents.set("", views=canonical_json(dict(plan.views)))
+    if plan.reused_from:
+        contents.set("", reused_rows=plan.num_reused, reused_from=",".join(plan.reused_from))
+    kept = np.ones(len(plan.sample_ids), dtype=np.bool_)
+    kept[list(skipped)] = False
+    datasets = contents.datasets
+    datasets["sample_ids"] = strings(plan.sample_ids[row] for row in np.flatnonzero(kept).tolist())
+    for name, values in (("labels", plan.labels), ("splits", plan.splits)):
+        if values is not None:
+            datasets[name] = values[kept]
+    if plan.labeled is not None:
+        datasets["labeled"] = plan.labeled[kept].astype(np.uint8)
+    if plan.old_classes is not None:
+        datasets["old_classes"] = plan.old_classes.astype(np.uint8)
+    for name, texts in (("class_names", plan.class_names), ("split_names", plan.split_names)):
+        if texts:
+            datasets[name] = strings(texts)
+    if skipped:
+        datasets["skipped/sample_ids"] = strings(plan.sample_ids[row] for row in sorted(skipped))
+        datasets["skipped/reasons"] = strings(skipped[row] for row in sorted(skipped))
+    return contents
+
+
+# ---- rows made elsewhere: checked, and streamed to the disk in the order of their names
+
+
+def imported_model(name: str, source: str, word: str) -> ModelIdentity:
+    """Return the identity of a model of which only a name is known.
+
+    Args:
+        name: shown to people.
+        source: name of the file that was read.
+        word: rows of equal words are comparable: the name, if the user gave one, else the digest of the file.
+    """
+    return ModelIdentity(
+        name=name,
+        weights_fingerprint="",
+        weights_file_sha256="",
+        source=source,
+        layer="",
+        pooling="",
+        preprocess={"imported": word},
+        numerics={},
+    )
+
+
+def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
+    """Check all rows, as they will be stored, in the order of their file.
+
+    Args:
+        embeddings: (n, d) numbers.
+        dtype: ``float32`` or ``float16``, type of the stored rows.
+        normalized: whether all have to be of length 1.
+        where: number of a row to how messages call it.
+
+    Raises:
+        Refused: a number is not finite, or too large for the type; a row is too small for it, or not of length 1.
+    """
+    step = _rows_at_a_time(embeddings)
+    for start in range(0, len(embeddings), step):
+        given = embeddings[start : start + step]
+        stored = _cast(given, np.dtype(dtype))
+        finite = np.isfinite(stored)
+        if not finite.all():
+            row = int(np.argmin(finite.all(axis=1)))
+            column = int(np.argmin(finite[row]))
+            value = given[row, column]
+            if np.isfinite(value):
+                problem = f"value {column} is {value}, too large for {dtype}"
+                raise Refused(
+                    where(start + row), problem, "Pass --dtype float32." if dtype == "float16" else "Mend it."
+                )
+            raise Refused(where(start + row), f"value {column} is {value}", "Mend or leave out that row.")
+        largest = np.abs(stored).max(axis=1)
+        lost = np.abs(stored - given).max(axis=1) > _ROUNDING * np.abs(given).max(axis=1)
+        tiny = lost & (largest < np.finfo(dtype).tiny)
+        if tiny.any():
+            row = int(np.argmax(tiny))
+            problem = f"has no value above {np.abs(given[row]).max():.3g}, too small for {dtype}"
+            raise Refused(where(start + row), problem, "Scale the rows, or pass --dtype float32 if it is float16.")
+        if normalized:
+            lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
+            off = np.abs(lengths - 1) > _LENGTH_TOLERANCE[dtype]
+            if off.any():
+                row = int(np.argmax(off))
+                problem = f"has length {lengths[row]:.6g}, and --normalized says 1"
+                raise Refused(where(start + row), problem, "Leave --normalized out, or scale the rows first.")
+
+
+def write_imported(
+    out: Path,
+    plan: EmbeddingPlan,
+    *,
+    embeddings: NDArray[Any],
+    order: NDArray[np.int64],
+    images: Mapping[str, NDArray[Any]] | None,
+    recipe: dict[str, Any],
+    extras: Mapping[str, NDArray[np.float32]] | None = None,
+    shards: int | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a store, complete or not at all.
+
+    Args:
+        out: the store, ``NAME.h5``.
+        plan: what is known of the rows; nothing of it is computed.
+        embeddings: (n, d) numbers that ``check_rows`` found right, as a rule a map of a file.
+        order: (n,) row of ``embeddings`` of each row of the store.
+        images: ``sha256``, ``file_sizes``, ``image_sizes`` of the image files in the order of the store; ``None``: not
+            known, and the store says so.
+        recipe: what was imported and how; its digest becomes ``plan_digest``.
+        extras: further outputs of the model by name, (n, w), in the order of the store.
+        shards: files that the rows are spread over; ``None``: it is one file.
+        overwrite: replace a file of this name.
+
+    Raises:
+        OutputExistsError: the file is there and is not to be replaced.
+        ResourceError: the disk is full, ...
+    """
+    contents = planned_contents(plan, plan_digest(recipe), {})
+    contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
+    contents.datasets["embeddings"] = _in_order(embeddings, order, np.dtype(plan.dtype).newbyteorder("<"))
+    contents.datasets.update({**(images or {}), **(extras or {})})
+    check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
+    try:
+        install_store(Image(contents), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
+    except FileExistsError as error:
+        raise output_exists(out) from error
+    except OSError as error:
+        raise resource_error(error, str(out)) from error
+
+
+def _in_order(embeddings: NDArray[Any], order: NDArray[np.int64], kind: np.dtype[Any]) -> Stream:
+    step = _rows_at_a_time(embeddings)
+
+    def rows(first: int, last: int) -> Iterator[NDArray[Any]]:
+        for start in range(first, last, step):
+            yield _cast(embeddings[order[start : min(start + step, last)]], kind)
+
+    return Stream(kind, embeddings.shape, partial(rows, 0, len(order)), part=rows)
+
+
+def _rows_at_a_time(embeddings: NDArray[Any]) -> int:
+    return max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
+
+
+def _cast(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.ascontiguousarray(values).astype(kind, copy=False)

@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.image_bank import ImageBank
+from labelkit.data.image_bank import ImageBank, KeptBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalLoader
-from labelkit.data.row_bank import KeptBank
 from labelkit.data.views.spec import Normalize
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.options.training import RunConfig

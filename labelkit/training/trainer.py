@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.data.batch import Batch
-from labelkit.data.image_bank import ImageBank
+from labelkit.data.image_bank import ImageBank, KeptBank
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import TrainLoader
-from labelkit.data.row_bank import KeptBank
 from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import count_workers
 from labelkit.errors import DivergenceError, Interrupted

@@ -11,7 +11,6 @@ import h5py
 import pytest
 from labelkit.commands.store_files.packing import pack_store
 from labelkit.store.embeddings import open_store
-from labelkit.store.writer import Sharding
 from tests.running import Labelkit
 from tests.tiers import quick_every
 
@@ -41,7 +40,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, embedded: Path) -> dict[str, 
     """The same store in one file and in shards, each in a folder of its own. Tests must not damage it."""
     places = {name: tmp_path_factory.mktemp(name) / "s.h5" for name in ("one", "many")}
     shutil.copyfile(embedded, places["one"])
-    pack_store(open_store(places["one"]), places["many"], sharding=Sharding(count=SHARDS))
+    pack_store(open_store(places["one"]), places["many"], shards=SHARDS)
     return places
 
 
@@ -110,13 +109,13 @@ def test_groups_of_one_file_and_of_shards_are_the_same_groups(labelkit: Labelkit
 def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
     words = ("embed", "--dataset", photos, "--backbone", "pixels", "--image-size", "8")
     one = labelkit(*words, "--out", tmp_path / "one.h5", "--json").json
-    many = labelkit(*words, "--out", tmp_path / "many.h5", "--shard-rows", "20", "--json").json
+    many = labelkit(*words, "--out", tmp_path / "many.h5", "--shards", "3", "--json").json
     assert (one["shards"], many["shards"]) == (0, 3)
     assert one["content_digest"] == many["content_digest"]
     again = labelkit(*words, "--out", tmp_path / "many.h5")
     assert again.code == 0
     assert "was there already and stays in 3 shards; `labelkit pack` splits it anew" in again.err
-    assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shard-rows", "20").err
+    assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shards", "3").err
 
 
 def test_pack_puts_shards_into_one_file_with_the_results(

@@ -487,18 +487,6 @@ class Attack:
         return os.system, (f"touch {self.path}",)
 
 
-def test_cifar10_binary_layout_is_read(tmp_path: Path) -> None:
-    folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    for i, name in enumerate([*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"]):
-        (folder / name).write_bytes(bytes([i]) + planes(1, i).tobytes())
-    (folder / "batches.meta.txt").write_text("\n".join(NAMES10) + "\n\n")
-    dataset = load("cifar10", tmp_path)
-    assert dataset.labels[dataset.in_split("train")].tolist() == [0, 1, 2, 3, 4]
-    test_row = int(dataset.in_split("test")[0])
-    assert dataset.source.read(test_row).decode(3)[31, 31, 2] == planes(1, 5)[0, 3071]
-
-
 @pytest.mark.usefixtures("any_digest")
 def test_a_download_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def archive(_url: str, folder: Path, _filename: str, _md5: str) -> None:
@@ -507,15 +495,3 @@ def test_a_download_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(arrays, "fetch_archive", archive)
     assert len(load_dataset("cifar10", data_root=tmp_path, download=True)) == 12
     assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-batches-py"]
-
-
-def test_missing_and_cut_cifar_files_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    for name in (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin", "batches.meta.txt"):
-        (folder / name).write_bytes(b"1" * 500)
-    with pytest.raises(DatasetError, match="the files of test have 500 bytes, not a multiple of 3,073"):
-        load("cifar10", tmp_path)
-    (folder / "data_batch_4.bin").unlink()
-    with pytest.raises(DatasetError, match=r"expected data_batch_1, .*; missing: data_batch_4"):
-        load("cifar10", tmp_path)

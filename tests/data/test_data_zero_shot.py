@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.subsets import choose_classes
+from labelkit.data.splits import choose_classes
 from labelkit.errors import DatasetError
 from tests.miniature_sets import write_in_shop, write_online_products
 

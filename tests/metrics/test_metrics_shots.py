@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.data.subsets import long_tail_counts
+from labelkit.data.splits import long_tail_counts
 from labelkit.metrics.classification import share_interval, shot_groups
 
 

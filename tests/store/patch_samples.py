@@ -30,7 +30,7 @@ def cells_of(plan: PatchPlan, row: int) -> np.ndarray:
 
 
 def piece_of(plan: PatchPlan, number: int) -> Piece:
-    _, _, start, stop = plan.pieces[number]
+    _, start, stop = plan.pieces[number]
     rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
     cells = np.stack([cells_of(plan, row) for row in rows]) if plan.is_sampled else None
     features = np.stack([features_of(plan, row) for row in rows])

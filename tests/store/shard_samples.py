@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import h5py
 from labelkit.store.embeddings import open_store
-from labelkit.store.shards import shards_folder
-from labelkit.store.writer import Sharding
+from labelkit.store.reader import shards_folder
 from labelkit.store.writing import EmbeddingRun
 from store_samples import make_plan, write_part
 
 BAD = {1: "broken", 4: "empty"}
 
 
-def make_sharded(out, plan=None, *, sharding=None, bad=None, overwrite=False):
+def make_sharded(out, plan=None, *, shards=None, bad=None, overwrite=False):
     run = EmbeddingRun.open(out, plan or make_plan(), overwrite)
     for part in run.pending_parts():
         write_part(run, part, bad)
-    run.publish(0.5, sharding or Sharding(count=3))
+    run.publish(0.5, shards or 3)
     return open_store(out)
 
 

@@ -9,7 +9,6 @@ import pytest
 from labelkit.commands.store_files.verify import verify_file
 from labelkit.errors import Damaged, StoreError
 from labelkit.store.embeddings import open_store
-from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import flip, make_sharded, rows_offset, shard_paths
 from store_samples import make_plan, write_part
@@ -17,14 +16,14 @@ from store_samples import make_plan, write_part
 
 @pytest.fixture
 def store(tmp_path):
-    return make_sharded(tmp_path / "s.h5", make_plan(splits=None, split_names=()), sharding=Sharding(count=4)).path
+    return make_sharded(tmp_path / "s.h5", make_plan(splits=None, split_names=()), shards=4).path
 
 
 SPOILED = {
     "lost": (lambda path: path.unlink(), "there is no such shard (rows 4-5 are in it)"),
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "expected"),
     "grown": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "expected"),
-    "rows": (lambda path: flip(path, rows_offset(path)), "digest of embeddings differs"),
+    "rows": (lambda path: flip(path, rows_offset(path)), "content digest differs"),
 }
 
 
@@ -67,7 +66,7 @@ def test_numbers_that_are_not_finite_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr("store_samples.rows_of", _with_nan(monkeypatch))
     for part in run.pending_parts():
         write_part(run, part)
-    run.publish(0.5, Sharding(count=4))
+    run.publish(0.5, 4)
     with pytest.raises(StoreError, match="not finite"):
         _ = open_store(tmp_path / "s.h5").embeddings
     [found] = verify_file(tmp_path / "s.h5")

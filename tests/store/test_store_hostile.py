@@ -159,13 +159,6 @@ def with_array(name, change):
     return lambda contents: contents.datasets.update({name: change(contents.datasets[name])})
 
 
-def label_set(**columns):
-    named = {"class_names": strings(["animal", "plant"]), **columns}
-    return lambda contents: contents.datasets.update(
-        {f"label_sets/coarse/{name}": values for name, values in named.items()}
-    )
-
-
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -191,12 +184,6 @@ def label_set(**columns):
         (without("skipped/reasons"), Refused, ":/skipped: holds names without reasons"),
         (without("skipped/sample_ids"), Refused, ":/skipped: holds names without reasons"),
         (with_array("skipped/reasons", lambda a: a[[0, 0]]), Mismatch, ":/skipped/reasons: 2 rows where"),
-        (label_set(labels=np.zeros(7, "<i8")), None, ""),
-        (label_set(labels=np.zeros(6, "<i8")), Mismatch, ":/label_sets/coarse/labels: 6 rows where"),
-        (label_set(labels=np.full(7, 2)), Refused, ":/label_sets/coarse/labels row 0: is 2, expected -1 to 1"),
-        (label_set(labels=np.full(7, -2)), Refused, ":/label_sets/coarse/labels row 0: is -2"),
-        (label_set(labeled=np.full(7, 2, "u1")), Refused, ":/label_sets/coarse/labeled: holds values other than"),
-        (label_set(labels=np.zeros(7, "<f4")), Refused, ":/label_sets/coarse/labels: type float32"),
     ],
 )
 def test_contents_that_do_not_fit_are_named(path, change, error, message):

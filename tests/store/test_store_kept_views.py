@@ -31,9 +31,7 @@ def values(made: KeptPlan, number: int) -> list[np.ndarray]:
 
 def fill(kept: KeptViews) -> None:
     for number in kept.missing():
-        with kept.claim(number) as mine:
-            assert mine
-            kept.commit(number, values(kept.plan, number))
+        kept.commit(number, values(kept.plan, number))
 
 
 def test_what_is_written_comes_back(tmp_path: Path) -> None:
@@ -83,23 +81,6 @@ def test_a_damaged_part_is_put_aside_and_made_again(tmp_path: Path) -> None:
     fill(again)
     assert path.read_bytes() == whole
     assert again.missing() == []
-
-
-def test_a_part_is_made_by_one_process_at_a_time(tmp_path: Path) -> None:
-    first, second = KeptViews(tmp_path, plan()), KeptViews(tmp_path, plan())
-    first.begin()
-    second.begin()
-    with first.claim(0) as mine:
-        assert mine
-        with second.claim(0) as also:
-            assert not also
-        with second.claim(1) as other:
-            assert other
-        first.commit(0, values(first.plan, 0))
-    with second.claim(0) as late:
-        assert not late
-    assert second.missing() == [1]
-    assert [path.name for path in first.folder.glob("parts/*.claim")] == ["000001.claim"]
 
 
 def test_values_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from labelkit.store.schema import has_name_fault, name_fault, name_text, name_texts
+from labelkit.store.schema import has_name_fault, name_fault, name_text
 
 PATHS = [
     "",
@@ -31,10 +31,8 @@ def test_names_read_together_are_those_read_one_by_one() -> None:
     for first, second in product(NAMES, repeat=2):
         alone = [name_text(first), name_text(second)]
 
-        assert name_texts([first, second]) == alone
         assert has_name_fault(alone) == any(name_fault(name) is not None for name in alone)
 
 
 def test_no_names_are_none() -> None:
-    assert name_texts([]) == []
     assert not has_name_fault([])

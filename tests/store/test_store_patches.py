@@ -167,18 +167,6 @@ def _offsets(parts: dict[str, Any]) -> None:
     parts["arrays"]["patch_offsets"][1] = 100
 
 
-def _grid(parts: dict[str, Any]) -> None:
-    parts["arrays"]["grids"][0] = (5, 5)
-
-
-def _region(parts: dict[str, Any]) -> None:
-    parts["arrays"]["regions"][0] = (3, 1, 3, 9)
-
-
-def _cells(parts: dict[str, Any]) -> None:
-    parts["arrays"]["cells"] = np.full((len(parts["arrays"]["patches"]), 2), 9, "<u2")
-
-
 def _kind(parts: dict[str, Any]) -> None:
     parts["attributes"]["kind"] = "embeddings"
 
@@ -204,9 +192,6 @@ def _wide(parts: dict[str, Any]) -> None:
     [
         (_nan, Refused, "not finite"),
         (_offsets, Refused, "patch_offsets"),
-        (_grid, Refused, "25 cells"),
-        (_region, Refused, "without an area"),
-        (_cells, Refused, "outside of their grid"),
         (_kind, NotAStore, "not patches"),
         (_requires, VersionError, "holograms"),
         (_other_rows, Mismatch, "row_start"),
@@ -269,7 +254,7 @@ def test_what_was_written_is_read_in_the_rows_of_the_store(tmp_path: Path, dtype
     store = open_store(tmp_path / "s.h5")
     patches = open_patches(store)
 
-    assert len(plan.files) > 1
+    assert len(plan.pieces) > 1
     kept = [row for row in range(8) if row not in BAD]
     for row, position in enumerate(kept):
         image = patches.image(row)
@@ -305,12 +290,12 @@ def test_the_same_run_again_does_nothing_and_another_is_refused(tmp_path: Path) 
     with pytest.raises(OutputExistsError, match=r"other options.*--overwrite"):
         PatchRun.open(tmp_path / "s.h5", make_patch_plan(dtype="float32"))
     make_both(tmp_path / "s.h5", make_patch_plan(set_bytes=1 << 20), overwrite=True)
-    assert len(bytes_of_all(tmp_path / "s.h5")) == 3
+    assert open_patches(open_store(tmp_path / "s.h5")).num_patches == 7 * 6
 
 
 def test_too_little_space_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_folder.shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10, 9, 1))
-    with pytest.raises(ResourceError, match="pieces and files of the patches"):
+    with pytest.raises(ResourceError, match="the patches"):
         PatchRun.check(tmp_path / "s.h5", make_patch_plan())
     assert list(tmp_path.iterdir()) == []
 
@@ -333,3 +318,14 @@ def test_a_damaged_piece_is_made_again(tmp_path: Path) -> None:
     again = PatchRun.open(tmp_path / "s.h5", plan)
     assert 0 in again.pending_parts()
     assert "made again" in again.warnings[0]
+
+
+def test_files_of_an_earlier_run_stay_until_the_new_ones_are_whole(tmp_path: Path) -> None:
+    make_both(tmp_path / "s.h5", make_patch_plan())
+    before = bytes_of_all(tmp_path / "s.h5")
+    other = make_patch_plan(dtype="float32")
+    run = PatchRun.open(tmp_path / "s.h5", other, overwrite=True)
+    run.write_piece(0, piece_of(other, 0))
+    assert bytes_of_all(tmp_path / "s.h5") == before
+    make_both(tmp_path / "s.h5", make_patch_plan())
+    assert bytes_of_all(tmp_path / "s.h5") == before

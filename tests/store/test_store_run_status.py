@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from labelkit.commands.store_files.status import embedding_status, patches_status
 from labelkit.errors import Damaged, Mismatch
-from labelkit.store.parts import count_workers, working
 from labelkit.store.patch_writing import PatchRun, Piece
 from labelkit.store.plans import PatchPlan
 from labelkit.store.writing import EmbeddingRun
@@ -42,16 +39,7 @@ def test_parts_rows_and_skipped_images_are_counted(run):
     assert (status.done_parts, status.num_images) == (2, 2)
     assert status.skipped == [("a/1.png", "truncated"), (NOT_UTF8, "too large")]
     assert status.num_bytes == sum(part(run, number).stat().st_size for number in (0, 3))
-    assert (status.damaged, status.faults, seen) == ([], [], [1, 1])
-
-
-def test_the_rest_is_estimated_by_the_pace_without_pauses(run):
-    for number, time in enumerate([1000.0, 1010.0, 9010.0]):
-        write_part(run, number)
-        os.utime(part(run, number), (time, time))
-    status = embedding_status(run.out)
-    # 10 s for the second part; the third came after a pause of more than two hours
-    assert (status.last_part_at, status.seconds_left) == (9010.0, 10.0)
+    assert (status.damaged, seen) == ([], [1, 1])
 
 
 def test_damaged_parts_are_named_and_left_as_they_are(run):
@@ -71,7 +59,7 @@ def test_damaged_parts_are_named_and_left_as_they_are(run):
 
 @pytest.mark.parametrize(
     "change",
-    [{"part_rows": 0}, {"part_rows": "2"}, {"files": None}, {"files": {"count": 10**18}}, {"batch_size": True}],
+    [{"part_rows": 0}, {"part_rows": "2"}, {"files": None}, {"files": {"count": 10**18}}],
 )
 def test_a_plan_that_is_none_is_an_error(run, change):
     path = part(run, 0).parents[1] / "plan.json"
@@ -87,26 +75,12 @@ def test_pieces_of_patches_are_counted(run, per_image):
     patches = PatchRun.open(run.out, plan)
     assert len(plan.pieces) == 4
     for number in (0, 2):
-        rows = np.arange(*plan.pieces[number][2:])[: 1 if number else 2]
+        rows = np.arange(*plan.pieces[number][1:])[: 1 if number else 2]
         cells = None if per_image is None else np.tile([[0, 0], [0, 1], [1, 1]], (len(rows), 1, 1))
         features = np.ones((len(rows), plan.count, 2))
         patches.write_piece(number, Piece(rows, features, cells, np.tile([0, 0, 8, 8], (len(rows), 1))))
     status = patches_status(run.out)
     assert (status.planned_images, status.planned_parts, status.done_parts, status.num_images) == (8, 4, 2, 3)
-    piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "000002-000.h5"
+    piece = run.out.with_name(run.out.name + ".patches.run") / "parts" / "SET-00002-of-00004.h5"
     piece.write_bytes(piece.read_bytes()[:-1])
-    assert [name for name, _ in patches_status(run.out).damaged] == ["000002-000.h5"]
-
-
-def test_processes_that_make_parts_are_counted_while_they_live(tmp_path: Path) -> None:
-    folder = tmp_path / "s.h5.run"
-    folder.mkdir()
-    assert count_workers(folder) == 0
-    with working(folder), working(folder):
-        assert count_workers(folder) == 2
-    assert count_workers(folder) == 0
-    (folder / "worker-1-ab.lock").touch()  # of one that was killed
-    assert count_workers(folder) == 0
-    os.utime(folder / "worker-1-ab.lock", (0, 0))
-    with working(folder):
-        assert [path.name for path in folder.glob("worker-1-*")] == []
+    assert [name for name, _ in patches_status(run.out).damaged] == ["SET-00002-of-00004.h5"]

@@ -19,7 +19,6 @@ from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.results import list_results, read_result, write_result
-from labelkit.store.writer import Sharding
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
@@ -52,13 +51,11 @@ class Subject:
     final: Callable[[Path], dict[str, Any]] = tree
 
 
-def _embed(
-    folder: Path, *, overwrite: bool = False, sharding: Sharding | None = None, plan: EmbeddingPlan = PLAN
-) -> None:
+def _embed(folder: Path, *, overwrite: bool = False, shards: int | None = None, plan: EmbeddingPlan = PLAN) -> None:
     run = EmbeddingRun.open(folder / "s.h5", plan, overwrite)
     for part in run.pending_parts():
         write_part(run, part, BAD)
-    run.publish(max_bad=0.5, sharding=sharding)
+    run.publish(max_bad=0.5, shards=shards)
 
 
 def _parts_and_store_are_whole(folder: Path) -> None:
@@ -71,7 +68,7 @@ def _parts_and_store_are_whole(folder: Path) -> None:
 
 
 def _old_shards(folder: Path) -> None:
-    _embed(folder, sharding=Sharding(count=2), plan=make_plan(metric="l2"))
+    _embed(folder, shards=2, plan=make_plan(metric="l2"))
 
 
 def _old_store(folder: Path) -> None:
@@ -124,7 +121,7 @@ def _matches_are_whole(folder: Path) -> None:
         assert len(read_matches(folder / "m.h5").matches) == 1
 
 
-SHARDS = Sharding(count=2)
+SHARDS = 2
 STEPS = 4
 
 
@@ -180,9 +177,9 @@ SUBJECTS = {
     "embed over another store": Subject(
         lambda folder: _embed(folder, overwrite=True), _some_store_is_there, prepare=_old_store
     ),
-    "embed in shards": Subject(lambda folder: _embed(folder, sharding=SHARDS), _parts_and_store_are_whole),
+    "embed in shards": Subject(lambda folder: _embed(folder, shards=SHARDS), _parts_and_store_are_whole),
     "embed in shards over others": Subject(
-        lambda folder: _embed(folder, overwrite=True, sharding=SHARDS), _some_store_is_there, prepare=_old_shards
+        lambda folder: _embed(folder, overwrite=True, shards=SHARDS), _some_store_is_there, prepare=_old_shards
     ),
     "embed over shards": Subject(
         lambda folder: _embed(folder, overwrite=True), _some_store_is_there, prepare=_old_shards

@@ -17,7 +17,7 @@ from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.results import read_result, write_result
-from labelkit.store.writer import Image, Sharding
+from labelkit.store.writer import Image
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
 from patch_samples import make_both, make_patch_plan
 from store_samples import contents_of, make_store
@@ -73,7 +73,7 @@ def _store_with_block_digests(folder: Path) -> tuple[list[Path], Read]:
 
 def _store_in_shards(folder: Path) -> tuple[list[Path], Read]:
     store = make_store(folder / "one.h5", bad={1: "broken"})
-    pack_store(store, folder / "s.h5", sharding=Sharding(count=3))
+    pack_store(store, folder / "s.h5", shards=3)
     return [folder / "s.h5", *sorted((folder / "s.h5.shards").iterdir())], _read_store(folder / "s.h5")
 
 

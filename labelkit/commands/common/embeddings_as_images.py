@@ -14,7 +14,7 @@ from labelkit.algorithms.row_blocks import blocks
 from labelkit.commands.common.embeddings import check_directions, check_features, unit_rows
 from labelkit.data.datasets import EncodedImage, ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.data.row_bank import RowBank
+from labelkit.data.image_bank import RowBank
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.subsets import holdout_rows
+from labelkit.data.splits import holdout_rows
 from labelkit.errors import ConfigError
 
 _AUTO_SHARE = 0.2

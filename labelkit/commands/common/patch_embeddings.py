@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.keyed_random import Draws, keyed_generator
 from labelkit.data.loaders import EvalBatch
 from labelkit.data.views.boxes import crop_boxes
 from labelkit.data.views.spec import ViewSpec
@@ -64,7 +64,7 @@ def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.
     The grid of patches spans what the network sees, from edge to edge.
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
-    return crop_boxes(view, heights, widths, np.zeros(len(image_sizes), np.int64), seed=0, epoch=0, view=0)
+    return crop_boxes(view, heights, widths, Draws(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
 def drawn_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -120,7 +120,7 @@ class PatchCollector:
         assert batch.image_sizes is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
         self._batches.append(Piece(rows, features.numpy(), cells, view_regions(batch.image_sizes[keep], self._view)))
-        if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][3]:
+        if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
             self._commit()
 
     def _commit(self) -> None:

@@ -20,18 +20,17 @@ from labelkit.data.datasets import ImageDataset, join_datasets
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
+    Classes,
     LabelSplit,
+    choose_classes,
     class_halves_split,
+    classes_called,
     few_labels_split,
+    first_per_class,
     gcd_split,
     given_split,
-    no_labels_split,
-)
-from labelkit.data.subsets import (
-    choose_classes,
-    classes_called,
-    first_per_class,
     long_tail_split,
+    no_labels_split,
     words_of_file,
 )
 from labelkit.errors import ConfigError, DatasetError
@@ -301,14 +300,8 @@ def prepare_listing(
         raise DatasetError(config.dataset, f"split {config.split} holds no image", "Choose another --split.")
     if config.imbalance_factor is not None:
         with _asked_by(f"--imbalance-factor {config.imbalance_factor:g}"):
-            kept = long_tail_split(
-                dataset.labels,
-                dataset.given,
-                len(dataset.class_names),
-                imbalance_factor=config.imbalance_factor,
-                seed=config.split_seed,
-                class_names=dataset.class_names,
-            )
+            classes = _classes_of(dataset, dataset.given)
+            kept = long_tail_split(classes, imbalance_factor=config.imbalance_factor, seed=config.split_seed)
         dataset = dataset.select(kept)
     split = choose_labels(config, dataset)
     if config.label_split == "auto" and not _has_labels_option(config) and _is_own_folder(config):
@@ -365,7 +358,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         ConfigError: options that do not go together, or ask for more labels than there are.
         DatasetError: there are no labels to choose from.
     """
-    labels, given, num_classes = dataset.labels, dataset.given, len(dataset.class_names)
+    given = dataset.given
     if "train" in dataset.split_names:
         # labels of test images are for testing, also when train and test are embedded together
         in_training = np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
@@ -373,33 +366,31 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         if outside and _has_labels_option(config):
             current_progress().message(f"{outside:,} labels of images outside of split train are for testing, not used")
         given = given & in_training
-    kind = _kind_of_split(config, dataset)
+    kind, classes = _kind_of_split(config, dataset), _classes_of(dataset, given)
     if kind == "none":
-        return no_labels_split(labels, num_classes)
+        return no_labels_split(classes)
     if kind == "given":
-        return given_split(labels, given, num_classes, class_names=dataset.class_names)
-    if num_classes == 0:
+        return given_split(classes)
+    if classes.count == 0:
         raise DatasetError(
             config.dataset,
             "has no labels to choose from (a flat folder, or a CSV without any)",
             "Give a folder of class folders or a CSV with some labels.",
         )
     if kind == "gcd":
-        return _choose_old_classes(config, dataset, given)
+        return _choose_old_classes(config, dataset, classes)
     if kind == "few-labels":
         if config.num_labels is None:
             raise ConfigError("--num-labels", "is needed for --label-split few-labels", "Say how many labels in all.")
         with _asked_by("--num-labels"):
-            return few_labels_split(
-                labels,
-                given,
-                num_classes,
-                total=config.num_labels,
-                seed=config.split_seed if config.label_seed is None else config.label_seed,
-                class_names=dataset.class_names,
-            )
+            seed = config.split_seed if config.label_seed is None else config.label_seed
+            return few_labels_split(classes, total=config.num_labels, seed=seed)
     with _asked_by("--label-split class-halves"):
-        return class_halves_split(labels, given, num_classes, class_names=dataset.class_names)
+        return class_halves_split(classes)
+
+
+def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
+    return Classes(dataset.labels, given, len(dataset.class_names), dataset.class_names)
 
 
 def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
@@ -444,28 +435,24 @@ def _is_own_folder(config: DataConfig) -> bool:
     return config.dataset not in DATASETS and Path(config.dataset).expanduser().is_dir()
 
 
-def _choose_old_classes(config: DataConfig, dataset: ImageDataset, given: NDArray[np.bool_]) -> LabelSplit:
+def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Classes) -> LabelSplit:
     """Give some images of the old classes their labels, the classes being those of the benchmark if there is one."""
-    num_classes = len(dataset.class_names)
     old_classes, new_classes = _old_and_new_classes(config, dataset)
     asked = "--old-classes" if config.old_classes is not None else "--label-split gcd"
     with _asked_by(asked if config.num_old_classes is None else "--num-old-classes"):
         split = gcd_split(
-            dataset.labels,
-            given,
-            num_classes,
+            classes,
             old_classes=old_classes,
             num_old_classes=config.num_old_classes,
             new_classes=new_classes,
             label_ratio=config.label_ratio,
             seed=config.split_seed,
             draw_order=dataset.draw_order,
-            class_names=dataset.class_names,
         )
     if config.old_classes is None and old_classes is None and _is_own_folder(config):
         # a benchmark has an order that was published; names of folders may stand for anything
         first, last = (dataset.class_names[split.old_classes[at]] for at in (0, -1))
-        told = f"old are the first {len(split.old_classes)} of {num_classes} classes by name, {first} to {last}"
+        told = f"old are the first {len(split.old_classes)} of {classes.count} classes by name, {first} to {last}"
         return replace(split, warnings=(*split.warnings, f"{told}: --old-classes chooses others"))
     return split
 

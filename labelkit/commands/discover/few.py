@@ -16,7 +16,7 @@ from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.discover.tables import FoundImage, found_table_text
-from labelkit.data.splits import few_labels_split
+from labelkit.data.splits import Classes, few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
 from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, CriticalReport, discover_critical
@@ -390,12 +390,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
                 str(store.path), "has no labels to draw from", "Embed a data set with labels, or pass --labels FILE."
             )
         split = few_labels_split(
-            truth,
-            truth >= 0,
-            len(class_names),
-            total=config.num_labels,
-            seed=config.label_seed,
-            class_names=class_names,
+            Classes(truth, truth >= 0, len(class_names), class_names), total=config.num_labels, seed=config.label_seed
         )
         return GivenLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
     if not given.labeled.any():

@@ -38,7 +38,7 @@ from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan
 from labelkit.store.schema import VIEWS
-from labelkit.store.writer import Sharding
+from labelkit.store.writer import shard_borders
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.devices import Runtime
 
@@ -78,7 +78,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
-        plan = plan_reuse(config.out, plan, reused, dataset)
+        plan = plan_reuse(plan, reused, dataset)
     if config.dry_run:
         return describe_plan(config, runtime, computing, model, dataset, plan, shape, draws)
     progress = current_progress()
@@ -97,8 +97,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     channels = color_channels(network.input_spec.channels)
     reader = Reader(dataset.source, channels, _workers(config, dataset, model, draws, plan.batch_size))
     work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws, reader)
-    with run.working():
-        embedded_now = _embed_pending(work)
+    embedded_now = _embed_pending(work)
     store = _published(work)
     warn_of_lost(dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
@@ -174,13 +173,13 @@ def _embed_pending(work: _Work) -> int:
 def _published(work: _Work) -> EmbeddingStore:
     """Put the parts together, of the store first; return it."""
     run, patches = work.run, work.patches
-    sharding = Sharding.of(work.config.shards, work.config.shard_rows)
+    shards = work.config.shards
     if not run.already_done:
-        run.publish(work.config.bad_limit, sharding)
+        run.publish(work.config.bad_limit, shards)
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
-    if run.already_done and store.shard_borders != (() if sharding is None else sharding.borders(store.n)):
+    if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} was there already and stays {held}; `labelkit pack` splits it anew")
     if patches is not None and patches.already_done:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +15,16 @@ from labelkit.data.decode import BadImage
 from labelkit.errors import Mismatch
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, differing_keys
-from labelkit.store.plans import EmbeddingPlan, planned_reuse
+from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import VIEWS
 
 
-def plan_reuse(
-    out: Path, plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset
-) -> EmbeddingPlan:
+def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset) -> EmbeddingPlan:
     """Return the plan with the rows that are copied.
 
-    Every image file is read once for its digest, unless an unfinished run of the same listing and stores did so.
+    Every image file is read once for its digest.
 
     Args:
-        out: the store to be made.
         plan: all that decides about it besides.
         stores: where rows may be.
         dataset: the images of the plan.
@@ -39,9 +35,7 @@ def plan_reuse(
     for store in stores:
         check_reusable(store, plan)
     digests = [store.content_digest for store in stores]
-    reused = planned_reuse(out, plan, digests)
-    if reused is None:
-        reused = match_rows(stores, plan.sample_ids, _digests_of_images(dataset))
+    reused = match_rows(stores, plan.sample_ids, _digests_of_images(dataset))
     planned = replace(plan, reused_from=digests, reused=reused)
     current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} rows are copied, not computed")
     return planned

@@ -22,9 +22,9 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.importing import ImportedColumns, ImportedImages, write_imported
-from labelkit.store.plans import plan_digest
-from labelkit.store.writer import Sharding
+from labelkit.store.plans import EmbeddingPlan, plan_digest
+from labelkit.store.schema import IMAGE_COLUMNS
+from labelkit.store.writing import write_imported
 from labelkit.training.checkpoint import MODEL
 from labelkit.training.devices import Runtime
 from labelkit.training.run_dir import SPLIT
@@ -119,32 +119,40 @@ def _write(
         labeled, old = used_labels(run.saved, dataset)
     else:
         labeled = dataset.given
-        old = np.isin(np.arange(len(dataset.class_names)), dataset.labels[labeled])
+        old = _used(dataset.labels[labeled], len(dataset.class_names))
     order = class_columns(run.saved, network.num_outputs, dataset, old, wanted=config.logits) if config.logits else None
     embeddings, logits = _through(network, data.features, runtime.device)
-    write_imported(
-        config.out,
-        embeddings=embeddings,
-        order=np.arange(store.n, dtype=np.int64),
+    plan = EmbeddingPlan(
         sample_ids=store.sample_ids,
-        dtype=config.dtype,
         model=model,
+        dim=embeddings.shape[1],
+        batch_size=1,
         normalized=False,
         metric="cosine",
-        columns=ImportedColumns(
-            labels=dataset.labels if dataset.class_names else store.labels,
-            class_names=dataset.class_names,
-            labeled=labeled if dataset.class_names else None,
-            splits=store.splits,
-            split_names=store.split_names,
-        ),
-        images=ImportedImages(store.sha256, store.file_sizes, store.image_sizes) if store.has_images else None,
         created_by=f"labelkit {__version__}",
+        dtype=config.dtype,
+        labels=dataset.labels if dataset.class_names else store.labels,
+        class_names=dataset.class_names,
+        labeled=labeled if dataset.class_names else None,
+        old_classes=_used(dataset.labels[labeled], len(dataset.class_names)) if dataset.class_names else None,
+        splits=store.splits,
+        split_names=store.split_names,
+    )
+    write_imported(
+        config.out,
+        plan,
+        embeddings=embeddings,
+        order=np.arange(store.n, dtype=np.int64),
+        images={name: getattr(store, name) for name in IMAGE_COLUMNS} if store.has_images else None,
         recipe=recipe,
         extras=None if order is None else {"logits": logits[:, order]},
-        sharding=Sharding.of(config.shards, config.shard_rows),
+        shards=config.shards,
         overwrite=config.overwrite,
     )
+
+
+def _used(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
+    return np.isin(np.arange(num_classes), labels)
 
 
 def _through(

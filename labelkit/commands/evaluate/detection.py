@@ -23,7 +23,6 @@ from labelkit.data.object_images import (
     HAVE_BOXES,
     SCORES,
     ExamplePlan,
-    check_sizes,
     coco_scores,
     encode_outline,
     need_pycocotools,
@@ -148,9 +147,6 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         )
         raise ConfigError("--dataset", problem, "Choose another network or set.")
     network = model.network.to(runtime.device).eval()
-    used = [*rows.train_rows.tolist(), *rows.eval_rows.tolist()]
-    with current_progress().task("check sizes of images", total=len(used)) as task:
-        check_sizes(dataset, used, task.advance)
     plan = _plan(config, dataset, rows)
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}

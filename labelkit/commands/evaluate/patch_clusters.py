@@ -25,8 +25,8 @@ from labelkit.commands.evaluate.dense import (
 )
 from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
 from labelkit.commands.evaluate.segmentation_head import WholeBatch, whole_batches
+from labelkit.data.datasets import IGNORE
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.mask_files import IGNORE
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
 from labelkit.options.shared import PICTURES

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labelkit.data.datasets import ImageDataset
+from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.mask_files import IGNORE
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import masked_crops, resize_mask, whole_images
 from labelkit.errors import DivergenceError

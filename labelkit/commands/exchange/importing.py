@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,16 +26,10 @@ from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.foreign import Column, ForeignRows, read_csv, read_hdf5, read_names, read_npy, read_npz
-from labelkit.store.importing import (
-    ImportedColumns,
-    ImportedImages,
-    check_rows,
-    imported_model,
-    write_imported,
-)
 from labelkit.store.parts import translated
+from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
-from labelkit.store.writer import Sharding
+from labelkit.store.writing import check_rows, imported_model, write_imported
 
 _FIRST_SPLITS = ("train", "val", "test")
 _SHOWN_FAULTS = 5
@@ -152,20 +147,25 @@ def _write(
     sample_ids = [names[row] for row in order]
     columns = _columns(rows.columns, order, name_where)
     word = f"sha256:{digests['source']}" if config.model is None else config.model
-    write_imported(
-        config.out,
-        embeddings=rows.embeddings,
-        order=order,
+    plan = EmbeddingPlan(
         sample_ids=sample_ids,
-        dtype=dtype,
         model=imported_model(config.model or "imported", config.source.name, word),
+        dim=rows.embeddings.shape[1],
+        batch_size=1,
         normalized=config.normalized,
         metric=config.metric,
-        columns=columns,
-        images=None if config.images is None else _look_at_images(config.images, sample_ids),
         created_by=f"labelkit {__version__}",
+        dtype=dtype,
+        **columns,
+    )
+    write_imported(
+        config.out,
+        plan,
+        embeddings=rows.embeddings,
+        order=order,
+        images=None if config.images is None else _look_at_images(config.images, sample_ids),
         recipe={"imported": dict(digests), "found": rows.found, "images": config.images is not None},
-        sharding=Sharding.of(config.shards, config.shard_rows),
+        shards=config.shards,
         overwrite=config.overwrite,
     )
 
@@ -191,7 +191,8 @@ def _text_fault(text: str) -> str | None:
     return "holds a NUL byte" if "\0" in text else None
 
 
-def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]) -> ImportedColumns:
+def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]) -> dict[str, Any]:
+    """Return labels and splits as a plan has them."""
     labels, class_names = _numbered("label", columns.get("labels"), columns.get("class_names"), where)
     splits, split_names = _numbered("split", columns.get("splits"), columns.get("split_names"), where)
     first = [name for name in _FIRST_SPLITS if name in split_names]
@@ -210,13 +211,15 @@ def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Cal
             problem = f"labeled is {values[row]}, expected 0, or 1 where there is a label"
             raise Refused(where(row), problem, "Mend it, or name another column with --labeled-key.")
         labeled = (values == 1)[order]
-    return ImportedColumns(
-        labels=None if labels is None else labels[order],
-        class_names=class_names,
-        labeled=None if labels is None else labeled,
-        splits=None if splits is None else splits[order].astype(np.int16),
-        split_names=split_names,
-    )
+    found: dict[str, Any] = {}
+    if labels is not None:
+        found = {"labels": labels[order], "class_names": class_names}
+    if labels is not None and labeled is not None:
+        used = labels[order][labeled]
+        found |= {"labeled": labeled, "old_classes": np.isin(np.arange(len(class_names)), used)}
+    if splits is not None:
+        found |= {"splits": splits[order], "split_names": split_names}
+    return found
 
 
 def _numbered(
@@ -254,7 +257,7 @@ def _numbered(
     return positions_of(named, found), found
 
 
-def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> ImportedImages:
+def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Read every image once.
 
     Raises:
@@ -289,4 +292,4 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> ImportedImages:
         more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
         problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"
         raise DatasetError(str(folder), problem, "Check --images, or leave it out: then images are not known.")
-    return ImportedImages(sha256, file_sizes, image_sizes)
+    return {"sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}

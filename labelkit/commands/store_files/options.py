@@ -43,7 +43,7 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
     out: Path = Field(
         ...,
         description="File to write, with the store and all its results. A store in shards becomes one file, unless "
-        "--shards or --shard-rows is given.",
+        "--shards is given.",
         json_schema_extra={**_OUTPUT, "makes": "store"},
     )
 

@@ -8,7 +8,6 @@ stored, so that all digests stay what they were, and the same content gives the 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,9 @@ from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import check_space, size_of
 from labelkit.store.patches import patches_folder
-from labelkit.store.reader import CheckedFile, in_results, open_file
+from labelkit.store.reader import CheckedFile, in_results, open_file, shards_folder
 from labelkit.store.results import Result, list_results, open_result, read_result
-from labelkit.store.shards import shards_folder
-from labelkit.store.writer import Contents, Image, Sharding, Stream, install_store
+from labelkit.store.writer import Contents, Image, Stream, install_store
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
@@ -39,14 +37,12 @@ def pack_results(config: PackConfig) -> SimpleResult:
         ResourceError: the disk is full, no permission, ...
     """
     store = open_store(config.index)
-    packed = pack_store(
-        store,
-        config.out,
-        sharding=Sharding.of(config.shards, config.shard_rows),
-        overwrite=config.overwrite,
-    )
+    packed, already_there = pack_store(store, config.out, shards=config.shards, overwrite=config.overwrite)
+    size = size_of(packed.path)
+    if packed.num_shards:
+        size += sum(map(size_of, shards_folder(packed.path).glob("*.h5")))
     progress = current_progress()
-    if packed.already_there:
+    if already_there:
         progress.message(f"{packed.path} was there already, with the same content")
     has_patches = patches_folder(config.index).is_dir()
     if has_patches:
@@ -56,69 +52,49 @@ def pack_results(config: PackConfig) -> SimpleResult:
         "path": packed.path,
         "content_digest": packed.content_digest,
         "rows": store.n,
-        "shards": packed.shards,
-        "results": list(packed.results),
-        "bytes": packed.size,
-        "already_there": packed.already_there,
+        "shards": packed.num_shards,
+        "results": list(packed.packed_results),
+        "bytes": size,
+        "already_there": already_there,
         "patches_left_out": has_patches,
     }
-    rows: list[list[Cell]] = [[name] for name in packed.results]
-    split = f" in {packed.shards} shards" if packed.shards else ""
-    count = "1 result" if len(packed.results) == 1 else f"{len(packed.results)} results"
-    title = f"{store.n:,} rows{split} and {count}, {packed.size / 1e6:.2f} MB"
+    rows: list[list[Cell]] = [[name] for name in packed.packed_results]
+    split = f" in {packed.num_shards} shards" if packed.num_shards else ""
+    count = "1 result" if len(rows) == 1 else f"{len(rows)} results"
+    title = f"{store.n:,} rows{split} and {count}, {size / 1e6:.2f} MB"
     return SimpleResult(values, (packed.path,), (Table(title, ["result"], rows),))
 
 
 _SMALL_BYTES = 1 << 16
 
 
-@dataclass(frozen=True)
-class PackedStore:
-    """What was packed.
-
-    Attributes:
-        path: the file.
-        content_digest: of the store, also of the one it was made from.
-        results: names of the results in it, sorted.
-        size: bytes of the file, and of its shards.
-        shards: files that the rows are spread over; 0: they are in the file itself.
-        already_there: it existed with the same content, and was left as it is.
-    """
-
-    path: Path
-    content_digest: str
-    results: tuple[str, ...]
-    size: int
-    shards: int
-    already_there: bool
-
-
 def pack_store(
     store: EmbeddingStore,
     out: Path,
     *,
-    sharding: Sharding | None = None,
+    shards: int | None = None,
     overwrite: bool = False,
-) -> PackedStore:
+) -> tuple[EmbeddingStore, bool]:
     """Write a file with the store and all its results, complete or not at all; arrays are copied block by block.
 
     Args:
         store: the store; it may be packed itself.
         out: file to write.
-        sharding: how the new store is split; ``None``: it is one file, also where the old one is split.
+        shards: files that the rows are spread over; ``None``: it is one file, also where the old one is split.
         overwrite: replace a file of other content. The same content written twice is no error.
 
+    Returns:
+        The new store, and whether it was there already and was left as it is.
+
     Raises:
-        StoreError: results cannot be used, all of them named.
+        StoreError: a result cannot be used.
         OutputExistsError: the file is there and has other content.
         Damaged: a block of rows is not as it was written.
         ResourceError: the disk is full, no permission, ...
     """
-    results = _usable_results(store)
+    results = {name: read_result(store, name) for name in list_results(store)}
     if not overwrite and out.exists():
-        there = _check_same(out, store, results, sharded=sharding is not None)
-        size = out.stat().st_size
-        return PackedStore(out, store.content_digest, tuple(results), size, there.num_shards, already_there=True)
+        return _check_same(out, store, results, sharded=shards is not None), True
     with ExitStack() as stack:
         file = stack.enter_context(open_file(store.path, schema.FORMAT_STORE))
         if file.content_digest != store.content_digest:
@@ -130,35 +106,16 @@ def pack_store(
         whole = Image.verbatim(contents, groups)
         check_space(out, whole.num_bytes, out, "the packed store")
         try:
-            shards = len(install_store(whole, out, out.parent / temporary_name(), sharding=sharding, replace=overwrite))
+            install_store(whole, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
         except FileExistsError:
             # Another process was first, just now.
-            shards = _check_same(out, store, results, sharded=sharding is not None).num_shards
+            return _check_same(out, store, results, sharded=shards is not None), True
         except UnicodeEncodeError as error:
             problem = f"would hold {error.object!r}, a name that is not UTF-8"
             raise Refused(str(out), problem, "Delete the results that other programs made.") from error
         except OSError as error:
             raise resource_error(error, str(out)) from error
-    size = size_of(out) + sum(map(size_of, shards_folder(out).glob("*.h5") if shards else ()))
-    return PackedStore(out, store.content_digest, tuple(results), size, shards, already_there=False)
-
-
-def _usable_results(store: EmbeddingStore) -> dict[str, Result]:
-    """Read all results, so that none is packed that no command would take."""
-    found: dict[str, Result] = {}
-    faults: list[StoreError] = []
-    for name in list_results(store):
-        try:
-            found[name] = read_result(store, name)
-        except StoreError as error:
-            faults.append(error)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
-        remedy = "Make them again with --overwrite, or delete them."
-        raise StoreError(str(store.path), f"{len(faults)} of its results cannot be used:{listed}\n", remedy)
-    return found
+    return open_store(out), False
 
 
 def _check_same(out: Path, store: EmbeddingStore, results: dict[str, Result], *, sharded: bool) -> EmbeddingStore:

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.store_files.options import StatusConfig
-from labelkit.errors import Damaged, LabelkitError, Mismatch, NotAStore, ResourceError, StoreError, resource_error
-from labelkit.files import read_bytes
+from labelkit.errors import Damaged, LabelkitError, NotAStore, StoreError
 from labelkit.progress import current_progress
 from labelkit.store import schema
-from labelkit.store.commit import is_locked
-from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import Parts, count_workers, read_plan, translated
+from labelkit.store.parts import read_plan
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
-from labelkit.store.plans import (
-    embedding_run_folder,
-    patch_row_bytes,
-    patches_run_folder,
-    piece_ranges,
-)
-from labelkit.store.reader import CheckedFile
+from labelkit.store.plans import embedding_run_folder, patches_run_folder, stored_plan
+from labelkit.store.reader import open_file
 from labelkit.store.results import list_results
-from labelkit.store.schema import name_text
+from labelkit.store.writing import EmbeddingRun
 from labelkit.training.run_status import CheckpointStatus, TrainingStatus, training_status
 
 _SHOWN_SKIPPED = 20
 _SHOWN_METRICS = 12
-_FRESH = "Delete the run folder, or repeat the command with --overwrite."
-_RECENT_PARTS = 50
-_PAUSE_SECONDS, _PAUSE_RATIO = 60, 100
-_MOST_PARTS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -72,41 +56,46 @@ def look_at(config: StatusConfig) -> SimpleResult:
 
 def _look_at_store(out: Path) -> SimpleResult:
     with current_progress().task("parts") as task:
-        run = embedding_status(out, task.advance)
-        dense = patches_status(out, task.advance)
+        run, dense = embedding_status(out, task.advance), patches_status(out, task.advance)
     store, fault = _open(out)
     if store is None and fault is None and run is None and dense is None:
         problem = "there is neither a store nor an unfinished run that makes it"
         raise NotAStore(str(out), problem, "Check the name; `labelkit embed` makes one.")
     patches, patch_fault = _open_patches(store)
-    rows: list[list[Cell]] = [["store", "finished" if store else "cannot be used" if fault else "not there yet"]]
-    if store is not None:
-        rows += _store_rows(store)
-    tables = [Table(str(out), ["what", "found"], [*rows, *_patch_rows(patches)])]
-    for title, status in (("unfinished run", run), ("unfinished patches", dense)):
-        if status is not None:
-            tables += _run_tables(title, status)
-    faults = [error for error in (fault, patch_fault) if error is not None]
-    skipped = store.skipped if store is not None and run is None else []
-    if skipped:
-        tables.append(_skipped_table(skipped))
-    values: dict[str, object] = {
-        "index": out,
-        "state": "finished"
-        if store and not run and not dense
-        else "damaged"
-        if fault
-        else "running"
-        if any(status is not None and (status.num_processes or status.is_publishing) for status in (run, dense))
-        else "unfinished",
+    records: dict[str, dict[str, Any] | None] = {
         "store": None if store is None else _store_record(store),
         "patches": None if patches is None else _patch_record(patches),
         "run": None if run is None else _run_record(run),
         "patches_run": None if dense is None else _run_record(dense),
-        "faults": [error.to_json() for error in faults],
     }
+    state = "finished" if store and not run and not dense else "damaged" if fault else "unfinished"
+    there: Cell = "finished" if store else "cannot be used" if fault else "not there yet"
+    tables = [Table(str(out), ["what", "found"], [["store", there], *_rows_of(records["store"])])]
+    for title in ("patches", "run", "patches_run"):
+        if (record := records[title]) is not None:
+            tables.append(Table(title.replace("_", " "), ["what", "found"], _rows_of(record)))
+    for status in (run, dense):
+        if status is not None and status.damaged:
+            tables.append(_fault_table([error for _, error in status.damaged]))
+    skipped = run.skipped if run is not None else store.skipped if store is not None else []
+    if skipped:
+        tables.append(_skipped_table(skipped))
+    faults = [error.to_json() for error in (fault, patch_fault) if error is not None]
     # patches are opened only if the store is, so that there is one fault at most
+    values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
     return LookedAt(values, (), tuple(tables), fault or patch_fault)
+
+
+def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
+    """Return a record as lines of a table; of lists of objects how many there are."""
+    rows: list[list[Cell]] = []
+    for name, value in (record or {}).items():
+        if isinstance(value, dict):
+            value = f"{value['done']:,} of {value['planned']:,}"
+        elif isinstance(value, list):
+            value = len(value) if value and isinstance(value[0], dict) else ", ".join(value) or "none"
+        rows.append([name.replace("_", " "), value])
+    return rows
 
 
 def _open(out: Path) -> tuple[EmbeddingStore | None, StoreError | None]:
@@ -127,22 +116,6 @@ def _open_patches(store: EmbeddingStore | None) -> tuple[PatchSet | None, StoreE
         return None, error
 
 
-def _store_rows(store: EmbeddingStore) -> list[list[Cell]]:
-    shards: list[list[Cell]] = [["shards", store.num_shards]] if store.num_shards else []
-    return [
-        ["images", store.n],
-        ["values per image", store.dim],
-        *shards,
-        ["skipped", len(store.skipped)],
-        ["results", ", ".join(list_results(store)) or "none"],
-        ["made by", f"{store.created_by}, {store.model.name}"],
-    ]
-
-
-def _patch_rows(patches: PatchSet | None) -> list[list[Cell]]:
-    return [] if patches is None else [["patches", f"{patches.num_patches:,} of {patches.dim} values"]]
-
-
 def _store_record(store: EmbeddingStore) -> dict[str, object]:
     return {
         "rows": store.n,
@@ -160,27 +133,107 @@ def _patch_record(patches: PatchSet) -> dict[str, object]:
     return {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer}
 
 
-def _run_tables(title: str, status: RunStatus) -> list[Table]:
-    left, unit = status.planned_parts - status.done_parts, status.unit
-    rows: list[list[Cell]] = [
-        [f"{unit} done", f"{status.done_parts} of {status.planned_parts}"],
-        ["images done", f"{status.num_images + len(status.skipped):,} of {status.planned_images:,}"],
-        ["skipped", len(status.skipped)],
-        [f"damaged {unit}", ", ".join(name for name, _ in status.damaged) or "none"],
-        ["put aside as damaged", ", ".join(status.set_aside) or "none"],
-        ["state", _state_text(status)],
-        ["last one", None if status.last_part_at is None else f"{_time_text(_age(status))} ago"],
-        ["estimated rest", _rest_text(status, left)],
-    ]
-    tables = [Table(f"{title} {status.folder}", ["what", "found"], rows)]
-    if status.all_faults:
-        tables.append(_fault_table(status.all_faults))
-    if status.skipped:
-        tables.append(_skipped_table(status.skipped))
-    return tables
+@dataclass
+class RunStatus:
+    """An unfinished run.
+
+    Attributes:
+        folder: of the run.
+        planned_images: images of the plan.
+        planned_parts: parts of the plan, or files of patches; of these as many as the first one says, 0 without one.
+        done_parts: those that are there and verify.
+        num_images: images in them, skipped ones not counted.
+        num_bytes: of them.
+        skipped: name and reason of images that could not be embedded.
+        damaged: name and fault of parts that do not verify; the run makes them again.
+    """
+
+    folder: Path
+    planned_images: int
+    planned_parts: int
+    done_parts: int = 0
+    num_images: int = 0
+    num_bytes: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    damaged: list[tuple[str, StoreError]] = field(default_factory=list)
 
 
-def _run_record(status: RunStatus) -> dict[str, object]:
+def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
+    """Look at the unfinished run of a store; every part is verified.
+
+    Args:
+        out: the store to be made, ``NAME.h5``.
+        report: gets 1 for each part that is there.
+
+    Returns:
+        The status, or ``None`` where there is no run.
+
+    Raises:
+        Damaged: its plan cannot be read.
+        ResourceError: the system does not let us read it.
+    """
+    folder = embedding_run_folder(out)
+    if read_plan(folder) is None:
+        return None
+    plan = stored_plan(folder)
+    if plan is None:
+        raise _no_plan(folder)
+    parts = EmbeddingRun(out, plan, overwrite=False).parts
+    status = RunStatus(folder, len(plan.sample_ids), plan.num_parts)
+    for number in range(plan.num_parts):
+        path = parts.path(number)
+        if not path.exists():
+            continue
+        try:
+            part = parts.load(number)
+        except StoreError as error:
+            status.damaged.append((path.name, error))
+            continue
+        status.done_parts += 1
+        status.num_images += len(part.arrays["embeddings"])
+        status.num_bytes += path.stat().st_size
+        names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
+        status.skipped += zip(names, part.reasons, strict=True)
+        report(1)
+    return status
+
+
+def patches_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
+    """Look at the unfinished patches of a store; every file is verified.
+
+    Args, Returns, Raises: as :func:`embedding_status`.
+    """
+    folder = patches_run_folder(out)
+    plan = read_plan(folder)
+    if plan is None:
+        return None
+    try:
+        planned = int(plan["rows"]["files"]["count"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _no_plan(folder) from error
+    files = sorted((folder / "parts").glob("SET-*-of-*.h5"))
+    status = RunStatus(folder, planned, int(files[0].stem.rpartition("-")[2]) if files else 0)
+    for path in files:
+        try:
+            with open_file(path, schema.FORMAT_STORE) as file:
+                status.num_images += len(file.read_strings("sample_ids"))
+                for _ in file.verified_blocks("patches"):
+                    pass
+        except StoreError as error:
+            status.damaged.append((path.name, error))
+            continue
+        status.done_parts += 1
+        status.num_bytes += path.stat().st_size
+        report(1)
+    return status
+
+
+def _no_plan(folder: Path) -> Damaged:
+    remedy = "Delete the run folder, or repeat the command with --overwrite."
+    return Damaged(str(folder / "plan.json"), "is not a plan, the file was changed or the disk is failing", remedy)
+
+
+def _run_record(status: RunStatus) -> dict[str, Any]:
     return {
         "folder": status.folder,
         "parts": {"done": status.done_parts, "planned": status.planned_parts},
@@ -188,31 +241,7 @@ def _run_record(status: RunStatus) -> dict[str, object]:
         "bytes": status.num_bytes,
         "skipped": [{"image": name, "reason": reason} for name, reason in status.skipped],
         "damaged": [{"part": name, **error.to_json()} for name, error in status.damaged],
-        "set_aside": status.set_aside,
-        "processes": status.num_processes,
-        "lock_held": status.is_publishing,
-        "seconds_since_last_part": None if status.last_part_at is None else round(_age(status), 1),
-        "seconds_left": None if status.seconds_left is None else round(status.seconds_left, 1),
-        "faults": [error.to_json() for error in status.faults],
     }
-
-
-def _state_text(status: RunStatus) -> str:
-    if status.num_processes:
-        return f"running, {status.num_processes} process{'es' if status.num_processes > 1 else ''}"
-    return "running, putting the parts together" if status.is_publishing else "stopped"
-
-
-def _age(status: RunStatus) -> float:
-    return max(0.0, time.time() - (status.last_part_at or 0.0))
-
-
-def _rest_text(status: RunStatus, left: int) -> str:
-    if left == 0:
-        return "all is there but the last step: repeat the command"
-    if status.seconds_left is None:
-        return "unknown before two are there"
-    return f"about {_time_text(status.seconds_left)}, at the pace of the last ones"
 
 
 # ---- training
@@ -310,216 +339,3 @@ def _skipped_table(skipped: list[tuple[str, str]]) -> Table:
     if len(skipped) > _SHOWN_SKIPPED:
         title += f": the first {_SHOWN_SKIPPED} of {len(skipped)}; --json has all"
     return Table(title, ["image", "reason"], [[name, reason] for name, reason in skipped[:_SHOWN_SKIPPED]])
-
-
-def _time_text(seconds: float) -> str:
-    """Return a time as a person says it."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-# ---- what is in a run folder
-
-
-@dataclass
-class RunStatus:
-    """An unfinished run.
-
-    Attributes:
-        folder: of the run.
-        planned_images: images of the plan.
-        planned_parts: parts of the plan, or pieces of patches.
-        unit: what these are called, ``parts`` or ``pieces``.
-        done_parts: those that are there and verify.
-        num_images: images in them, skipped ones not counted.
-        num_bytes: of them.
-        skipped: name and reason of images that could not be embedded.
-        damaged: name and fault of parts that do not verify; the run makes them again.
-        set_aside: names of damaged parts that the run has renamed already.
-        faults: what is wrong with the rest of the folder.
-        is_publishing: whether a process holds the lock, as one does while it begins and while it puts parts together.
-        num_processes: how many make parts of it now.
-        last_part_at: when the newest part was committed, in seconds since 1970; ``None`` if there is none.
-        seconds_left: estimate for the parts that are missing; ``None`` without two parts to judge by.
-    """
-
-    folder: Path
-    planned_images: int
-    planned_parts: int
-    unit: str
-    done_parts: int = 0
-    num_images: int = 0
-    num_bytes: int = 0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    damaged: list[tuple[str, StoreError]] = field(default_factory=list)
-    set_aside: list[str] = field(default_factory=list)
-    faults: list[StoreError] = field(default_factory=list)
-    is_publishing: bool = False
-    num_processes: int = 0
-    last_part_at: float | None = None
-    seconds_left: float | None = None
-
-    @property
-    def all_faults(self) -> list[StoreError]:
-        """What is wrong with the folder, and with parts."""
-        return [*self.faults, *(error for _, error in self.damaged)]
-
-
-def embedding_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Look at the unfinished run of a store; every part is verified.
-
-    Args:
-        out: the store to be made, ``NAME.h5``.
-        report: gets 1 for each part that is there.
-
-    Returns:
-        The status, or ``None`` where there is no run.
-
-    Raises:
-        Damaged: its plan cannot be read.
-        ResourceError: the system does not let us read it.
-    """
-    folder = embedding_run_folder(out)
-    plan = read_plan(folder)
-    if plan is None:
-        return None
-    total, part_rows, _ = _sizes(folder, plan)
-    names, fault = _listed_names(folder, plan)
-    status = RunStatus(folder, total, -(-total // part_rows), unit="parts")
-    if fault is not None:
-        status.faults.append(fault)
-
-    def look(part: int, file: CheckedFile) -> None:
-        rows = min(part_rows, total - part * part_rows)
-        skipped = file.read("skipped/rows").tolist()
-        reasons = file.read_strings("skipped/reasons")
-        if len(skipped) != len(reasons) or file.datasets["embeddings"].shape[0] != rows - len(skipped):
-            raise Mismatch(file.where, "holds other rows than its name says", RESTORE)
-        status.num_images += rows - len(skipped)
-        for row, reason in zip(skipped, reasons, strict=True):
-            status.skipped.append((names[row] if 0 <= row < len(names) else f"image {row}", reason))
-
-    return _look_at_parts(status, plan, [(part,) for part in range(status.planned_parts)], look, report)
-
-
-def patches_status(out: Path, report: Callable[[int], None] = lambda count: None) -> RunStatus | None:
-    """Look at the unfinished patches of a store; every piece is verified.
-
-    Args, Returns, Raises: as :func:`embedding_status`.
-    """
-    folder = patches_run_folder(out)
-    plan = read_plan(folder)
-    if plan is None:
-        return None
-    rows, recipe = plan.get("rows"), plan.get("recipe")
-    if not isinstance(rows, dict) or not isinstance(recipe, dict):
-        raise _no_plan(folder)
-    total, part_rows, batch_size = _sizes(folder, rows)
-    grid, per_image = recipe.get("grid"), recipe.get("per_image")
-    if not isinstance(grid, list) or len(grid) != 2 or plan.get("dtype") not in schema.DTYPES:
-        raise _no_plan(folder)
-    cells = _natural(folder, grid[0]) * _natural(folder, grid[1])
-    count = cells if per_image is None else min(_natural(folder, per_image), cells)
-    row_bytes = patch_row_bytes(
-        count, _natural(folder, plan.get("dim")), plan["dtype"], is_sampled=per_image is not None
-    )
-    pieces = piece_ranges(total, part_rows, batch_size, row_bytes)
-    status = RunStatus(folder, total, len(pieces), unit="pieces")
-
-    def look(number: int, file: CheckedFile) -> None:
-        _, _, start, stop = pieces[number]
-        found = file.read("rows")
-        inside = not len(found) or (start <= found[0] and found[-1] < stop)
-        if not inside or file.datasets["patches"].shape[0] != len(found) * count:
-            raise Mismatch(file.where, "holds other rows than its name says", RESTORE)
-        status.num_images += len(found)
-
-    return _look_at_parts(status, plan, [piece[:2] for piece in pieces], look, report)
-
-
-def _look_at_parts(
-    status: RunStatus,
-    plan: dict[str, Any],
-    numbers: list[tuple[int, ...]],
-    look: Callable[[int, CheckedFile], None],
-    report: Callable[[int], None] = lambda count: None,
-) -> RunStatus:
-    """Verify the parts that are there, and add to the status what is known of them and of those who make them."""
-    folder, times = status.folder, []
-    parts = Parts(
-        folder, folder, plan, numbers, word=status.unit[:-1], read=look, published=lambda: None, overwrite=False
-    )
-    for number in range(len(numbers)):
-        path = parts.path(number)
-        try:
-            parts.load(number)
-            file_status = path.stat()
-        except KeyError as error:
-            problem = f"holds no {error.args[0]}"
-            status.damaged.append((path.name, Mismatch(str(path), problem, "Run the same command again.")))
-        except StoreError as error:
-            status.damaged.append((path.name, error))
-        except (FileNotFoundError, ResourceError):
-            if path.exists():
-                raise
-        else:
-            status.done_parts += 1
-            status.num_bytes += file_status.st_size
-            times.append(file_status.st_mtime)
-            report(1)
-    with translated(folder):
-        status.set_aside = sorted(path.name for path in (folder / "parts").glob("*.bad"))
-        status.is_publishing = is_locked(folder / "lock")
-    status.num_processes = count_workers(folder)
-    status.last_part_at = max(times, default=None)
-    pace = _seconds_per_part(times)
-    status.seconds_left = None if pace is None else pace * (status.planned_parts - status.done_parts)
-    return status
-
-
-def _seconds_per_part(times: list[float]) -> float | None:
-    """Return the mean time between recent parts; much longer gaps are pauses in which nobody worked."""
-    recent = sorted(times)[-_RECENT_PARTS:]
-    gaps = sorted(later - earlier for earlier, later in pairwise(recent))
-    if not gaps:
-        return None
-    # Several workers commit in bursts, so that only very unequal gaps are pauses.
-    while len(gaps) > 1 and gaps[-1] > max(_PAUSE_SECONDS, _PAUSE_RATIO * math.fsum(gaps[:-1]) / (len(gaps) - 1)):
-        gaps.pop()
-    return math.fsum(gaps) / len(gaps)
-
-
-def _sizes(folder: Path, plan: dict[str, Any]) -> tuple[int, int, int]:
-    """Return images, rows of a part and batch size of a plan of rows."""
-    files = plan.get("files")
-    total = files.get("count") if isinstance(files, dict) else None
-    images, part_rows = _natural(folder, total), _natural(folder, plan.get("part_rows"))
-    if images > part_rows * _MOST_PARTS:
-        raise _no_plan(folder)
-    return images, part_rows, _natural(folder, plan.get("batch_size"))
-
-
-def _natural(folder: Path, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _no_plan(folder)
-    return value
-
-
-def _no_plan(folder: Path) -> Damaged:
-    return Damaged(str(folder / "plan.json"), "is not a plan, the file was changed or the disk is failing", _FRESH)
-
-
-def _listed_names(folder: Path, plan: dict[str, Any]) -> tuple[list[str], StoreError | None]:
-    path = folder / "files"
-    try:
-        raw = read_bytes(path)
-    except FileNotFoundError:
-        return [], Damaged(str(path), "is missing, the plan names it", _FRESH)
-    except OSError as error:
-        raise resource_error(error, str(path)) from error
-    if hashlib.sha256(raw).hexdigest() != plan["files"].get("sha256"):
-        return [], Damaged(str(path), "digest differs, the file was changed or the disk is failing", _FRESH)
-    return [name_text(name) for name in raw.split(b"\0")], None

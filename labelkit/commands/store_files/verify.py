@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.commands.store_files.status import RunStatus, embedding_status, patches_status
+from labelkit.commands.store_files.status import LookedAt, RunStatus, embedding_status, patches_status
 from labelkit.errors import (
     ConfigError,
     Damaged,
@@ -25,7 +25,7 @@ from labelkit.errors import (
     Refused,
     StoreError,
 )
-from labelkit.files import sha256_file
+from labelkit.files import NotRegularError, sha256_file
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
@@ -57,61 +57,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@dataclass(frozen=True)
-class VerifyResult:
-    """What was checked.
-
-    Attributes:
-        path: what was asked for.
-        checked: each thing that was looked at.
-        images: what became of the images; ``None``: not asked for.
-    """
-
-    path: Path
-    checked: tuple[Verified, ...]
-    images: VerifiedImages | None
-
-    @property
-    def faults(self) -> list[LabelkitError]:
-        """All that is wrong, that of the images in one."""
-        found = [fault for one in self.checked for fault in one.faults]
-        images = _images_fault(self.images)
-        return found if images is None else [*found, images]
-
-    @property
-    def fault(self) -> LabelkitError | None:
-        """What to end with: the only fault, all of them in one, or ``None``."""
-        faults = self.faults
-        if len(faults) < 2:
-            return faults[0] if faults else None
-        remedies = {fault.remedy for fault in faults}
-        if len(remedies) == 1:  # it is said once
-            listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
-            return InputError(str(self.path), f"{len(faults)} faults:{listed}\n{remedies.pop()}")
-        listed = "".join(f"\n{fault}" for fault in faults)
-        return InputError(str(self.path), f"{len(faults)} faults:{listed}")
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything that was looked at, and every fault."""
-        return {
-            "path": self.path,
-            "ok": not self.faults,
-            "checked": [_record(one) for one in self.checked],
-            "images": None if self.images is None else _images_record(self.images),
-        }
-
-    def made(self) -> list[Path]:
-        """Return nothing: nothing is made."""
-        return []
-
-    def tables(self) -> list[Table]:
-        """Return what was checked, and what became of the images; what is wrong is in :attr:`fault`."""
-        rows: list[list[Cell]] = [[one.kind, one.where, one.blocks, one.num_bytes, _state(one)] for one in self.checked]
-        tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
-        return tables if self.images is None else [*tables, *_image_tables(self.images)]
-
-
-def verify_path(config: VerifyConfig) -> VerifyResult:
+def verify_path(config: VerifyConfig) -> LookedAt:
     """Check a file or folder; all faults are gathered, none is raised.
 
     Raises:
@@ -127,7 +73,34 @@ def verify_path(config: VerifyConfig) -> VerifyResult:
     with current_progress().task("bytes compared") as task:
         checked = _verify_folder(path, task.advance) if path.is_dir() else verify_file(path, task.advance)
     images = None if config.images is None else _images(config.images, path, checked)
-    return VerifyResult(config.index, tuple(checked), images)
+    faults = [fault for one in checked for fault in one.faults]
+    faults += [] if images is None or not images["faults"] else [_images_fault(images)]
+    values: dict[str, object] = {
+        "path": config.index,
+        "ok": not faults,
+        "checked": [_record(one) for one in checked],
+        "images": images
+        and {**images, "faults": [{"image": name, "problem": what} for name, what in images["faults"]]},
+    }
+    rows: list[list[Cell]] = [
+        [one.kind, one.where, one.blocks, one.num_bytes, f"{len(one.faults)} faults" if one.faults else "ok"]
+        for one in checked
+    ]
+    tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
+    if images is not None:
+        tables += _image_tables(images)
+    return LookedAt(values, (), tuple(tables), _all_in_one(config.index, faults))
+
+
+def _all_in_one(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
+    """Return what to end with: the only fault, all of them in one, or ``None``."""
+    if len(faults) < 2:
+        return faults[0] if faults else None
+    remedies = {fault.remedy for fault in faults}
+    if len(remedies) == 1:  # it is said once
+        listed = "".join(f"\n{fault.where}: {fault.problem}" for fault in faults)
+        return InputError(str(path), f"{len(faults)} faults:{listed}\n{remedies.pop()}")
+    return InputError(str(path), f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults))
 
 
 def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
@@ -159,10 +132,6 @@ def _of_training(status: TrainingStatus) -> list[Verified]:
     return [run, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
-def _of_run(kind: str, status: RunStatus) -> Verified:
-    return Verified(kind, str(status.folder), status.done_parts, status.num_bytes, list(status.all_faults))
-
-
 def _of_embedding(folder: Path) -> list[Verified]:
     """Check the parts of a store or of patches that are being made."""
     name = folder.name.removesuffix(".run").removesuffix(".patches")
@@ -173,50 +142,44 @@ def _of_embedding(folder: Path) -> list[Verified]:
         return [Verified("unfinished run", str(folder), faults=[error])]
     if status is None or status.folder != folder:
         raise NotAStore(str(folder), "is not where a run folder is", "Give NAME.h5.run, or the store.")
-    return [_of_run("unfinished run", status)]
+    faults: list[LabelkitError] = [error for _, error in status.damaged]
+    return [Verified("unfinished run", str(folder), status.done_parts, status.num_bytes, faults)]
 
 
-def _images(root: Path, path: Path, checked: list[Verified]) -> VerifiedImages | None:
+def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] | None:
+    """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
         raise ConfigError("--images", f"{path} does not name images", "Give a store or matches as --index.")
-    sizes = None
     with suppress(StoreError):
+        are_files = True
         if kind == "matches":
             found = read_matches(path)
             names, sha256 = list(found.sample_ids), found.sha256
         else:
             store = open_store(path, verify=False)
-            names, sha256, sizes = store.sample_ids, store.sha256, store.file_sizes
-            if not images_were_files(sizes, store.image_sizes):
-                text = (
-                    "the images of this store were never files (a bundled or generated data set), so none is compared"
-                )
-                current_progress().message(text)
-                return VerifiedImages(root, store.n, are_files=False)
-        with current_progress().task("images", total=len(names)) as task:
-            return verify_images(root, names, np.asarray(sha256), sizes, task.advance)
-    # why it cannot be opened is among the faults
+            names, sha256 = store.sample_ids, store.sha256
+            are_files = images_were_files(store.file_sizes, store.image_sizes)
+        faults: list[tuple[str, str]] = []
+        if are_files:
+            with current_progress().task("images", total=len(names)) as task:
+                faults = verify_images(root, names, np.asarray(sha256), task.advance)
+        else:
+            text = "the images of this store were never files (a bundled or generated data set), so none is compared"
+            current_progress().message(text)
+        return {"root": root, "total": len(names), "are_files": are_files, "faults": faults}
     return None
 
 
-def _images_fault(images: VerifiedImages | None) -> DatasetError | None:
-    if images is None or not images.faults:
-        return None
-    listed = "; ".join(f"{name}: {what}" for name, what in images.faults[:_NAMED_IMAGES])
-    count = len(images.faults)
-    more = f"; and {count - _NAMED_IMAGES} more (--json names all)" if count > _NAMED_IMAGES else ""
+def _images_fault(images: dict[str, Any]) -> DatasetError:
+    faults = images["faults"]
+    listed = "; ".join(f"{name}: {what}" for name, what in faults[:_NAMED_IMAGES])
+    more = f"; and {len(faults) - _NAMED_IMAGES} more (--json names all)" if len(faults) > _NAMED_IMAGES else ""
     remedy = "Restore them, or embed again."
-    if sum(what == MISSING for _, what in images.faults) == images.total:
+    if sum(what == MISSING for _, what in faults) == images["total"]:
         remedy = "Give the folder that the names are relative to, as it was given to embed."
-    problem = f"{count} of {images.total} images are not what they were: {listed}{more}"
-    return DatasetError(str(images.root), problem, remedy)
-
-
-def _state(one: Verified) -> str:
-    if not one.faults:
-        return "ok"
-    return "1 fault" if len(one.faults) == 1 else f"{len(one.faults)} faults"
+    problem = f"{len(faults)} of {images['total']} images are not what they were: {listed}{more}"
+    return DatasetError(str(images["root"]), problem, remedy)
 
 
 def _record(one: Verified) -> dict[str, object]:
@@ -224,24 +187,15 @@ def _record(one: Verified) -> dict[str, object]:
     return {"kind": one.kind, "where": one.where, "blocks": one.blocks, "bytes": one.num_bytes, "faults": faults}
 
 
-def _images_record(images: VerifiedImages) -> dict[str, object]:
-    return {
-        "root": images.root,
-        "total": images.total,
-        "are_files": images.are_files,
-        "faults": [{"image": name, "problem": what} for name, what in images.faults],
-    }
-
-
-def _image_tables(images: VerifiedImages) -> list[Table]:
-    if not images.are_files:
-        return [Table("images", ["images", "files"], [[images.total, "none: the images were never files"]])]
-    rows: list[list[Cell]] = [[images.total, images.total - len(images.faults), len(images.faults)]]
-    tables = [Table(f"images below {images.root}", ["images", "same", "other"], rows)]
-    if images.faults:
-        count = len(images.faults)
-        title = "" if count <= _SHOWN_IMAGES else f"the first {_SHOWN_IMAGES} of {count}; --json names all"
-        tables.append(Table(title, ["image", "state"], [[*fault] for fault in images.faults[:_SHOWN_IMAGES]]))
+def _image_tables(images: dict[str, Any]) -> list[Table]:
+    total, faults = images["total"], images["faults"]
+    if not images["are_files"]:
+        return [Table("images", ["images", "files"], [[total, "none: the images were never files"]])]
+    rows: list[list[Cell]] = [[total, total - len(faults), len(faults)]]
+    tables = [Table(f"images below {images['root']}", ["images", "same", "other"], rows)]
+    if faults:
+        title = "" if len(faults) <= _SHOWN_IMAGES else f"the first {_SHOWN_IMAGES} of {len(faults)}; --json names all"
+        tables.append(Table(title, ["image", "state"], [[*fault] for fault in faults[:_SHOWN_IMAGES]]))
     return tables
 
 
@@ -459,66 +413,38 @@ def _wants_finite(file: CheckedFile, path: str) -> bool:
 # ---- images
 
 
-@dataclass
-class VerifiedImages:
-    """What became of the image files of a store.
-
-    Attributes:
-        root: folder that names are relative to.
-        total: images of the store.
-        are_files: whether they ever were files; images of a bundled data set are not.
-        faults: name of each that is missing, cannot be read, or has another size or content; and which of these.
-    """
-
-    root: Path
-    total: int
-    are_files: bool = True
-    faults: list[tuple[str, str]] = field(default_factory=list)
-
-
 def verify_images(
-    root: Path,
-    sample_ids: Sequence[str],
-    sha256: NDArray[np.uint8],
-    file_sizes: NDArray[np.uint64] | None,
-    report: Report = lambda count: None,
-) -> VerifiedImages:
-    """Compare size and SHA-256 of image files with what was noted when they were read.
+    root: Path, sample_ids: Sequence[str], sha256: NDArray[np.uint8], report: Report = lambda count: None
+) -> list[tuple[str, str]]:
+    """Compare the SHA-256 of image files with what was noted when they were read.
 
     Args:
         root: folder that names are relative to.
         sample_ids: n names.
         sha256: (n, 32) uint8.
-        file_sizes: (n,) bytes; ``None``: not known.
         report: gets 1 for each image.
+
+    Returns:
+        Name of each image that is missing, cannot be read, or has other content; and which of these.
 
     Raises:
         NotAStore: ``root`` is no folder.
     """
     if not root.is_dir():
         raise NotAStore(str(root), "is no folder", "Give the folder that the names of the images are relative to.")
-    found = VerifiedImages(root, len(sample_ids))
-    for row, name in enumerate(sample_ids):
-        size = None if file_sizes is None else int(file_sizes[row])
-        problem = _image_problem(root / name, size, sha256[row].tobytes())
-        if problem is not None:
-            found.faults.append((name, problem))
+    faults: list[tuple[str, str]] = []
+    for name, digest in zip(sample_ids, sha256, strict=True):
+        try:
+            if bytes.fromhex(sha256_file(root / name)) != digest.tobytes():
+                faults.append((name, "SHA-256 differs"))
+        except NotRegularError:
+            faults.append((name, "not a regular file"))
+        except (FileNotFoundError, NotADirectoryError):
+            faults.append((name, MISSING))
+        except OSError as error:
+            faults.append((name, error.strerror or str(error)))
         report(1)
-    return found
-
-
-def _image_problem(path: Path, size: int | None, digest: bytes) -> str | None:
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return "not a regular file"
-        if size is not None and status.st_size != size:
-            return f"{status.st_size} bytes, was {size}"
-        return None if bytes.fromhex(sha256_file(path)) == digest else "SHA-256 differs"
-    except (FileNotFoundError, NotADirectoryError):
-        return MISSING
-    except OSError as error:
-        return error.strerror or str(error)
+    return faults
 
 
 def images_were_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:

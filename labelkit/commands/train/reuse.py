@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.commands.common.embed_images import LEAST_COSINE, LEAST_NEIGHBORS, TRIED, agreement
-from labelkit.data.image_bank import ImageBank
+from labelkit.data.image_bank import ImageBank, KeptBank, view_kinds
+from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import EvalLoader, planned_views
-from labelkit.data.row_bank import KeptBank, view_kinds
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError
@@ -34,7 +34,6 @@ from labelkit.training.compute_device import has_native_bf16, images_at_once
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method, Phase
 
-_WAIT_SECONDS = 0.2
 _FEW = 8
 
 
@@ -179,28 +178,20 @@ def keep_views(
     if runtime.is_main:
         kept.begin()
         begun(kept.folder)
+        kept.missing()  # puts aside those that are damaged
     runtime.barrier()
-    missing = kept.missing() if runtime.is_main else [n for n in range(reuse.plan.num_parts) if not kept.is_there(n)]
+    missing = [number for number in range(reuse.plan.num_parts) if not kept.is_there(number)]
     for warning in kept.warnings:
         progress.warning(warning)
     if missing and runtime.is_main:
         progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
-    with progress.task("frozen part", total=reuse.plan.num_parts) as task, kept.working():
+    with progress.task("frozen part", total=reuse.plan.num_parts) as task:
         task.advance(reuse.plan.num_parts - len(missing))
-        while missing:
-            left = []
-            for number in missing:
-                with kept.claim(number) as mine:
-                    if mine:
-                        kept.commit(number, maker.values(reuse.plan.part(number)))
-                if kept.is_there(number):
-                    task.advance()
-                else:
-                    left.append(number)
-            if left == missing:
-                time.sleep(_WAIT_SECONDS)  # another process makes them
-            missing = left
+        for number in missing:
+            if number % runtime.world_size == runtime.rank:
+                kept.commit(number, maker.values(reuse.plan.part(number)))
+            task.advance()
     runtime.barrier()
     return KeptBank(bank, reuse.plan.rows, kept.open_all(), reuse.kinds, reuse.followers)
 
@@ -263,7 +254,7 @@ class _Maker:
         def plans() -> Iterator[BatchPlan]:
             for start in range(0, len(rows), at_once):
                 some = rows[start : start + at_once]
-                yield BatchPlan(some, some, self.config.seed, 0, views)
+                yield BatchPlan(some, Draws(self.config.seed, 0, some), views)
 
         reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
         was_training = self.method.training

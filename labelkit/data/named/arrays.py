@@ -9,21 +9,19 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ArraySource, EncodedImage, ImageDataset, ImageSource
-from labelkit.data.decode import BadImage, Channels
+from labelkit.data.datasets import ArraySource, EncodedImage, ImageDataset, ImageSource, numbered_listing
+from labelkit.data.decode import BadImage
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError
-from labelkit.files import read_bytes
 
 _STL_SIDE: Final = 96
 _STL_BYTES: Final = 3 * _STL_SIDE * _STL_SIDE
-Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 
@@ -35,38 +33,14 @@ def _listing(
     source: ImageSource,
     *,
     id_format: str = "{}/{:05d}.png",
-    in_channels: Channels = 3,
-    chiral: bool = False,
-    photographic: bool = True,
+    **facts: Any,
 ) -> ImageDataset:
-    """List numbered images.
-
-    Args:
-        name: of the set.
-        labels: by split, in the order of the rows; -1 = unknown.
-        split_names: in their order.
-        class_names: name of class i.
-        source: reads the rows.
-        id_format: makes a sample id of split and number.
-        in_channels: see ``ImageDataset``, as the next two.
-        chiral: mirrored images mean something else.
-        photographic: color augmentation makes sense.
-    """
+    """List numbered images: labels by split in the order of the rows, and the format of an id of split and number."""
+    ids = [id_format.format(split, i) for split, part in labels.items() for i in range(len(part))]
+    splits = np.repeat([split_names.index(split) for split in labels], [len(part) for part in labels.values()])
     joined = np.concatenate(list(labels.values()))
-    counts = [len(part) for part in labels.values()]
-    return ImageDataset(
-        name=name,
-        root=None,
-        sample_ids=tuple(id_format.format(split, i) for split, part in labels.items() for i in range(len(part))),
-        labels=joined,
-        given=joined >= 0,
-        class_names=tuple(class_names),
-        splits=np.repeat(np.array([split_names.index(split) for split in labels], dtype=np.int16), counts),
-        split_names=tuple(split_names),
-        in_channels=in_channels,
-        chiral=chiral,
-        photographic=photographic,
-        source=source,
+    return numbered_listing(
+        name, None, ids, joined, splits, source, class_names=class_names, split_names=split_names, **facts
     )
 
 
@@ -93,7 +67,7 @@ def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageData
 
 
 def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List CIFAR-10 or CIFAR-100: the Python files by torchvision, which compares their MD5, or the binary ones.
+    """List CIFAR-10 or CIFAR-100: the Python files by torchvision, which compares their MD5.
 
     A folder ``<name>/{train,test}/<class>/`` of extracted images is taken as well.
 
@@ -111,47 +85,22 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
             raise
         _download_cifar(spec, data_root)
         root = find_root(spec, data_root)
-    read = _read_cifar_python if (root / "batches.meta").exists() or (root / "meta").exists() else _read_cifar_binary
-    class_names, images, labels = read(spec, root)
-    for part in labels.values():
-        if part.min(initial=0) < 0 or part.max(initial=0) >= len(class_names):
-            raise DatasetError(str(root), f"labels outside of {len(class_names)} classes", spec.remedy(data_root))
-    source = ArraySource(np.concatenate(list(images.values())))
-    return _listing(spec.name, labels, tuple(spec.num_images), class_names, source)
-
-
-_Cifar = tuple[Sequence[str], dict[str, Images], dict[str, Labels]]
-
-
-def _read_cifar_python(spec: DatasetSpec, root: Path) -> _Cifar:
-    from torchvision.datasets import CIFAR10, CIFAR100
-
-    published = CIFAR10 if spec.num_classes == 10 else CIFAR100
+    published = _published_cifar(spec)
     here = type(published.__name__, (published,), {"base_folder": root.name})
     try:
         parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
     except (OSError, RuntimeError) as error:
         problem = f"a file is not the published one, by its MD5, or cannot be read ({error})"
         raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.") from error
-    images = {split: np.ascontiguousarray(part.data) for split, part in parts.items()}
-    return parts["train"].classes, images, {split: np.array(part.targets) for split, part in parts.items()}
+    source = ArraySource(np.ascontiguousarray(np.concatenate([part.data for part in parts.values()])))
+    labels = {split: np.array(part.targets) for split, part in parts.items()}
+    return _listing(spec.name, labels, tuple(spec.num_images), parts["train"].classes, source)
 
 
-def _read_cifar_binary(spec: DatasetSpec, root: Path) -> _Cifar:
-    names = sorted(name for need in spec.needs for name in need if name.endswith(".bin"))
-    class_names = root / ("batches.meta.txt" if spec.num_classes == 10 else "fine_label_names.txt")
-    label_bytes = 1 if spec.num_classes == 10 else 2  # CIFAR-100 has a coarse label before the fine one
-    images, labels = {}, {}
-    for split in ("test", "train"):
-        raw = b"".join(read_bytes(root / name) for name in names if name.startswith("test") is (split == "test"))
-        if not raw or len(raw) % (label_bytes + 3072):
-            problem = f"the files of {split} have {len(raw):,} bytes, not a multiple of {label_bytes + 3072:,}"
-            raise DatasetError(str(root), problem, "Remove this folder and fetch it again with --download.")
-        table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, label_bytes + 3072)
-        labels[split] = table[:, label_bytes - 1].astype(np.int64)
-        planes = table[:, label_bytes:].reshape(-1, 3, 32, 32)
-        images[split] = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-    return list(filter(None, read_lines(class_names))), images, labels
+def _published_cifar(spec: DatasetSpec) -> Any:
+    from torchvision.datasets import CIFAR10, CIFAR100
+
+    return CIFAR10 if spec.num_classes == 10 else CIFAR100
 
 
 def fetch_archive(url: str, folder: Path, filename: str, md5: str) -> None:
@@ -162,9 +111,7 @@ def fetch_archive(url: str, folder: Path, filename: str, md5: str) -> None:
 
 
 def _download_cifar(spec: DatasetSpec, data_root: Path) -> None:
-    from torchvision.datasets import CIFAR10, CIFAR100
-
-    published = CIFAR10 if spec.num_classes == 10 else CIFAR100
+    published = _published_cifar(spec)
     try:
         data_root.mkdir(parents=True, exist_ok=True)
         # Unpacked elsewhere and renamed: a killed download leaves no half data set.

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder
-from labelkit.data.datasets import EncodedImage, ImageDataset, sorted_by_bytes
+from labelkit.data.datasets import EncodedImage, ImageDataset, numbered_listing
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
 from labelkit.files import read_bytes
@@ -144,8 +144,6 @@ def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) 
                 ]
             else:
                 rows.append((f"{split}/{number:05d}.png", split, number))
-    order = {name: i for i, name in enumerate(sorted_by_bytes(name for name, _, _ in rows))}
-    rows.sort(key=lambda row: order[row[0]])
     splits = np.array([scenes.SPLITS.index(split) for _, split, _ in rows], dtype=np.int64)
     numbers = np.array([number for _, _, number in rows], dtype=np.int64)
     labels = np.full(len(rows), -1, dtype=np.int64)
@@ -154,20 +152,21 @@ def load_generated(kind: GeneratedSet, counts: Mapping[str, int] | None = None) 
         labels = np.array([scenes.scene_label(SEED, split, number) for split, number in pairs], dtype=np.int64)
     split_names = tuple(split for split in scenes.SPLITS if split in kind.counts)
     drawn = _Drawn(kind.source)
-    return ImageDataset(
-        name=kind.name,
-        root=None,
-        sample_ids=tuple(name for name, _, _ in rows),
-        labels=labels,
-        given=labels >= 0,
+    listed = numbered_listing(
+        kind.name,
+        None,
+        [name for name, _, _ in rows],
+        labels,
+        splits,
+        GeneratedImages(drawn, splits, numbers),
         class_names=scenes.SHAPES if kind.source == scenes.OBJECTS else (),
-        splits=splits.astype(np.int16),
         split_names=split_names,
         chiral=kind.source == scenes.DIGITS,
-        source=GeneratedImages(drawn, splits, numbers),
-        masks=GeneratedMasks(drawn, splits, numbers),
         mask_classes=kind.mask_classes,
     )
+    source = listed.source
+    assert isinstance(source, GeneratedImages)
+    return replace(listed, masks=GeneratedMasks(drawn, source.splits, source.numbers))
 
 
 def _read_block(source: int, split: int, block: int) -> Block:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileSource, ImageDataset
+from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, numbered_listing, table_of
 from labelkit.data.decode import IMAGE_SUFFIXES
-from labelkit.data.mask_files import FileMasks, table_of
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from labelkit.files import read_bytes
@@ -27,10 +26,6 @@ from labelkit.files import read_bytes
 MAX_NAMES_SHOWN: Final = 3
 # a part of a path that is empty, . or .., or a character that no name has
 _OUTSIDE: Final = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|\0")
-# A search for a misplaced set must not walk through another one of a million files.
-_SEARCH_DEPTH: Final = 3
-_SEARCH_FOLDERS: Final = 500
-_SEARCH_WIDTH: Final = 50
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ class DatasetSpec:
         folders: names of its folder in the data root, the usual one first; none: it is made here, not read.
         files: what must be in that folder, the most telling one first; folders end with ``/``, alternatives stand
             behind ``|``.
-        archives: official archives, and what of ``files`` each one gives.
+        archives: official archives.
         fetch: how to get it, as the start of a sentence that ends with the data root; default: its archives from its
             source.
         made: how a set is made that is not read.
@@ -92,7 +87,7 @@ class DatasetSpec:
     num_object_classes: int = 0
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    archives: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    archives: tuple[str, ...] = ()
     fetch: str = ""
     made: str = ""
     can_download: bool = False
@@ -155,14 +150,6 @@ class DatasetSpec:
             return False
         return len(there.intersection(benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
 
-    def begun_in(self, folder: Path) -> bool:
-        """Return whether a folder has the first need, which no other folder has."""
-        return any(_exists(folder, name) for name in self.needs[0]) and self.is_it(folder)
-
-    def whole_in(self, folder: Path) -> bool:
-        """Return whether a folder is this set's and has all that it needs."""
-        return folder.is_dir() and not self.lacks(folder) and self.is_it(folder)
-
 
 class Listed(NamedTuple):
     """One row of a set's own list; label -1 = none."""
@@ -176,68 +163,31 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     """Return the folder of a named set: in the data root, in ``<data root>/<name>/``, or one of these itself.
 
     Raises:
-        DatasetIncomplete: it lies deeper, is not unpacked, or lacks files.
+        DatasetIncomplete: it is not unpacked, or lacks files.
         DatasetAbsent: nothing of it is there.
     """
     named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
-    named = list(dict.fromkeys((*named, data_root / spec.name)))
-    for place in (*named, data_root):
-        if spec.whole_in(place):
+    places = list(dict.fromkeys((*named, data_root / spec.name, data_root)))
+    for place in places:
+        if place.is_dir() and not spec.lacks(place) and spec.is_it(place):
             return place
-    started = sorted((place for place in named if place.is_dir()), key=lambda place: len(spec.lacks(place)))
-    if spec.begun_in(data_root):
-        started.append(data_root)
-    missing = spec.lacks(started[0]) if started else [names[0] for names in spec.needs]
-    refuse_elsewhere(spec, data_root, (*started, *named, data_root), missing)
-    if started and missing:
-        raise DatasetIncomplete(
-            str(started[0]),
-            f"expected {', '.join(names[0] for names in spec.needs)}; missing: {', '.join(missing)}",
-            spec.remedy(data_root),
-        )
+    needs = ", ".join(names[0] for names in spec.needs)
+    for archive in (place / name for place in places for name in spec.archives):
+        if archive.is_file():
+            command = f"unzip -q {archive} -d" if archive.suffix == ".zip" else f"tar -xf {archive} -C"
+            problem = f"expected {needs}, found {archive}, which is not unpacked"
+            raise DatasetIncomplete(spec.name, problem, f"Run `{command} {archive.parent}`.")
+    begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_it(data_root)
+    started = [place for place in places if place.is_dir() and (place != data_root or begun)]
     if started:
-        return started[0]  # its folders are there, so what they hold will say what is wrong
+        nearest = min(started, key=lambda place: len(spec.lacks(place)))
+        if not (missing := spec.lacks(nearest)):
+            return nearest  # its folders are there, so what they hold will say what is wrong
+        problem = f"expected {needs}; missing: {', '.join(missing)}"
+        raise DatasetIncomplete(str(nearest), problem, spec.remedy(data_root))
     there = "" if data_root.is_dir() else " (no such folder)"
-    raise DatasetAbsent(
-        spec.name,
-        f"not found in {data_root}{there}: looked for {spec.folders[0]}/ with "
-        f"{', '.join(names[0] for names in spec.needs)}",
-        spec.remedy(data_root),
-    )
-
-
-def refuse_elsewhere(spec: DatasetSpec, data_root: Path, places: Sequence[Path], missing: Sequence[str]) -> None:
-    """Raise if a set that is not in its places lies deeper, or in its archive still.
-
-    Args:
-        spec: the set.
-        data_root: where to look.
-        places: where it may lie, the most likely first.
-        missing: needs that are not there, by their first names.
-
-    Raises:
-        DatasetIncomplete: naming where it was expected, where it was found, and what to do.
-    """
-    deeper = _search(spec, data_root)
-    if deeper is not None:
-        need = spec.needs[0][0]
-        raise DatasetIncomplete(
-            spec.name,
-            f"expected {places[0] / need}, found {deeper / need}",
-            f"Pass --data-root {deeper}, or move what is in that folder to {places[0]}.",
-        )
-    for place in dict.fromkeys(places):
-        for archive, gives in spec.archives.items():
-            wanted = [name for name in gives if name in missing]
-            if wanted and (place / archive).is_file():
-                command = (
-                    f"unzip -q {place / archive} -d" if archive.endswith(".zip") else f"tar -xf {place / archive} -C"
-                )
-                raise DatasetIncomplete(
-                    spec.name,
-                    f"expected {', '.join(wanted)}, found {place / archive}, which is not unpacked",
-                    f"Run `{command} {place}`.",
-                )
+    problem = f"not found in {data_root}{there}: looked for {spec.folders[0]}/ with {needs}"
+    raise DatasetAbsent(spec.name, problem, spec.remedy(data_root))
 
 
 def list_set(spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()) -> ImageDataset:
@@ -291,24 +241,20 @@ def list_files(
         raise DatasetIncomplete(
             str(root),
             f"{compare_counts(found_of, expected_of)}; missing: {name_some(missing)}",
-            _one_deeper(root, missing) or remedy,
+            remedy,
             found=found_of,
             num_classes=len(class_names),
         )
-    order = np.array(sorted(range(len(names)), key=[os.fsencode(name) for name in names].__getitem__), dtype=np.int64)
-    sample_ids = tuple(names[i] for i in order)
-    ordered = np.array(labels, dtype=np.int64)[order]
-    return ImageDataset(
-        name=name,
-        root=root,
-        sample_ids=sample_ids,
-        labels=ordered,
-        given=ordered >= 0,
-        class_names=tuple(class_names),
-        splits=np.array(splits, dtype=np.int16)[order],
-        split_names=tuple(split_names),
-        source=FileSource(root, sample_ids),
-        draw_order=order,
+    return numbered_listing(
+        name,
+        root,
+        names,
+        np.array(labels, dtype=np.int64),
+        np.array(splits, dtype=np.int64),
+        FileSource(root, names),
+        class_names=class_names,
+        split_names=split_names,
+        listed=True,
     )
 
 
@@ -339,7 +285,7 @@ def attach_masks(
         raise DatasetIncomplete(
             str(root),
             f"{len(missing):,} of {len(files):,} images have no mask; missing: {name_some(missing)}",
-            _one_deeper(root, missing) or remedy,
+            remedy,
             num_classes=0,
         )
     return replace(dataset, masks=FileMasks(root, files, table_of(meaning)), mask_classes=tuple(mask_classes))
@@ -463,28 +409,6 @@ def _is_image(file: str) -> bool:
     return os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES and not file.startswith(".")  # noqa: PTH122 - a million
 
 
-def _search(spec: DatasetSpec, top: Path) -> Path | None:
-    """Look for the set's folder a few levels down, the nearest first."""
-    pending = deque([(top, 0)])
-    seen = 0
-    while pending and seen < _SEARCH_FOLDERS:
-        folder, depth = pending.popleft()
-        seen += 1
-        if depth and spec.whole_in(folder):
-            return folder
-        if depth == _SEARCH_DEPTH:
-            continue
-        try:
-            with os.scandir(folder) as entries:
-                below = sorted(entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
-        except OSError:  # what cannot be looked into holds nothing that could be used
-            continue
-        # A folder with this number of folders is full of classes.
-        if not depth or len(below) <= _SEARCH_WIDTH:
-            pending += [(folder / name, depth + 1) for name in below]
-    return None
-
-
 def _missing(root: Path, sample_ids: Sequence[str]) -> list[str]:
     wanted: dict[str, list[str]] = defaultdict(list)
     for sample_id in sample_ids:
@@ -498,21 +422,3 @@ def _missing(root: Path, sample_ids: Sequence[str]) -> list[str]:
             there = set()
         missing += [f"{folder}/{file}" for file in files if file not in there]
     return missing
-
-
-def _one_deeper(root: Path, missing: Sequence[str]) -> str:
-    """Return what to do if the files lie one folder deeper than they should, else nothing."""
-    folder, _, file = missing[0].rpartition("/")
-    # images/<class>/<file> may lie in images/images/<class>/<file>
-    for parent in (PurePosixPath(folder), *PurePosixPath(folder).parents):
-        rest = PurePosixPath(folder).relative_to(parent) / file
-        try:
-            with os.scandir(root / parent) as entries:
-                below = sorted(entry.name for entry in entries if entry.is_dir())
-        except OSError:
-            continue
-        for name in below:
-            if (root / parent / name / rest).is_file():
-                inner = root / parent / name
-                return f"They are one folder deeper: move what is in {inner} to {root / parent}."
-    return ""

@@ -120,24 +120,11 @@ def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
                 str(root / split),
                 f"expected {len(names):,} class folders with images, found {len(names) - len(missing):,}; "
                 f"missing: {name_some(missing)}",
-                _why_missing(spec, root / split, len(classes), len(names), len(missing)),
+                f"Unpack each archive into a folder of its name, <wnid>/. {spec.remedy(root.parent)}",
                 found={part: sum(len(files[part].get(name, ())) for name in names) for part in files},
                 num_classes=len(names) - len(missing),
             )
     return _class_folders(spec, root, files, names)
-
-
-def _why_missing(spec: DatasetSpec, folder: Path, found: int, wanted: int, missing: int) -> str:
-    """Say what seems to have happened to a split that lacks class folders or their images."""
-    loose = [path.suffix for path in folder.iterdir() if path.is_file()]
-    if archives := loose.count(".tar"):
-        return f"{archives:,} archives in {folder} are not unpacked: unpack each into a folder of its name."
-    if missing == wanted and len(loose) > 1:
-        return f"{len(loose):,} files lie in {folder} itself: move each into the folder of its class, <wnid>/."
-    remedy = spec.remedy(folder.parent.parent)
-    if found == wanted:
-        return f"These are {found:,} other classes; give the folders of all of ImageNet-1k. {remedy}"
-    return remedy
 
 
 def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:

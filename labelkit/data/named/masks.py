@@ -13,8 +13,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from labelkit.data.datasets import ImageDataset, ListedObjects, Objects, find_outside, no_objects, sorted_by_bytes
-from labelkit.data.mask_files import IGNORE
+from labelkit.data.datasets import (
+    IGNORE,
+    ImageDataset,
+    ListedObjects,
+    Objects,
+    find_outside,
+    no_objects,
+    sorted_by_bytes,
+)
 from labelkit.data.named.layouts import (
     DatasetSpec,
     Listed,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.center_crop import center_boxes, resized_boxes, resized_shape
-from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import PairPlan, ViewSpec
 
 _AREA_TRIES: Final = 10
@@ -29,10 +29,7 @@ def crop_boxes(
     spec: ViewSpec,
     heights: ArrayLike,
     widths: ArrayLike,
-    keys: ArrayLike,
-    *,
-    seed: int,
-    epoch: int,
+    draws: Draws,
     view: int,
     draw: int = 0,
 ) -> NDArray[np.float64]:
@@ -42,9 +39,7 @@ def crop_boxes(
         spec: the view.
         heights: (b,) heights of the originals, pixels.
         widths: (b,) widths.
-        keys: (b,) int64 keys of the random numbers, one per drawn sample.
-        seed: seed of the run.
-        epoch: pass over the data set.
+        draws: random numbers of the b samples.
         view: number of the view.
         draw: number of the draw, for boxes that are drawn again.
 
@@ -54,7 +49,7 @@ def crop_boxes(
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     count = _draws(spec)
     purpose = f"crop {draw}" if draw else "crop"
-    u = keyed_uniform(seed, epoch, keys, view, purpose, count).astype(np.float64) if count else np.zeros((len(h), 0))
+    u = draws.uniform(view, purpose, count).astype(np.float64) if count else np.zeros((len(h), 0))
     if spec.area_range is not None:
         return _area_boxes(spec, h, w, u)
     if spec.crop == "center":
@@ -70,10 +65,7 @@ def boxes_of_views(
     views: Sequence[ViewSpec],
     sizes: tuple[ArrayLike, ArrayLike],
     partner_sizes: tuple[ArrayLike, ArrayLike],
-    keys: ArrayLike,
-    *,
-    seed: int,
-    epoch: int,
+    draws: Draws,
 ) -> list[NDArray[np.float64]]:
     """Choose the parts of the originals that become views, those that must overlap after one another.
 
@@ -81,29 +73,26 @@ def boxes_of_views(
         views: all views of an image.
         sizes: (b,) heights and (b,) widths of the originals, pixels.
         partner_sizes: likewise, of what views show that show a partner.
-        keys: (b,) int64 keys of the random numbers.
-        seed: seed of the run.
-        epoch: pass over the data set.
+        draws: random numbers of the b samples.
 
     Returns:
         for each view (b, 4) float64 left, top, right, bottom in pixels of what it shows.
     """
-    rows = np.asarray(keys, dtype=np.int64)
     made: list[NDArray[np.float64]] = []
     for number, spec in enumerate(views):
         heights, widths = (np.asarray(side) for side in (partner_sizes if spec.shows_partner else sizes))
         source = spec.drawn_as(number) if spec.box_as is None else spec.box_as
-        boxes = crop_boxes(spec, heights, widths, rows, seed=seed, epoch=epoch, view=source)
+        boxes = crop_boxes(spec, heights, widths, draws, source)
         if spec.anchors:
 
             def again(
                 draw: int, at: NDArray[np.int64], spec: ViewSpec = spec, view: int = source
             ) -> NDArray[np.float64]:
                 h, w = (np.asarray(side)[at] for side in sizes)
-                return crop_boxes(spec, h, w, rows[at], seed=seed, epoch=epoch, view=view, draw=draw)
+                return crop_boxes(spec, h, w, draws.at(at), view, draw)
 
             def spare(at: NDArray[np.int64], view: int = source) -> NDArray[np.float64]:
-                return keyed_uniform(seed, epoch, rows[at], view, "crop inside", 4).astype(np.float64)
+                return draws.at(at).uniform(view, "crop inside", 4).astype(np.float64)
 
             anchors = [made[anchor] for anchor in spec.anchors]
             boxes = overlapping_boxes(boxes, anchors, spec.min_overlap * heights * widths, again, spare)

@@ -165,47 +165,6 @@ def siamese_views(
     return view, replace(view, box_as=0) if crop == "same" else view
 
 
-def dense_views(
-    sizes: tuple[int, int],
-    num_local: int,
-    recipe: DenseRecipe,
-    *,
-    global_scale: tuple[float, float],
-    local_scale: tuple[float, float],
-    min_overlap: tuple[float, float],
-    chiral: bool,
-    photographic: bool = True,
-) -> tuple[ViewSpec, ...]:
-    """Return two large and some small views of dense self-supervision, each with a part in common with both large ones.
-
-    Whether an image is mirrored is decided once for all of its views, so that a place of one can be found in another.
-
-    Args:
-        sizes: side of a large and of a small view in pixels.
-        num_local: small views.
-        recipe: ``dino``: jitter, gray, blur, solarize as DINO; ``paper``: without solarize; ``none``: no colors.
-        global_scale: share of the image's area in a large view.
-        local_scale: share in a small view.
-        min_overlap: share that the large views have in common, and a small view with each of them.
-        chiral: no mirror image.
-        photographic: change colors.
-    """
-    first, second, *small = crop_views(
-        sizes,
-        num_local,
-        recipe,
-        global_scale=global_scale,
-        local_scale=local_scale,
-        chiral=chiral,
-        photographic=photographic,
-    )
-    return (
-        replace(first, mirror_as=0),
-        replace(second, mirror_as=0, anchors=(0,), min_overlap=min_overlap[0]),
-        *(replace(view, mirror_as=0, anchors=(0, 1), min_overlap=min_overlap[1]) for view in small),
-    )
-
-
 def crop_views(
     sizes: tuple[int, int],
     num_local: int,
@@ -213,10 +172,14 @@ def crop_views(
     *,
     global_scale: tuple[float, float],
     local_scale: tuple[float, float],
+    min_overlap: tuple[float, float] | None = None,
     chiral: bool,
     photographic: bool = True,
 ) -> tuple[ViewSpec, ...]:
-    """Return two large and some small views of DINO, each with a box of its own, mirrored or not.
+    """Return two large and some small views of DINO.
+
+    Each has a box of its own, and is mirrored or not. Where boxes overlap, an image is mirrored in all of its views or
+    in none, so that a place of one can be found in another.
 
     Args:
         sizes: side of a large and of a small view in pixels.
@@ -224,6 +187,7 @@ def crop_views(
         recipe: ``dino``: jitter, gray, blur, solarize; ``paper``: without solarize; ``none``: no colors.
         global_scale: share of the image's area in a large view.
         local_scale: share in a small view.
+        min_overlap: share that the large views have in common, and a small view with each of them; ``None``: any.
         chiral: no mirror image.
         photographic: change colors.
     """
@@ -243,7 +207,12 @@ def crop_views(
         )
 
     first, second = view(sizes[0], global_scale, 1.0, 0.0), view(sizes[0], global_scale, 0.1, 0.2)
-    return (first, second, *[view(sizes[1], local_scale, 0.5, 0.0)] * num_local)
+    small = view(sizes[1], local_scale, 0.5, 0.0)
+    if min_overlap is not None:
+        first = replace(first, mirror_as=0)
+        second = replace(second, mirror_as=0, anchors=(0,), min_overlap=min_overlap[0])
+        small = replace(small, mirror_as=0, anchors=(0, 1), min_overlap=min_overlap[1])
+    return (first, second, *[small] * num_local)
 
 
 def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool) -> ViewSpec:

@@ -23,7 +23,7 @@ from labelkit.algorithms.homographies import (
 )
 from labelkit.data.batch import send_all
 from labelkit.data.center_crop import Interpolation, resized_side
-from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.colors import Pool
 
 Padding = Literal["zeros", "border", "reflection"]
@@ -308,22 +308,18 @@ def _toward_one(limits: tuple[float, float], strength: float) -> tuple[float, fl
     return 1 + (limits[0] - 1) * strength, 1 + (limits[1] - 1) * strength
 
 
-def pair_homographies(
-    transform: PairTransform, keys: NDArray[np.int64], *, seed: int, epoch: int, view: int
-) -> NDArray[np.float64]:
+def pair_homographies(transform: PairTransform, draws: Draws, view: int) -> NDArray[np.float64]:
     """Choose the transforms of a batch.
 
     Args:
         transform: what may happen.
-        keys: (b,) int64 keys of the random numbers.
-        seed: seed of the run.
-        epoch: pass over the data set.
+        draws: random numbers of the b samples.
         view: number of the second view.
 
     Returns:
         (b, 3, 3) float64, from normalized coordinates of the first views to those of the second ones.
     """
-    u = keyed_uniform(seed, epoch, keys, view, "pair", _DRAWS).astype(np.float64)
+    u = draws.uniform(view, "pair", _DRAWS).astype(np.float64)
     made = np.tile(np.eye(3), (len(u), 1, 1))
     chosen = (u[:, 0] * len(transform.kinds)).astype(np.int64)
     for number, kind in enumerate(transform.kinds):

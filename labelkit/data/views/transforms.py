@@ -31,9 +31,8 @@ from torch.nn import functional
 
 from labelkit.data.batch import ViewGeometry, send, send_all, send_tensor
 from labelkit.data.center_crop import Interpolation, resize_part
-from labelkit.data.datasets import ImageDataset
-from labelkit.data.keyed_random import keyed_normal, keyed_uniform
-from labelkit.data.mask_files import read_pair
+from labelkit.data.datasets import ImageDataset, read_pair
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.boxes import box_matrices, boxes_of_views, crop_boxes, paired_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
@@ -52,23 +51,22 @@ _COLOR_DRAWS: Final = 11
 _AFFINE_DRAWS: Final = 5
 
 
-def affine_matrices(spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> NDArray[np.float64]:
+def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float64]:
     """Choose zoom, shift, rotation and mirror.
 
     Returns:
         (b, 2, 3) float64, from normalized coordinates of the view to those of the resized box.
     """
-    rows = np.asarray(keys, dtype=np.int64)
-    matrices = np.zeros((len(rows), 2, 3))
+    matrices = np.zeros((len(draws.keys), 2, 3))
     matrices[:, 0, 0] = matrices[:, 1, 1] = 1
     if not spec.has_warp and not spec.hflip:
         return matrices
-    u = keyed_uniform(seed, epoch, rows, view, "affine", _AFFINE_DRAWS).astype(np.float64)
+    u = draws.uniform(view, "affine", _AFFINE_DRAWS).astype(np.float64)
     scale = 1 / (spec.zoom_range[0] + (spec.zoom_range[1] - spec.zoom_range[0]) * u[:, 0])
     angle = (2 * u[:, 1] - 1) * spec.rotation_rad
     coins = u
     if spec.mirror_as is not None:
-        coins = keyed_uniform(seed, epoch, rows, spec.mirror_as, "affine", _AFFINE_DRAWS).astype(np.float64)
+        coins = draws.uniform(spec.mirror_as, "affine", _AFFINE_DRAWS).astype(np.float64)
     mirror = np.where(coins[:, 2] < spec.hflip, -1.0, 1.0)
     pixels = (2 * u[:, 3:5] - 1) * spec.shift_px
     if spec.whole_pixels:
@@ -81,22 +79,18 @@ def affine_matrices(spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, v
     matrices[:, :, 0] *= mirror[:, None]
     if spec.random_operations:
         # of the view that the weak part has made
-        matrices = compose(
-            matrices, geometric_matrices(*drawn_operations(spec, rows, seed=seed, epoch=epoch, view=view))
-        )
+        matrices = compose(matrices, geometric_matrices(*drawn_operations(spec, draws, view)))
     return matrices
 
 
 def view_matrices(
-    spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int, whole: ArrayLike | None = None
+    spec: ViewSpec, draws: Draws, view: int, whole: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
     """Choose all of stage 2.
 
     Args:
         spec: the view.
-        keys: (b,) int64 keys of the random numbers.
-        seed: seed of the run.
-        epoch: pass over the data set.
+        draws: random numbers of the b samples.
         view: number of the view.
         whole: (b,) bool, views that show their box as it is.
 
@@ -104,13 +98,11 @@ def view_matrices(
         (b, 2, 3), or (b, 3, 3) for a view that follows another, float64, from normalized coordinates of the view to
         those of the resized box.
     """
-    matrices = affine_matrices(spec, keys, seed=seed, epoch=epoch, view=spec.drawn_as(view))
+    matrices = affine_matrices(spec, draws, spec.drawn_as(view))
     if spec.follows is not None:
-        rows = np.asarray(keys, dtype=np.int64)
-        moves = pair_homographies(spec.follows, rows, seed=seed, epoch=epoch, view=view)
-        matrices = _square(matrices) @ np.linalg.inv(moves)
+        matrices = _square(matrices) @ np.linalg.inv(pair_homographies(spec.follows, draws, view))
     if whole is not None:
-        matrices[np.asarray(whole, dtype=np.bool_)] = np.eye(3)[: matrices.shape[1]]
+        matrices[whole] = np.eye(3)[: matrices.shape[1]]
     return matrices
 
 
@@ -121,11 +113,10 @@ def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def drawn_operations(
-    spec: ViewSpec, rows: NDArray[np.int64], *, seed: int, epoch: int, view: int
+    spec: ViewSpec, draws: Draws, view: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
     """RandAugment's draws, the same in stages 2 and 3."""
-    u = keyed_uniform(seed, epoch, rows, view, "operations", 2 * spec.random_operations)
-    return choose_operations(u, spec.operation_pool)
+    return choose_operations(draws.uniform(view, "operations", 2 * spec.random_operations), spec.operation_pool)
 
 
 def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -162,15 +153,13 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
     return warped.clamp_(0, 1)
 
 
-def change_colors(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> Tensor:
+def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
     """Apply jitter, brightness, gray, blur and solarize with numbers of their own for each sample.
 
     Args:
         images: (b, c, size, size) float32 in ``[0, 1]``; may be changed in place.
         spec: the view.
-        keys: (b,) int64 keys of the random numbers.
-        seed: seed of the run.
-        epoch: pass over the data set.
+        draws: random numbers of the b samples.
         view: number of the view.
 
     Returns:
@@ -180,8 +169,8 @@ def change_colors(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int,
     has_brightness = spec.brightness_range != (1.0, 1.0)
     has_gray = spec.gray_prob > 0 and images.shape[1] == 3
     if not (has_jitter or has_brightness or has_gray or spec.blur_prob or spec.solarize_prob):
-        return _operate(images, spec, keys, seed=seed, epoch=epoch, view=view)
-    u = keyed_uniform(seed, epoch, keys, view, "color", _COLOR_DRAWS)
+        return _operate(images, spec, draws, view)
+    u = draws.uniform(view, "color", _COLOR_DRAWS)
 
     def rows_where(column: int, probability: float) -> NDArray[np.int64]:
         return np.flatnonzero(u[:, column] < probability)
@@ -210,35 +199,31 @@ def change_colors(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int,
         images[blur_rows] = gaussian_blur(images[blur_rows], sigmas, spec.blur_kernel)
     if len(solarized):
         images[solarize_rows] = solarize(images[solarize_rows], spec.solarize_threshold)
-    return _operate(images, spec, keys, seed=seed, epoch=epoch, view=view)
+    return _operate(images, spec, draws, view)
 
 
-def _operate(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> Tensor:
+def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
     """What RandAugment does to colors, and Cutout."""
-    rows = np.asarray(keys, dtype=np.int64)
     if spec.random_operations:
-        images = change_tones(images, *drawn_operations(spec, rows, seed=seed, epoch=epoch, view=view))
+        images = change_tones(images, *drawn_operations(spec, draws, view))
     if spec.cutout:
-        draws = keyed_uniform(seed, epoch, rows, view, "cutout", 3)
-        images = cut_out(images, draws, spec.cutout, spec.cutout_fill)
+        images = cut_out(images, draws.uniform(view, "cutout", 3), spec.cutout, spec.cutout_fill)
     return images
 
 
-def add_noise(images: Tensor, spec: ViewSpec, keys: ArrayLike, *, seed: int, epoch: int, view: int) -> Tensor:
+def add_noise(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
     """Add the noise of the view to (b, c, size, size) normalized images, with numbers of its own for each sample."""
     if not spec.noise:
         return images
-    drawn = keyed_normal(seed, epoch, keys, view, "noise", images[0].numel() if len(images) else 0, images.device)
+    drawn = draws.normal(view, "noise", images[0].numel() if len(images) else 0, images.device)
     return images + spec.noise * drawn.view_as(images)
 
 
 def apply_views(
     images: Tensor,
-    keys: ArrayLike,
+    draws: Draws,
     views: Sequence[ViewSpec],
     *,
-    seed: int,
-    epoch: int,
     normalize: Normalize,
     pairs: PairPlan | None = None,
     partners: Tensor | None = None,
@@ -247,10 +232,8 @@ def apply_views(
 
     Args:
         images: (b, c, h, w) uint8, on the device where the views shall be.
-        keys: (b,) int64 keys of the random numbers, one per drawn sample.
+        draws: random numbers of the b samples.
         views: what to make.
-        seed: seed of the run.
-        epoch: pass over the data set.
         normalize: applied last.
         pairs: boxes of first and second views that show two matching images.
         partners: (b, c, h, w) uint8, what views show that show a partner, with ``pairs``.
@@ -258,14 +241,13 @@ def apply_views(
     Returns:
         one (b, c, size, size) float32 tensor and one geometry per view.
     """
-    rows = np.asarray(keys, dtype=np.int64)
-    heights, widths = (np.full(len(rows), side) for side in images.shape[-2:])
+    heights, widths = (np.full(len(draws.keys), side) for side in images.shape[-2:])
     made, geometries = [], []
-    every = boxes_of_views(views, (heights, widths), (heights, widths), rows, seed=seed, epoch=epoch)
+    every = boxes_of_views(views, (heights, widths), (heights, widths), draws)
     for number, spec in enumerate(views):
         boxes = paired_boxes(every[number], pairs, number, heights, widths)
         whole = None if pairs is None else pairs.links >= 0
-        inner = view_matrices(spec, rows, seed=seed, epoch=epoch, view=number, whole=whole)
+        inner = view_matrices(spec, draws, number, whole)
         total = compose(box_matrices(boxes, heights, widths), inner)
         shown = partners if spec.shows_partner and partners is not None else images
         matrices = total.astype(np.float32)
@@ -274,8 +256,8 @@ def apply_views(
             pixels = warp(shown, theta, spec)
         else:
             pixels = _mirror(resize_center(shown, spec), inner)
-        pixels = change_colors(pixels, spec, rows, seed=seed, epoch=epoch, view=number)
-        made.append(add_noise(normalize.in_place(pixels), spec, rows, seed=seed, epoch=epoch, view=number))
+        pixels = change_colors(pixels, spec, draws, number)
+        made.append(add_noise(normalize.in_place(pixels), spec, draws, number))
         geometries.append(ViewGeometry(theta, matrices))
     return tuple(made), tuple(geometries)
 
@@ -285,11 +267,9 @@ def finish_view(
     boxes: NDArray[np.float64],
     sizes: NDArray[np.int64],
     spec: ViewSpec,
-    keys: ArrayLike,
-    *,
-    seed: int,
-    epoch: int,
+    draws: Draws,
     view: int,
+    *,
     normalize: Normalize,
     pairs: PairPlan | None = None,
 ) -> tuple[Tensor, ViewGeometry]:
@@ -300,20 +280,18 @@ def finish_view(
         boxes: (b, 4) their edges in the originals.
         sizes: (b, 2) height and width of the originals.
         spec: the view.
-        keys: (b,) int64 keys of the random numbers.
-        seed: seed of the run.
-        epoch: pass over the data set.
+        draws: random numbers of the b samples.
         view: number of the view.
         normalize: applied last.
         pairs: which samples show two matching images.
     """
     whole = None if pairs is None else pairs.links >= 0
-    inner = view_matrices(spec, keys, seed=seed, epoch=epoch, view=view, whole=whole)
+    inner = view_matrices(spec, draws, view, whole)
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
     moves, theta = send_all((inner.astype(np.float32), total), crops.device)
     pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
-    pixels = change_colors(pixels, spec, keys, seed=seed, epoch=epoch, view=view)
-    finished = add_noise(normalize.in_place(pixels), spec, keys, seed=seed, epoch=epoch, view=view)
+    pixels = change_colors(pixels, spec, draws, view)
+    finished = add_noise(normalize.in_place(pixels), spec, draws, view)
     return finished, ViewGeometry(theta, total)
 
 
@@ -358,8 +336,9 @@ def masked_crops(
     """
     pairs = [read_pair(dataset, int(row)) for row in rows]
     heights, widths = ([mask.shape[axis] for _, mask in pairs] for axis in (0, 1))
-    boxes = crop_boxes(view, heights, widths, keys, seed=seed, epoch=0, view=0)
-    mirrored = keyed_uniform(seed, 0, keys, 0, "mirrored mask", 1)[:, 0] < view.hflip
+    draws = Draws(seed, 0, keys)
+    boxes = crop_boxes(view, heights, widths, draws, 0)
+    mirrored = draws.uniform(0, "mirrored mask", 1)[:, 0] < view.hflip
     images, masks = [], []
     for (pixels, mask), box, mirror in zip(pairs, boxes, mirrored, strict=True):
         step = -1 if mirror else 1
@@ -414,23 +393,6 @@ def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArra
     return np.asarray(resized[0].permute(1, 2, 0).numpy())
 
 
-def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:
-    """Resize as Pillow does, antialiased and with its rounding, but in batches and on any device.
-
-    Embeddings of an image must not depend on whether it came from memory or from a file.
-
-    Args:
-        images: (b, c, h, w) uint8.
-        rows: new height.
-        columns: new width.
-        interpolation: kernel.
-
-    Returns:
-        (b, c, rows, columns) float32, whole numbers in ``[0, 255]``.
-    """
-    return _resize_part(images, rows, columns, interpolation, slice(None), slice(None))
-
-
 def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
     """Resize equally large images and crop their center, as :func:`resize_box` does one by one.
 
@@ -446,12 +408,32 @@ def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
     rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in (height, width))
     top, left = round((rows - spec.size) / 2), round((columns - spec.size) / 2)
     kept_rows, kept_columns = slice(top, top + spec.size), slice(left, left + spec.size)
-    return _resize_part(images, rows, columns, spec.interpolation, kept_rows, kept_columns).div_(255)
+    return resize_images(images, rows, columns, spec.interpolation, kept_rows, kept_columns).div_(255)
 
 
-def _resize_part(
-    images: Tensor, rows: int, columns: int, interpolation: Interpolation, kept_rows: slice, kept_columns: slice
+def resize_images(
+    images: Tensor,
+    rows: int,
+    columns: int,
+    interpolation: Interpolation,
+    kept_rows: slice = slice(None),
+    kept_columns: slice = slice(None),
 ) -> Tensor:
+    """Resize as Pillow does, antialiased and with its rounding, but in batches and on any device.
+
+    Embeddings of an image must not depend on whether it came from memory or from a file.
+
+    Args:
+        images: (b, c, h, w) uint8.
+        rows: new height.
+        columns: new width.
+        interpolation: kernel.
+        kept_rows: rows of the result to make; all by default.
+        kept_columns: likewise.
+
+    Returns:
+        (b, c, rows, columns) float32, whole numbers in ``[0, 255]``.
+    """
     height, width = images.shape[-2:]
     if (rows, columns) == (height, width):
         return images[..., kept_rows, kept_columns].float()

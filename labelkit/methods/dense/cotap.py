@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.recipes import dense_views, plain_view
+from labelkit.data.views.recipes import crop_views, plain_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.dense.cotap_network import (
     DenseNetwork,
@@ -202,7 +202,7 @@ class CoTAP(Method[CoTAPConfig]):
 
     def _views(self) -> tuple[ViewSpec, ...]:
         config, data = self.config, self.data
-        views = dense_views(
+        views = crop_views(
             (self.network.input_spec.size, config.local_size),
             config.num_local_views,
             config.augmentation,

@@ -19,8 +19,8 @@ import torch
 from labelkit.commands.train import run as training
 from labelkit.commands.train.reuse import Reuse
 from labelkit.data.batch import ViewGeometry
-from labelkit.data.image_bank import ImageBank
-from labelkit.data.row_bank import KeptBank, drawn_views
+from labelkit.data.image_bank import ImageBank, KeptBank, drawn_views
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize
 from labelkit.models.backbones.registry import Backbone
 from labelkit.training.trainer import Trainer
@@ -94,15 +94,16 @@ class DrawnImages(KeptBank):
         self.images = None
         self._views = reuse.plan.counts[0]
 
-    def make_views(self, rows: Any, keys: Any, views: Sequence[Any], *, normalize: Any, epoch: int, **_: Any) -> Any:
+    def make_views(self, rows: Any, draws: Draws, views: Sequence[Any], *, normalize: Any, **_: Any) -> Any:
         kinds = self._reuse.kinds
         specs = [view for view, place in self._reuse.views if place is not None]
-        drawn = drawn_views(keys, kinds, self._views, seed=self._seed, epoch=epoch, followers=self._reuse.followers)
+        own = Draws(self._seed, draws.epoch, draws.keys)
+        drawn = drawn_views(own, kinds, self._views, followers=self._reuse.followers)
         # as they lie one after the other: draw by draw, that outside of training in the first one
         numbers = [(0, kind) for kind in range(len(specs) + 1)]
         numbers += [(draw, kind) for draw in range(1, self._views) for kind in range(len(specs))]
         order = [self._reuse.views[kind][0] for _, kind in numbers]
-        made, where = self._bank.make_views(rows, rows, order, seed=self._seed, epoch=0, normalize=normalize)
+        made, where = self._bank.make_views(rows, Draws(self._seed, 0, rows), order, normalize=normalize)
         found, places = [], []
         for place, kind in enumerate(kinds):
             at = [(numbers.index((int(draw), kind)), row) for row, draw in enumerate(drawn[:, place])]
@@ -112,7 +113,7 @@ class DrawnImages(KeptBank):
 
     def unchanged(self, rows: Any) -> Any:
         view = self._reuse.views[-1][0]
-        (made,), _ = self._bank.make_views(rows, rows, [view], seed=0, epoch=0, normalize=self._reuse_normalize)
+        (made,), _ = self._bank.make_views(rows, Draws(0, 0, rows), [view], normalize=self._reuse_normalize)
         return made
 
 

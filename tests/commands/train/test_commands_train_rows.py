@@ -147,7 +147,9 @@ def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
     labelkit: Labelkit, tmp_path: Path, viewed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("labelkit.data.row_bank.near_rows", lambda *given: asked.append(given[1]) or near_rows(*given))
+    monkeypatch.setattr(
+        "labelkit.data.image_bank.near_rows", lambda *given: asked.append(given[1]) or near_rows(*given)
+    )
     for views in ("on", "off"):
         words = ("train", "softmax", "--index", viewed, *SHORT, "--row-views", views, "--out", tmp_path / views)
         assert labelkit(*words).code == 0

@@ -30,12 +30,14 @@ from labelkit.store.array_files import (  # noqa: E402  # noqa: E402
     write_prototypes,
 )
 from labelkit.store.embeddings import open_store  # noqa: E402
-from labelkit.store.importing import ImportedColumns, imported_model, write_imported  # noqa: E402
 from labelkit.store.patch_writing import PatchRun, Piece  # noqa: E402
-from labelkit.store.plans import PatchPlan  # noqa: E402
+from labelkit.store.plans import EmbeddingPlan, PatchPlan  # noqa: E402
 from labelkit.store.results import write_result  # noqa: E402
-from labelkit.store.writer import Sharding  # noqa: E402
-from labelkit.store.writing import EmbeddingRun  # noqa: E402
+from labelkit.store.writing import (  # noqa: E402
+    EmbeddingRun,
+    imported_model,
+    write_imported,
+)
 from labelkit.training.checkpoint import CheckpointWriter  # noqa: E402 - after the path of the samples
 from store_samples import make_plan, make_store, write_part  # noqa: E402
 
@@ -75,12 +77,12 @@ def make_golden_packed_store(target: Path) -> None:
 def make_golden_sharded_store(target: Path) -> None:
     """The golden store in two shards."""
     target.mkdir()
-    pack_store(open_store(FORMATS / "store-1.0.h5"), target / "s.h5", sharding=Sharding(count=2))
+    pack_store(open_store(FORMATS / "store-1.0.h5"), target / "s.h5", shards=2)
 
 
 def _patches(number: int, plan: PatchPlan) -> Piece:
     """Value v of cell c of plan row r is 10 r + c + v / 2; of drawn cells, the last two."""
-    _, _, start, stop = plan.pieces[number]
+    _, start, stop = plan.pieces[number]
     rows = np.array([row for row in range(start, stop) if row != SKIPPED])
     features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
     regions = np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1))
@@ -142,24 +144,28 @@ def make_golden_prototypes(target: Path) -> None:
 
 def make_golden_imageless_store(target: Path) -> None:
     """Three rows without images, as float16, in another order than their names."""
-    write_imported(
-        target,
-        embeddings=np.array([[0.5, 1.0], [-2.0, 0.25], [3.0, 4.0]], dtype=np.float32),
-        order=np.array([2, 0, 1]),
+    plan = EmbeddingPlan(
         sample_ids=["a.png", "b.png", "größe/c.png"],
-        dtype="float16",
         model=imported_model("elsewhere", "rows.npy", "elsewhere"),
+        dim=2,
+        batch_size=1,
         normalized=False,
         metric="l2",
-        columns=ImportedColumns(
-            labels=np.array([1, -1, 0]),
-            class_names=("chat", "größe"),
-            labeled=np.array([True, False, False]),
-            splits=np.array([0, 0, -1], dtype=np.int16),
-            split_names=("train",),
-        ),
-        images=None,
         created_by="labelkit 0.1.0",
+        dtype="float16",
+        labels=np.array([1, -1, 0]),
+        class_names=("chat", "größe"),
+        labeled=np.array([True, False, False]),
+        old_classes=np.array([False, True]),
+        splits=np.array([0, 0, -1], dtype=np.int16),
+        split_names=("train",),
+    )
+    write_imported(
+        target,
+        plan,
+        embeddings=np.array([[0.5, 1.0], [-2.0, 0.25], [3.0, 4.0]], dtype=np.float32),
+        order=np.array([2, 0, 1]),
+        images=None,
         recipe={"from": "rows.npy"},
     )
 

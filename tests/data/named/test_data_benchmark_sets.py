@@ -13,7 +13,7 @@ import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Count
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import gcd_split
+from labelkit.data.splits import Classes, gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from tests.miniature_sets import (
     CAR_CLASSES,
@@ -69,7 +69,11 @@ def test_cub_labels_are_drawn_in_the_order_of_images_txt(tmp_path: Path) -> None
     train = dataset.select(dataset.in_split("train"))
     assert train.draw_order is not None
     split = gcd_split(
-        train.labels, train.given, 3, old_classes=[2, 0], new_classes=[1], draw_order=train.draw_order, label_ratio=0.25
+        Classes(train.labels, train.given, 3),
+        old_classes=[2, 0],
+        new_classes=[1],
+        draw_order=train.draw_order,
+        label_ratio=0.25,
     )
     pool = [sample_id for sample_id in in_order if "/002." not in sample_id]
     # choice without replacement takes the head of a permutation of the same generator
@@ -253,21 +257,6 @@ WRITERS: list[Any] = [
 
 
 @pytest.mark.parametrize(("write", "name", "folder"), WRITERS)
-@pytest.mark.parametrize("place", ["{0}/inner/{0}", "downloads/{0}", "a/b/c"])
-def test_a_set_that_lies_elsewhere_is_an_error_that_names_both_places(
-    tmp_path: Path, write: Callable[[Path], object], name: str, folder: str, place: str
-) -> None:
-    put(tmp_path / "another/set/1.jpg")
-    found = tmp_path / place.format(folder)
-    write(found)
-    with pytest.raises(DatasetIncomplete) as caught:
-        load(name, tmp_path)
-    assert f"expected {tmp_path / folder}" in str(caught.value)
-    assert f"found {found}" in str(caught.value)
-    assert f"--data-root {found}" in caught.value.remedy
-
-
-@pytest.mark.parametrize(("write", "name", "folder"), WRITERS)
 def test_a_set_that_is_not_there_says_what_was_looked_for(
     tmp_path: Path, write: Callable[[Path], object], name: str, folder: str
 ) -> None:
@@ -286,7 +275,6 @@ def test_a_set_that_is_not_there_says_what_was_looked_for(
         ("herbarium_19", "herbarium_19/herbarium-2019-fgvc6.zip", "unzip -q"),
         ("imagenet_1k", "imagenet/ILSVRC2012_img_train.tar", "tar -xf"),
         ("cifar10", "cifar-10-python.tar.gz", "tar -xf"),
-        ("cifar100", "cifar100/cifar-100-binary.tar.gz", "tar -xf"),
     ],
 )
 def test_an_archive_that_is_not_unpacked_is_met_with_the_command(

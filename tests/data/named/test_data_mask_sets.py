@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.commands.datasets.datasets import take_inventory
-from labelkit.data.datasets import ImageDataset
-from labelkit.data.mask_files import read_pair
+from labelkit.data.datasets import ImageDataset, read_pair
 from labelkit.data.named.layouts import Count
 from labelkit.data.named.masks import COCO_STUFF_CLASSES
 from labelkit.data.registry import DATASETS, load_dataset

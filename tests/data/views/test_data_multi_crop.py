@@ -10,10 +10,11 @@ import torch
 from labelkit.algorithms.regions import source_boxes
 from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.boxes import MAX_DRAWS, boxes_of_views, overlap_areas, overlapping_boxes
-from labelkit.data.views.recipes import dense_views, siamese_views
+from labelkit.data.views.recipes import crop_views, siamese_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import affine_matrices, apply_views
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ def views(**options: object) -> tuple[ViewSpec, ...]:
         "min_overlap": (0.02, 0.01),
         "chiral": False,
     }
-    return dense_views((32, 16), 2, "none", **(settings | options))  # type: ignore[arg-type] # passed through
+    return crop_views((32, 16), 2, "none", **(settings | options))  # type: ignore[arg-type] # passed through
 
 
 def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> ImageDataset:
@@ -48,8 +49,8 @@ def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> Image
 
 
 def test_views_have_the_asked_for_part_in_common() -> None:
-    found = boxes_of_views(views(), SIDES, SIDES, KEYS, seed=0, epoch=0)
-    free = boxes_of_views([replace(v, anchors=()) for v in views()], SIDES, SIDES, KEYS, seed=0, epoch=0)
+    found = boxes_of_views(views(), SIDES, SIDES, Draws(0, 0, KEYS))
+    free = boxes_of_views([replace(v, anchors=()) for v in views()], SIDES, SIDES, Draws(0, 0, KEYS))
     least = 0.01 * 60 * 90
     assert (overlap_areas(found[0], found[1]) >= 2 * least).all()
     for local in found[2:]:
@@ -64,17 +65,17 @@ def test_views_have_the_asked_for_part_in_common() -> None:
 def test_two_views_have_one_box_where_it_is_drawn_for_both() -> None:
     for crop in ("same", "independent"):
         made = siamese_views(32, crop=crop, scale=(0.1, 0.9), flip=0.5, jitter=0, gray=0, blur=0)
-        first, second = boxes_of_views(made, SIDES, SIDES, KEYS, seed=4, epoch=2)
+        first, second = boxes_of_views(made, SIDES, SIDES, Draws(4, 2, KEYS))
         assert (first == second).all() == (crop == "same")
         # each is mirrored by itself all the same
-        mirrored = [affine_matrices(view, KEYS, seed=4, epoch=2, view=i)[:, 0, 0] for i, view in enumerate(made)]
+        mirrored = [affine_matrices(view, Draws(4, 2, KEYS), i)[:, 0, 0] for i, view in enumerate(made)]
         assert 100 < (mirrored[0] != mirrored[1]).sum() < 300
 
 
 def test_a_box_depends_on_its_own_image_alone() -> None:
-    every = boxes_of_views(views(), SIDES, SIDES, KEYS, seed=0, epoch=0)
+    every = boxes_of_views(views(), SIDES, SIDES, Draws(0, 0, KEYS))
     sides = (SIDES[0][7:9], SIDES[1][7:9])
-    some = boxes_of_views(views(), sides, sides, KEYS[7:9], seed=0, epoch=0)
+    some = boxes_of_views(views(), sides, sides, Draws(0, 0, KEYS[7:9]))
     for whole, part in zip(every, some, strict=True):
         assert np.array_equal(whole[7:9], part)
 
@@ -98,7 +99,7 @@ def test_a_box_that_never_fits_ends_in_its_anchors(num_anchors: int) -> None:
 
 def test_all_views_of_an_image_are_mirrored_or_none() -> None:
     images = torch.zeros(400, 3, 40, 40, dtype=torch.uint8)
-    _, geometry = apply_views(images, KEYS, views(), seed=0, epoch=0, normalize=Normalize((0.5,) * 3, (0.5,) * 3))
+    _, geometry = apply_views(images, Draws(0, 0, KEYS), views(), normalize=Normalize((0.5,) * 3, (0.5,) * 3))
     mirrored = torch.stack([view.matrices[:, 0, 0] < 0 for view in geometry])
     assert torch.equal(mirrored, mirrored[:1].expand(4, -1))
     assert 120 < int(mirrored[0].sum()) < 280
@@ -109,9 +110,7 @@ def test_places_of_a_mirrored_image_are_found_in_all_of_its_views() -> None:
     """The same pixel of two views, by their boxes, is the same pixel of the image."""
     ramp = torch.arange(40, dtype=torch.uint8).expand(4, 3, 40, 40) * 6
     specs = [replace(view, hflip=1.0, interpolation="bilinear") for view in views()[:2]]
-    made, geometry = apply_views(
-        ramp, np.arange(4), specs, seed=1, epoch=0, normalize=Normalize((0.0,) * 3, (1.0,) * 3)
-    )
+    made, geometry = apply_views(ramp, Draws(1, 0, np.arange(4)), specs, normalize=Normalize((0.0,) * 3, (1.0,) * 3))
     for pixels, view in zip(made, geometry, strict=True):
         box = source_boxes(view.matrices)
         centers = (torch.arange(32) + 0.5) / 32

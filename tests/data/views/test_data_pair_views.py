@@ -11,6 +11,7 @@ import pytest
 import torch
 from labelkit.algorithms.homographies import between_views, look_up
 from labelkit.data.image_bank import ImageBank
+from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import UniformSampler
@@ -32,7 +33,7 @@ PLAIN = Normalize((0.0,), (1.0,))
 
 
 def homographies(transform: PairTransform, epoch: int = 0) -> np.ndarray:
-    return pair_homographies(transform, KEYS, seed=0, epoch=epoch, view=1)
+    return pair_homographies(transform, Draws(0, epoch, KEYS), 1)
 
 
 def smooth_images(count: int) -> torch.Tensor:
@@ -80,10 +81,10 @@ def test_recorded_geometry_leads_from_first_to_second_view(kind: PairKind) -> No
     first = ViewSpec(32, interpolation="bilinear", area_range=(0.5, 0.9), hflip=0.5)
     transform = PairTransform(kinds=(kind,))
     second = ViewSpec(32, interpolation="bilinear", area_range=(0.5, 0.9), hflip=0.5, follows=transform)
-    views, geometry = apply_views(images, KEYS[:8], (first, second), seed=0, epoch=3, normalize=PLAIN)
+    views, geometry = apply_views(images, Draws(0, 3, KEYS[:8]), (first, second), normalize=PLAIN)
 
     between = between_views(geometry[0].matrices, geometry[1].matrices)
-    drawn = pair_homographies(transform, KEYS[:8], seed=0, epoch=3, view=1)
+    drawn = pair_homographies(transform, Draws(0, 3, KEYS[:8]), 1)
     np.testing.assert_allclose(between / between[:, 2:, 2:], drawn / drawn[:, 2:, 2:], atol=2e-5)
     # what the second view shows where the first view's pixels went is what the first view shows
     found, visible = look_up(views[1], between, (32, 32))
@@ -96,8 +97,8 @@ def test_views_of_the_whole_image_are_the_image_looked_up_where_it_comes_from() 
         ViewSpec(32, interpolation="bilinear"),
         ViewSpec(32, interpolation="bilinear", padding="reflection", follows=PairTransform()),
     )
-    views, _ = apply_views(images, KEYS[:4], (first, second), seed=0, epoch=0, normalize=PLAIN)
-    drawn = torch.from_numpy(pair_homographies(PairTransform(), KEYS[:4], seed=0, epoch=0, view=1))
+    views, _ = apply_views(images, Draws(0, 0, KEYS[:4]), (first, second), normalize=PLAIN)
+    drawn = torch.from_numpy(pair_homographies(PairTransform(), Draws(0, 0, KEYS[:4]), 1))
     torch.testing.assert_close(views[0], images / 255)
     expected, _ = look_up(images.double() / 255, torch.linalg.inv(drawn), (32, 32), padding="reflection")
     torch.testing.assert_close(views[1], expected.float(), atol=1e-4, rtol=0)
@@ -112,7 +113,7 @@ def test_matched_images_show_their_boxes_and_others_follow_themselves() -> None:
     boxes = np.tile(np.array([[-1.0, -1, 0, 0], [0, 0, 1, 1]]), (3, 1, 1))
     plan = PairPlan(np.array([1, 1, 2]), np.array([7, -1, -1]), boxes)
     views, geometry = apply_views(
-        images, KEYS[:3], (spec, following), seed=0, epoch=0, normalize=PLAIN, pairs=plan, partners=images[[1, 1, 2]]
+        images, Draws(0, 0, KEYS[:3]), (spec, following), normalize=PLAIN, pairs=plan, partners=images[[1, 1, 2]]
     )
 
     torch.testing.assert_close(views[0][0], images[0, :, :16, :16] / 255)
@@ -126,10 +127,8 @@ def test_a_rotation_is_counter_clockwise_on_the_screen() -> None:
     right = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
     right[0, 0, 4, 8] = 255
     spec = ViewSpec(9, interpolation="bilinear", padding="zeros", follows=PairTransform(kinds=("rotation",), hflip=0))
-    views, _ = apply_views(
-        right, KEYS[:1], (ViewSpec(9, interpolation="bilinear"), spec), seed=0, epoch=0, normalize=PLAIN
-    )
-    drawn = pair_homographies(spec.follows or PairTransform(), KEYS[:1], seed=0, epoch=0, view=1)[0]
+    views, _ = apply_views(right, Draws(0, 0, KEYS[:1]), (ViewSpec(9, interpolation="bilinear"), spec), normalize=PLAIN)
+    drawn = pair_homographies(spec.follows or PairTransform(), Draws(0, 0, KEYS[:1]), 1)[0]
     row, column = divmod(int(views[1][0, 0].argmax()), 9)
     angle = math.atan2(4 - row, column - 4)
     assert angle == pytest.approx(math.atan2(drawn[0, 1], drawn[0, 0]), abs=0.15)

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.data.row_bank import RowBank, change_rows
+from labelkit.data.image_bank import RowBank, change_rows
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize, RowView, ViewSpec
 
 KEYS = np.arange(500)
@@ -19,7 +20,7 @@ def unit_rows(count: int, dim: int) -> torch.Tensor:
 
 
 def changed(rows: torch.Tensor, how: RowView, neighbors: torch.Tensor | None = None, view: int = 0) -> torch.Tensor:
-    return change_rows(rows, neighbors, how, KEYS[: len(rows)], seed=1, epoch=2, view=view)
+    return change_rows(rows, neighbors, how, Draws(1, 2, KEYS[: len(rows)]), view)
 
 
 @pytest.mark.parametrize("how", [RowView(), RowView(noise=0.5), RowView(dropout=0.5)])
@@ -42,7 +43,7 @@ def test_dropout_sets_its_share_of_the_numbers_to_0() -> None:
 def test_mixing_stays_between_the_row_and_one_of_its_neighbors() -> None:
     rows = torch.eye(3)[[0, 0, 0, 0]].repeat(50, 1)
     neighbors = torch.eye(3)[[1, 2]].expand(200, 2, 3)
-    mixed = change_rows(rows, neighbors, RowView(mix=0.5), KEYS[:200], seed=1, epoch=2, view=0)
+    mixed = change_rows(rows, neighbors, RowView(mix=0.5), Draws(1, 2, KEYS[:200]), 0)
 
     first, second = mixed[:, 1] > 0, mixed[:, 2] > 0
     assert (first ^ second).all()
@@ -55,8 +56,8 @@ def test_mixing_stays_between_the_row_and_one_of_its_neighbors() -> None:
 @pytest.mark.parametrize("how", [RowView(noise=0.5), RowView(dropout=0.5), RowView(mix=0.5)])
 def test_numbers_follow_from_sample_and_view_and_not_from_the_company(how: RowView) -> None:
     rows, neighbors = unit_rows(6, 16), unit_rows(18, 16).reshape(6, 3, 16)
-    together = change_rows(rows, neighbors, how, KEYS[:6], seed=1, epoch=2, view=0)
-    alone = change_rows(rows[4:5], neighbors[4:5], how, KEYS[4:5], seed=1, epoch=2, view=0)
+    together = change_rows(rows, neighbors, how, Draws(1, 2, KEYS[:6]), 0)
+    alone = change_rows(rows[4:5], neighbors[4:5], how, Draws(1, 2, KEYS[4:5]), 0)
     assert torch.equal(together[4:5], alone)
     assert not torch.equal(changed(rows, how, neighbors), changed(rows, how, neighbors, view=1))
 
@@ -87,7 +88,7 @@ def test_a_bank_mixes_in_the_nearest_rows_alone() -> None:
     rows = F.normalize(torch.tensor([[1, 0.1, 0, 0], [1, -0.1, 0, 0], [0, 0, 1, 0.1], [0, 0, 1, -0.1]]), dim=1)
     views = (ViewSpec(1, row=RowView(mix=1.0)), ViewSpec(1))
     places = np.array([0, 2])
-    (mixed, plain), geometry = bank(rows, 1).make_views(places, places, views, seed=0, epoch=0, normalize=PLAIN)
+    (mixed, plain), geometry = bank(rows, 1).make_views(places, Draws(0, 0, places), views, normalize=PLAIN)
 
     assert geometry == ()
     assert torch.equal(plain, rows[[0, 2]])
@@ -116,7 +117,7 @@ def test_a_view_that_is_stored_stands_for_its_own_row() -> None:
     # rows of the bank are images 4, 1 and 3 of the store
     made = bank(unit_rows(3, 10), 0, numbered(5, 2), np.array([4, 1, 3]))
     places = np.array([0, 1, 2, 0])
-    (found,), _ = made.make_views(places, np.arange(4), (STORED,), seed=0, epoch=0, normalize=PLAIN)
+    (found,), _ = made.make_views(places, Draws(0, 0, np.arange(4)), (STORED,), normalize=PLAIN)
 
     assert [axis // 2 for axis in axes(found)] == [4, 1, 3, 4]
 
@@ -125,7 +126,7 @@ def test_stored_views_of_a_step_differ_and_all_are_drawn_alike() -> None:
     made = bank(unit_rows(1, 3), 0, numbered(1, 3), np.array([0]))
     keys = np.arange(3000)
     views = (STORED, ViewSpec(1), STORED)
-    (first, plain, second), _ = made.make_views(0 * keys, keys, views, seed=0, epoch=0, normalize=PLAIN)
+    (first, plain, second), _ = made.make_views(0 * keys, Draws(0, 0, keys), views, normalize=PLAIN)
 
     pairs = list(zip(axes(first), axes(second), strict=True))
     counts = [pairs.count((i, j)) for i in range(3) for j in range(3)]
@@ -139,7 +140,7 @@ def test_stored_views_change_with_epoch_and_seed_and_not_with_the_company() -> N
     rows = np.arange(20)
 
     def drawn(some: np.ndarray, seed: int, epoch: int) -> list[int]:
-        (found,), _ = made.make_views(some, some, (STORED,), seed=seed, epoch=epoch, normalize=PLAIN)
+        (found,), _ = made.make_views(some, Draws(seed, epoch, some), (STORED,), normalize=PLAIN)
         return axes(found)
 
     assert drawn(rows[7:9], 0, 0) == drawn(rows, 0, 0)[7:9]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
-from labelkit.data.mask_files import IGNORE
+from labelkit.data.datasets import IGNORE
 from labelkit.formatting import percent
 from labelkit.metrics.segmentation import SegmentationCounts
 
