@@ -10,7 +10,7 @@ import csv
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from labelkit.files import decode_table, open_regular
 from labelkit.options.base import StageConfig, field_extra, shell_name
 
 if TYPE_CHECKING:
-    from labelkit.options.index import IndexConfig
+    from labelkit.options.index import IndexConfig, ScoresConfig
     from labelkit.store.embeddings import EmbeddingStore
 
 _HEAD_BYTES = 4096
@@ -238,3 +238,42 @@ def check_kept_result(config: IndexConfig, store: EmbeddingStore, kind: str, **p
     if config.result is not None:
         stage = " ".join(config.command)
         check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage=stage, params=params)
+
+
+def keep_scores(
+    config: ScoresConfig,
+    store: EmbeddingStore,
+    values: Mapping[str, object],
+    params: Mapping[str, object],
+    gallery_digest: str = "",
+) -> tuple[Path, ...]:
+    """Write scores beside a store as a result of kind ``evaluation``, if they are to be kept.
+
+    Args:
+        config: of the command.
+        store: that was scored.
+        values: what ``--json`` says; the store is named without its folder.
+        params: of the result.
+        gallery_digest: of another store that was looked up.
+
+    Raises:
+        OutputExistsError, ResourceError: it cannot be written.
+    """
+    from labelkit.commands.common.results import jsonable
+    from labelkit.store.commit import canonical_json
+    from labelkit.store.results import write_result
+
+    if config.result is None:
+        return ()
+    place = {key: store.path.name for key in ("index", "source") if key in values}
+    path = write_result(
+        store,
+        config.result,
+        kind="evaluation",
+        arrays={"metrics": canonical_json(jsonable({**values, **place}))},
+        params=params,
+        stage=" ".join(config.command),
+        overwrite=config.overwrite,
+        gallery_digest=gallery_digest,
+    )
+    return (path,)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.networks import run_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
 from labelkit.data.image_bank import ImageBank
@@ -31,10 +32,9 @@ from labelkit.metrics.classification import (
 )
 from labelkit.options.backbone import BackboneRunConfig
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json, commit_bytes
+from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, write_result
 from labelkit.training.compute_device import images_at_once
 from labelkit.training.devices import Runtime
 from labelkit.training.run_dir import CONFIG, read_run_config
@@ -76,15 +76,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     store: EmbeddingStore | None = None
     if config.index is not None:
         store = open_store(config.index)
-        if config.result is not None:
-            check_new_result(
-                store,
-                config.result,
-                overwrite=config.overwrite,
-                kind="evaluation",
-                stage="evaluate classification",
-                params={"groups": config.groups, "seen_only": config.seen_only},
-            )
+        check_kept_result(config, store, "evaluation", groups=config.groups, seen_only=config.seen_only)
         scored = _from_store(store, config)
     elif config.checkpoint is not None:
         scored = _from_run(config, config.checkpoint)
@@ -119,18 +111,9 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     if config.confusion is not None:
         commit_bytes(config.confusion, _confusion_csv(matrix, scored.class_names))
         made.append(config.confusion)
-    if config.result is not None:
-        assert store is not None
-        path = write_result(
-            store,
-            config.result,
-            kind="evaluation",
-            arrays={"metrics": canonical_json(jsonable(values | {"source": store.path.name}))},
-            params={"split": scored.split, "groups": config.groups, "seen_only": config.seen_only},
-            stage="evaluate classification",
-            overwrite=config.overwrite,
-        )
-        made.insert(0, path)
+    if store is not None:
+        params = {"split": scored.split, "groups": config.groups, "seen_only": config.seen_only}
+        made = [*keep_scores(config, store, values, params), *made]
     return SimpleResult(values, tuple(made), _tables(config, scored, entries, values, per_class, matrix))
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +13,18 @@ from numpy.typing import NDArray
 from labelkit.commands.common.images.contact_sheet import Picture, outlined, write_contact_sheet
 from labelkit.commands.common.images.masks import mask_colors
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.evaluate.dense import choose_rows, mean_and_spread, percent_and_spread
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.evaluate.dense import (
+    ChosenSplits,
+    check_channels,
+    choose_splits,
+    mean_and_spread,
+    network_record,
+    percent_and_spread,
+    write_scores,
+)
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
-from labelkit.commands.evaluate.detection_training import DetectionPlan, detect, train_detector
+from labelkit.commands.evaluate.detection_training import Updates, detect, train_detector
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.object_images import (
     HAVE_BOXES,
@@ -32,17 +39,11 @@ from labelkit.data.object_images import (
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
-from labelkit.models.weights.files import fingerprint
 from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 from labelkit.protocols.detection.average_precision import Boxes, voc_scores
-from labelkit.protocols.detection.detector import DetectorSize
-from labelkit.store.commit import commit_bytes
 from labelkit.training.devices import Runtime
 
-_WARMUP = 500
-# Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
-_LR_DROPS = (0.75, 0.9167)
 _VOC_SCORES = ("ap50_11_point", "ap50")
 Entries = list[dict[str, Any]]
 Scores = tuple[dict[str, float], NDArray[np.float64]]
@@ -110,16 +111,6 @@ def _color(channels: NDArray[np.uint8]) -> tuple[int, int, int]:
     return red, green, blue
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows and names of the splits."""
-
-    train: str
-    train_rows: NDArray[np.int64]
-    eval: str
-    eval_rows: NDArray[np.int64]
-
-
 def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     """Train detectors on a backbone, with it or on what it gives, and score what they find.
 
@@ -129,8 +120,9 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a detector failed.
     """
-    dataset = _open(config)
-    assert dataset.objects is not None
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
+    if dataset.objects is None:
+        raise DatasetError(config.dataset, "has no boxes", HAVE_BOXES)
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
         raise ConfigError(
@@ -142,22 +134,19 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     rows = _choose(config, dataset)
     runtime = Runtime(device=config.device, threads=config.threads, precision=config.precision)
     model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
-    if model.network.input_spec.channels != dataset.in_channels:
-        problem = (
-            f"{config.dataset} has {dataset.in_channels} channels, the network {model.network.input_spec.channels}"
-        )
-        raise ConfigError("--dataset", problem, "Choose another network or set.")
+    check_channels(model, dataset)
     network = model.network.to(runtime.device).eval()
     used = [*rows.train_rows.tolist(), *rows.eval_rows.tolist()]
     with current_progress().task("check sizes of images", total=len(used)) as task:
         check_sizes(dataset, used, task.advance)
-    plan = _plan(config, dataset, rows)
+    updates = Updates.of(config, len(rows.train_rows))
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
     first: Entries = []
     for seed in range(config.seed, config.seed + config.seeds):
-        with current_progress().task(f"train {config.detector} (seed {seed})", total=plan.steps) as task:
-            detector = train_detector(network, dataset, rows.train_rows, plan, runtime, seed=seed, advance=task.advance)
+        with current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps) as task:
+            trained_on = rows.train_rows
+            detector = train_detector(config, network, dataset, trained_on, runtime, seed=seed, advance=task.advance)
         with current_progress().task("detect", total=len(rows.eval_rows)) as task:
             found = detect(
                 detector,
@@ -172,7 +161,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
             first = found
         for part, scores in score(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
             parts.setdefault(part, []).append(scores)
-    result = _result(config, dataset, rows, plan, model, parts)
+    result = _result(config, dataset, rows, updates, model, parts)
     if config.sheet is None:
         return result
     pictures = _pictures(dataset, rows.eval_rows[:PICTURES], first)
@@ -193,53 +182,17 @@ def _pictures(dataset: ImageDataset, rows: NDArray[np.int64], found: Entries) ->
     return pictures
 
 
-def _open(config: EvaluateDetectionConfig) -> ImageDataset:
-    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
-    if dataset.objects is None:
-        raise DatasetError(config.dataset, "has no boxes", HAVE_BOXES)
-    return dataset
-
-
-def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> _Rows:
-    (train, train_rows), (scored, eval_rows) = (
-        choose_rows(dataset, split, order, option=option, limit=config.max_images, seed=config.seed)
-        for split, order, option in (
-            (config.split, ("train",), "--split"),
-            (config.eval_split, ("val", "test"), "--eval-split"),
-        )
-    )
-    if len(np.intersect1d(train_rows, eval_rows)):
-        raise ConfigError("--eval-split", f"images of {scored} are trained on (--split {train})", "Choose two splits.")
+def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSplits:
+    chosen = choose_splits(config, dataset, ("train",))
     assert dataset.objects is not None
     objects = dataset.objects
-    kept = np.array([row for row in train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
+    kept = np.array([row for row in chosen.train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
     if not len(kept):
-        raise DatasetError(config.dataset, f"no image of {train} has a box to learn", "Choose another --split.")
-    if all(objects.read(int(row)).ignored.all() for row in eval_rows):
-        raise DatasetError(config.dataset, f"no image of {scored} has a box to find", "Choose another --eval-split.")
-    return _Rows(train, kept, scored, eval_rows)
-
-
-def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -> DetectionPlan:
-    steps = config.steps or -(-config.epochs * len(rows.train_rows) // config.batch_size)
-    warmup = min(_WARMUP, steps // 10)
-    size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
-    return DetectionPlan(
-        kind=config.detector,
-        num_classes=len(dataset.object_classes),
-        size=size,
-        train_sides=config.train_sizes or (config.shorter_side,),
-        tune=config.tune,
-        steps=steps,
-        batch_size=config.batch_size,
-        lr=config.lr,
-        drops=tuple(round(share * steps) for share in _LR_DROPS),
-        warmup=warmup,
-        weight_decay=config.weight_decay,
-        layer_decay=config.layer_decay,
-        mirror=not dataset.chiral,
-        num_workers=config.num_workers or 0,
-    )
+        raise DatasetError(config.dataset, f"no image of {chosen.train} has a box to learn", "Choose another --split.")
+    if all(objects.read(int(row)).ignored.all() for row in chosen.eval_rows):
+        problem = f"no image of {chosen.eval} has a box to find"
+        raise DatasetError(config.dataset, problem, "Choose another --eval-split.")
+    return chosen._replace(train_rows=kept)
 
 
 def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
@@ -312,8 +265,8 @@ def _by_class(entries: Sequence[Mapping[str, Any]], num_classes: int) -> list[Bo
 def _result(
     config: EvaluateDetectionConfig,
     dataset: ImageDataset,
-    rows: _Rows,
-    plan: DetectionPlan,
+    rows: ChosenSplits,
+    updates: Updates,
     model: EmbeddingNetwork,
     parts: Mapping[str, Sequence[Scores]],
 ) -> SimpleResult:
@@ -331,30 +284,21 @@ def _result(
             {"class": name, **{f"{part}_ap": float(own[i]) for part, own in per_class.items()}}
             for i, name in enumerate(dataset.object_classes)
         ],
-        "network": {
-            **model.network.patch_identity,
-            "source": model.source,
-            "weights_fingerprint": fingerprint(model.network),
-            "weights_file_sha256": model.weights_sha256,
-        },
+        "network": network_record(model),
         "data": {
             "dataset": dataset.name,
             "digest": dataset.digest(),
             "object_classes": list(dataset.object_classes),
             "scoring": dataset.objects.scoring,
         },
-        "protocol": _protocol(config, rows, plan),
+        "protocol": _protocol(config, dataset, rows, updates),
     }
-    made: tuple[Path, ...] = ()
-    if config.out is not None:
-        text = json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n"
-        commit_bytes(config.out, text.encode())
-        made = (config.out,)
+    made = write_scores(config.out, values)
     what = "backbone and detector" if config.tune else "detector"
     title = (
         f"detection in %: {config.detector} on {model.told_source}, {what} trained on {len(rows.train_rows)} images of "
     )
-    title += f"{rows.train} for {plan.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
+    title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [
         [part, *(percent_and_spread(own[name]) for name in names)] for part, own in means.items()
@@ -376,28 +320,23 @@ _HEADERS = {
 }  # fmt: skip
 
 
-def _protocol(config: EvaluateDetectionConfig, rows: _Rows, plan: DetectionPlan) -> dict[str, object]:
+def _protocol(
+    config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
+) -> dict[str, object]:
+    as_asked = ("detector", "batch_size", "tune", "lr", "weight_decay", "layer_decay", "proposals", "samples_per_image")
     return {
-        "detector": config.detector,
+        **{name: getattr(config, name) for name in (*as_asked, "precision")},
         "train_split": rows.train,
         "train_images": len(rows.train_rows),
         "eval_split": rows.eval,
         "eval_images": len(rows.eval_rows),
-        "steps": plan.steps,
-        "batch_size": plan.batch_size,
-        "tune": plan.tune,
+        "steps": updates.steps,
         "optimizer": "adamw",
-        "lr": plan.lr,
-        "lr_drop_steps": list(plan.drops),
-        "warmup_steps": plan.warmup,
-        "weight_decay": plan.weight_decay,
-        "layer_decay": plan.layer_decay,
-        "shorter_side": plan.size.shorter_side,
-        "longer_side": plan.size.longer_side,
-        "train_sizes": list(plan.train_sides),
-        "proposals": plan.size.proposals,
-        "samples_per_image": plan.size.samples,
-        "mirror": plan.mirror,
-        "precision": config.precision,
+        "lr_drop_steps": list(updates.drops),
+        "warmup_steps": updates.warmup,
+        "shorter_side": config.shorter_side,
+        "longer_side": config.longest_side,
+        "train_sizes": list(config.train_sizes or (config.shorter_side,)),
+        "mirror": not dataset.chiral,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }

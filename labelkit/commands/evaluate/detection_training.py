@@ -6,14 +6,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator, keyed_uniform
 from labelkit.data.object_images import ExamplePlan, encode_mask, read_examples
@@ -22,57 +22,31 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.protocols.detection.detector import (
     DetectionBackbone,
-    DetectorKind,
     DetectorSize,
     build_detector,
     keep_statistics,
 )
 from labelkit.training.devices import Runtime
 
+_WARMUP = 500
+# Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
+_LR_DROPS = (0.75, 0.9167)
 _PLACES = ("pos_embed", "cls_token", "reg_token")
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 
-@dataclass(frozen=True)
-class DetectionPlan:
-    """How a detector is trained.
+class Updates(NamedTuple):
+    """How many updates a training takes, in which of the first its rate rises, and after which it is a tenth."""
 
-    Attributes:
-        kind: of the detector.
-        num_classes: of objects.
-        size: how much it looks at.
-        train_sides: shorter sides of training images, one of which is drawn for each.
-        tune: the backbone is trained, too.
-        steps: in all.
-        batch_size: images of a step.
-        lr: learning rate of AdamW.
-        drops: steps after which it is a tenth.
-        warmup: steps in which it rises.
-        weight_decay: of AdamW.
-        layer_decay: factor of the rate from a block of a plain ViT to the one before.
-        mirror: images may be mirrored.
-        num_workers: processes that decode images.
-    """
-
-    kind: DetectorKind
-    num_classes: int
-    size: DetectorSize
-    train_sides: tuple[int, ...]
-    tune: bool
     steps: int
-    batch_size: int
-    lr: float
-    drops: tuple[int, ...]
     warmup: int
-    weight_decay: float
-    layer_decay: float
-    mirror: bool
-    num_workers: int = 0
+    drops: tuple[int, ...]
 
-    @property
-    def has_masks(self) -> bool:
-        """Whether it also draws masks."""
-        return self.kind != "faster-rcnn"
+    @classmethod
+    def of(cls, config: EvaluateDetectionConfig, num_images: int) -> Updates:
+        """Return those for so many training images."""
+        steps = config.steps or -(-config.epochs * num_images // config.batch_size)
+        return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
 
     def factor(self, step: int) -> float:
         """Return what the learning rate is multiplied by in a step, counted from 0."""
@@ -81,10 +55,10 @@ class DetectionPlan:
 
 
 def train_detector(
+    config: EvaluateDetectionConfig,
     network: InferenceNetwork,
     dataset: ImageDataset,
     rows: NDArray[np.int64],
-    plan: DetectionPlan,
     runtime: Runtime,
     *,
     seed: int,
@@ -93,10 +67,10 @@ def train_detector(
     """Train a detector by the sum of its losses, by AdamW.
 
     Args:
+        config: which detector, and how it is trained.
         network: it stays as it is.
         dataset: has boxes.
         rows: images to train on, each with an object.
-        plan: how.
         runtime: where, and in which precision.
         seed: of the new weights, the order, mirror images and samples.
         advance: told how many steps were done.
@@ -109,22 +83,24 @@ def train_detector(
         DivergenceError: a loss is no number.
         DatasetError: an image or an outline cannot be used.
     """
-    detector = build_detector(network, plan.kind, plan.num_classes, size=plan.size, seed=seed)
+    updates, num_classes = Updates.of(config, len(rows)), len(dataset.object_classes)
+    size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
+    detector = build_detector(network, config.detector, num_classes, size=size, seed=seed)
     body: DetectionBackbone = detector.backbone
     body.autocast = runtime.autocast
-    if not plan.tune:
+    if not config.tune:
         body.backbone.requires_grad_(False)
-    optimizer = torch.optim.AdamW(_groups(detector, body, plan), lr=plan.lr)
+    optimizer = torch.optim.AdamW(_groups(detector, body, config), lr=config.lr)
     rates = [group["lr"] for group in optimizer.param_groups]
     detector.train()
     keep_statistics(body.backbone)
-    if not plan.tune:
+    if not config.tune:
         body.backbone.eval()
-    detector.transform.min_size = plan.train_sides
+    detector.transform.min_size = config.train_sizes or (config.shorter_side,)
     with _seeded(runtime.device, seed):
-        for step, (images, targets) in enumerate(_batches(dataset, rows, plan, seed)):
+        for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * plan.factor(step)
+                group["lr"] = rate * updates.factor(step)
             losses = detector(_on(images, runtime), [_moved(target, runtime) for target in targets])
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
@@ -133,7 +109,7 @@ def train_detector(
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
             advance(1)
-    detector.transform.min_size = (plan.size.shorter_side,)
+    detector.transform.min_size = (config.shorter_side,)
     trained: nn.Module = detector.eval()
     return trained
 
@@ -148,10 +124,10 @@ def _seeded(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def _groups(detector: nn.Module, body: DetectionBackbone, plan: DetectionPlan) -> list[dict[str, Any]]:
+def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetectionConfig) -> list[dict[str, Any]]:
     """Return groups of parameters by rate and decay."""
     depth = len(getattr(body.backbone.net, "blocks", ())) if body.plain else 0
-    if plan.layer_decay < 1 and not depth:
+    if config.layer_decay < 1 and not depth:
         raise ConfigError(
             "--layer-decay", f"{body.backbone.info.name} is no plain ViT with blocks", "Leave it out, or use a ViT."
         )
@@ -159,8 +135,8 @@ def _groups(detector: nn.Module, body: DetectionBackbone, plan: DetectionPlan) -
     for name, parameter in detector.named_parameters():
         if not parameter.requires_grad:
             continue
-        decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else plan.weight_decay
-        rate = plan.lr * plan.layer_decay ** depth_below(name, depth)
+        decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
+        rate = config.lr * config.layer_decay ** depth_below(name, depth)
         groups.setdefault((rate, decay), []).append(parameter)
     return [{"params": own, "lr": rate, "weight_decay": decay} for (rate, decay), own in groups.items()]
 
@@ -176,31 +152,27 @@ def depth_below(name: str, depth: int) -> int:
 
 
 def _batches(
-    dataset: ImageDataset, rows: NDArray[np.int64], plan: DetectionPlan, seed: int
+    dataset: ImageDataset, rows: NDArray[np.int64], config: EvaluateDetectionConfig, steps: int, seed: int
 ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
     """Yield images (c, h, w) and what is in them, pass after pass in new orders."""
-    examples = read_examples(dataset, _plans(dataset, rows, plan, seed), plan.num_workers)
-    while batch := list(itertools.islice(examples, plan.batch_size)):
+    plans = _plans(dataset, rows, steps * config.batch_size, seed, masks=config.detector != "faster-rcnn")
+    examples = read_examples(dataset, plans, config.num_workers or 0)
+    while batch := list(itertools.islice(examples, config.batch_size)):
         yield [example.image for example in batch], [example.target for example in batch]
 
 
-def _plans(dataset: ImageDataset, rows: NDArray[np.int64], plan: DetectionPlan, seed: int) -> Iterator[ExamplePlan]:
+def _plans(
+    dataset: ImageDataset, rows: NDArray[np.int64], wanted: int, seed: int, *, masks: bool
+) -> Iterator[ExamplePlan]:
     assert dataset.objects is not None
-    wanted = plan.steps * plan.batch_size
     for drawn in range(wanted):
         epoch, place = divmod(drawn, len(rows))
         if not place:
             order = keyed_generator(seed, "detection", epoch).permutation(len(rows))
             mirrored = keyed_uniform(seed, epoch, np.arange(len(rows)), 0, "mirrored objects", 1)[:, 0] < 0.5
-        row = int(rows[order[place]])
+        row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
         objects = dataset.objects.read(row)
-        yield ExamplePlan.of(
-            dataset,
-            row,
-            objects=objects.select(objects.learnable()),
-            mirror=plan.mirror and bool(mirrored[place]),
-            masks=plan.has_masks,
-        )
+        yield ExamplePlan.of(dataset, row, objects=objects.select(objects.learnable()), mirror=mirror, masks=masks)
 
 
 def detect(

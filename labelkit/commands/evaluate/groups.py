@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import labels_to_use
-from labelkit.commands.common.outputs import check_kept_result
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -27,9 +26,8 @@ from labelkit.metrics.clustering import (
     normalized_mutual_information,
 )
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, list_results, read_result, write_result
+from labelkit.store.results import Result, list_results, read_result
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
@@ -81,31 +79,10 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": [one.to_dict() for one in scored],
     }
-    return SimpleResult(values, _keep(config, store, values), tuple(_tables(config, scored, held_out=held_out)))
-
-
-def _keep(config: EvaluateClusteringConfig, store: EmbeddingStore, values: dict[str, object]) -> tuple[Path, ...]:
-    """Write the scores beside the store if they are to be kept."""
-    if config.result is None:
-        return ()
-    path = write_result(
-        store,
-        config.result,
-        kind="evaluation",
-        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-        params={
-            "protocol": config.protocol,
-            "rows": config.rows,
-            "split": config.split,
-            "mapping_from": config.mapping_from,
-            "results": list(config.results),
-            "bootstrap": config.bootstrap,
-            "seed": config.seed,
-        },
-        stage="evaluate clustering",
-        overwrite=config.overwrite,
-    )
-    return (path,)
+    chosen = ("protocol", "rows", "split", "mapping_from", "bootstrap", "seed")
+    params = {name: getattr(config, name) for name in chosen} | {"results": list(config.results)}
+    made = keep_scores(config, store, values, params)
+    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
 
 
 @dataclass(frozen=True)

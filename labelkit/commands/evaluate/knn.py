@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,16 +9,14 @@ from labelkit.algorithms.feature_probes import knn_votes, linear_probe
 from labelkit.algorithms.projection import mapped_rows, principal_map
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.labeled_splits import LabeledSplits, choose_labeled_splits
-from labelkit.commands.common.outputs import check_kept_result
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateKNNConfig
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.embeddings import open_store
 
 # Passes of the training of --linear.
 _LINEAR_EPOCHS = 100
@@ -81,26 +77,9 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     voted = "" if config.pca is None else f", on {config.pca} principal components"
     title = f"accuracy in %{voted}" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
-    return SimpleResult(values, _keep(config, store, values, gallery, queries), (table,))
-
-
-def _keep(
-    config: EvaluateKNNConfig, store: EmbeddingStore, values: dict[str, object], gallery: str, queries: str
-) -> tuple[Path, ...]:
-    """Write the scores beside the store if they are to be kept."""
-    if config.result is None:
-        return ()
-    path = write_result(
-        store,
-        config.result,
-        kind="evaluation",
-        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-        params={key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
-        | {"gallery": gallery, "queries": queries, "k": list(config.k)},
-        stage="evaluate knn",
-        overwrite=config.overwrite,
-    )
-    return (path,)
+    params = {key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
+    params |= {"gallery": gallery, "queries": queries, "k": list(config.k)}
+    return SimpleResult(values, keep_scores(config, store, values, params), (table,))
 
 
 def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -12,17 +11,15 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import linear_probe, logistic_regression
 from labelkit.commands.common.labeled_splits import LabeledSplits, choose_labeled_splits
-from labelkit.commands.common.outputs import check_kept_result
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
 from labelkit.commands.evaluate.options import EvaluateLinearConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json
-from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.embeddings import open_store
 
 _SMALL: Final = 20_000
 _LR: Final = {"sgd": 10.0, "adamw": 0.01}
@@ -74,7 +71,8 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
-    made = () if config.result is None else (_kept(config, store, values, protocol),)
+    params = {key: value for key, value in protocol.items() if key != "sweep"}
+    made = keep_scores(config, store, values, params)
     best: list[Cell] = [percent_and_spread(top1), None if top5 is None else percent_and_spread(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     tables = [Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])]
@@ -96,11 +94,29 @@ def _outputs(
     with current_progress().task("train classifier", total=None):
         if solver == "lbfgs":
             l2, sweep = _choose_l2(config.l2, splits, num_classes, config.seed)
-            outputs.append(_solve(splits, num_classes, l2))
+            outputs.append(
+                logistic_regression(
+                    splits.gallery, splits.gallery_labels, splits.queries, num_classes=num_classes, l2=l2
+                )
+            )
             protocol |= {"l2": l2, "sweep": sweep}
         else:
             seeds = range(config.seed, config.seed + config.seeds)
-            outputs += [_train(config, splits, num_classes, solver, seed) for seed in seeds]
+            outputs += [
+                linear_probe(
+                    splits.gallery,
+                    splits.gallery_labels,
+                    splits.queries,
+                    num_classes=num_classes,
+                    epochs=config.epochs,
+                    lr=config.lr or _LR[solver],
+                    batch_size=config.batch_size,
+                    seed=seed,
+                    optimizer=solver,
+                    rescale=config.rescale,
+                )
+                for seed in seeds
+            ]
             protocol |= {
                 "lr": config.lr or _LR[solver],
                 "epochs": config.epochs,
@@ -108,49 +124,6 @@ def _outputs(
                 "seeds": list(seeds),
             }
     return outputs
-
-
-def _kept(
-    config: EvaluateLinearConfig, store: EmbeddingStore, values: dict[str, object], protocol: dict[str, object]
-) -> Path:
-    """Keep the scores as a result beside the store; return its file."""
-    assert config.result is not None
-    return write_result(
-        store,
-        config.result,
-        kind="evaluation",
-        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-        params={key: value for key, value in protocol.items() if key != "sweep"},
-        stage="evaluate linear",
-        overwrite=config.overwrite,
-    )
-
-
-def _solve(splits: LabeledSplits, num_classes: int, l2: float) -> NDArray[np.float64]:
-    return logistic_regression(
-        splits.gallery,
-        splits.gallery_labels,
-        splits.queries,
-        num_classes=num_classes,
-        l2=l2,
-    )
-
-
-def _train(
-    config: EvaluateLinearConfig, splits: LabeledSplits, num_classes: int, solver: Literal["sgd", "adamw"], seed: int
-) -> NDArray[np.float32]:
-    return linear_probe(
-        splits.gallery,
-        splits.gallery_labels,
-        splits.queries,
-        num_classes=num_classes,
-        epochs=config.epochs,
-        lr=config.lr or _LR[solver],
-        batch_size=config.batch_size,
-        seed=seed,
-        optimizer=solver,
-        rescale=config.rescale,
-    )
 
 
 def _drawn(splits: LabeledSplits, most: int | None, seed: int) -> LabeledSplits:

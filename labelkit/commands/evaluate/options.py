@@ -237,7 +237,9 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         return self
 
 
-class EvaluateClassificationConfig(HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig):
+class EvaluateClassificationConfig(
+    HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig, ScoresConfig
+):
     """``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
@@ -250,18 +252,11 @@ class EvaluateClassificationConfig(HeldOutOptions, ThreadsOption, PerClassOption
         description="With --checkpoint: folder where named sets live; default: as in training.",
         json_schema_extra=_STORE,
     )
-    index: Path | None = Field(
+    index: Path | None = Field(  # type: ignore[assignment]  # or a run
         None,
         description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
         json_schema_extra=STORE,
     )
-    result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="With --index: also keep the scores as a result of this name; default: not kept.",
-        json_schema_extra=_OUTPUT,
-    )
-    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
     groups: Literal["auto", "rank", "counts", "none"] = Field(
         "auto",
         description="How to tell classes with many, medium and few training images apart. counts: above 100, 20 "

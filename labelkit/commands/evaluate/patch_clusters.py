@@ -18,13 +18,14 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     DenseInput,
     MaskScores,
+    WholeBatch,
     choose_rows,
     open_dense,
     percent_and_spread,
+    whole_batches,
     write_asked,
 )
 from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
-from labelkit.commands.evaluate.segmentation_head import WholeBatch, whole_batches
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.mask_files import IGNORE
 from labelkit.errors import ConfigError, DatasetError

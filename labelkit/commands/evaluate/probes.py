@@ -42,6 +42,9 @@ _MOMENTUM = 0.9
 # Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
 _MAX_VALUES = 9600
 _EMBEDDING = "embedding"
+_PROTOCOL = (
+    "at", "augmentation", "crops", "epochs", "batch_size", "lr", "lr_drop_epochs", "weight_decay", "seed",
+)  # fmt: skip
 
 
 def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
@@ -243,20 +246,7 @@ def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, ju
         "best_layer": best.layer,
         "best_accuracy": best.accuracy,
         "probes": [asdict(score) for score in scores],
-        "protocol": {
-            name: getattr(config, name)
-            for name in (
-                "at",
-                "augmentation",
-                "crops",
-                "epochs",
-                "batch_size",
-                "lr",
-                "lr_drop_epochs",
-                "weight_decay",
-                "seed",
-            )
-        },
+        "protocol": {name: getattr(config, name) for name in _PROTOCOL},
     }
     rows: list[list[Cell]] = [
         [

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
 from labelkit.commands.evaluate.detection import BoxPicture, shown_boxes
-from labelkit.commands.evaluate.detection_training import DetectionPlan, depth_below, train_detector
+from labelkit.commands.evaluate.detection_training import Updates, depth_below, train_detector
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
-from labelkit.protocols.detection.detector import DetectorSize
 from labelkit.training.devices import Runtime
 from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
@@ -77,20 +77,18 @@ def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
 
 
 def test_the_learning_rate_rises_and_drops_as_published() -> None:
-    plan = DetectionPlan(
-        "mask-rcnn", 2, DetectorSize(), (800,), True, 12_000, 16, 2e-4, (9000, 11_000), 500, 0.05, 1.0, False
-    )
-    assert plan.factor(0) == pytest.approx(1 / 500)
-    assert [plan.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])
+    updates = Updates.of(EvaluateDetectionConfig(batch_size=16, epochs=12), 16_000)
+    assert updates == (12_000, 500, (9000, 11_000))
+    assert updates.factor(0) == pytest.approx(1 / 500)
+    assert [updates.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])
 
 
-def _plan(**options: Any) -> DetectionPlan:
+def _plan(**options: Any) -> EvaluateDetectionConfig:
     plan = {
-        "kind": "faster-rcnn", "num_classes": 3, "size": DetectorSize(64, 96, 8, 8), "train_sides": (64,),
-        "tune": True, "steps": 1, "batch_size": 2, "lr": 1e-3, "drops": (), "warmup": 0, "weight_decay": 0.0,
-        "layer_decay": 1.0, "mirror": True,
+        "detector": "faster-rcnn", "image_size": 64, "longer_side": 96, "proposals": 8, "samples_per_image": 8,
+        "steps": 1, "batch_size": 2, "lr": 1e-3, "weight_decay": 0.0,
     }  # fmt: skip
-    return DetectionPlan(**{**plan, **options})
+    return EvaluateDetectionConfig(**{**plan, **options})
 
 
 @pytest.mark.parametrize("tune", [True, False])
@@ -100,7 +98,7 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
     dataset = load_dataset("coco_2017", data_root=root)
     rows = dataset.in_split("train")
 
-    trained: Any = train_detector(network, dataset, rows, _plan(tune=tune), Runtime(device="cpu"), seed=0)
+    trained: Any = train_detector(_plan(tune=tune), network, dataset, rows, Runtime(device="cpu"), seed=0)
 
     # a step of AdamW moves every number that has a gradient by the rate
     after = trained.backbone.backbone.state_dict()
@@ -118,7 +116,7 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
 def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root: Path) -> None:
     network = BackboneNetwork("resnet18", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
-    trained: Any = train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
+    trained: Any = train_detector(_plan(), network, dataset, dataset.in_split("train"), Runtime(device="cpu"), seed=0)
     before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
     statistics = [name for name in before if "running" in name]
     assert len(statistics) == 40
@@ -131,7 +129,7 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
     rows = dataset.in_split("train")
-    trained: Any = train_detector(network, dataset, rows, _plan(layer_decay=0.5), Runtime(device="cpu"), seed=0)
+    trained: Any = train_detector(_plan(layer_decay=0.5), network, dataset, rows, Runtime(device="cpu"), seed=0)
     before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
     moved = [
         (after[name] - before[name]).abs().max().item()
@@ -245,7 +243,7 @@ def test_training_leaves_the_global_generator_alone(root: Path) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
     before = torch.get_rng_state()
-    train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
+    train_detector(_plan(), network, dataset, dataset.in_split("train"), Runtime(device="cpu"), seed=0)
     assert torch.get_rng_state().equal(before)
 
 
