@@ -8,17 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from labelkit.commands.common import own_code
-from labelkit.errors import ConfigError, OutputExistsError, StoreError
-from labelkit.files import sha256_file
+from labelkit.errors import ConfigError
 from labelkit.methods.own import own_methods
 from labelkit.methods.registry import METHODS, own_digest
 from labelkit.methods.spec import MethodSpec
 from labelkit.options.presets import available_presets
-from labelkit.pipelines.reproduce import running
 from tests.short_runs import short_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
@@ -236,42 +232,6 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
         own_methods(str(path), METHODS)
 
     assert told in str(raised.value)
-
-
-@pytest.mark.slow
-def test_a_table_knows_the_code_of_its_runs() -> None:
-    program = "from labelkit.commands.common.own_code import own_digest; print(own_digest('smooth'))"
-    environment = os.environ | {"LABELKIT_METHODS": str(EXAMPLE)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == sha256_file(EXAMPLE)
-
-
-def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["train", "smooth", "--out", str(tmp_path / "run")]
-    asked: list[list[str]] = []
-
-    class Trained:
-        def run(self, words: list[str]) -> tuple[int, str]:
-            asked.append(words)
-            return (1, "") if len(asked) == 1 else (0, '{"epochs": 1}')
-
-    commands: Any = Trained()
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
-    with pytest.raises(StoreError, match="exit code 1"):
-        running._run(commands, command, command, tmp_path, 0)
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
-    with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
-        running._run(commands, command, command, tmp_path, 0)
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
-    assert running._run(commands, command, command, tmp_path, 0) == {"epochs": 1}
-    assert running._run(commands, command, command, tmp_path, 0) == {"epochs": 1}
-    assert len(asked) == 2
-
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
-    with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
-        running._run(commands, command, command, tmp_path, 0)
 
 
 @pytest.mark.parametrize(

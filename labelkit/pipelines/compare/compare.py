@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from labelkit.commands.common.holdout import has_own_splits
-from labelkit.commands.common.own_code import is_same_code
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import chosen_old_classes, read_listing
 from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
@@ -28,14 +27,16 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
 from labelkit.options.base import nearest, value_text
 from labelkit.options.data import DataConfig
-from labelkit.pipelines.compare.judges import JUDGES, embed_for_judges, judge_store
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
+    JUDGES,
     DataFacts,
     MethodRuns,
     RunFailed,
     Stopped,
     Workplace,
+    embed_for_judges,
+    judge_store,
     kept_record,
     method_config,
 )
@@ -206,20 +207,7 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
                 raise ConfigError("--keep", problem, "Give the same options, or another folder.")
         else:
             commit_json(about, now)
-        _check_code(config.keep, _chosen(config.methods))
         yield config.keep
-
-
-def _check_code(keep: Path, names: Sequence[str]) -> None:
-    """Note with which code methods of the user run there.
-
-    Raises:
-        ConfigError: runs of one are by other code.
-    """
-    for name in names:
-        if not is_same_code(keep / f"{name}.code.json", name):
-            problem = f"{keep} holds runs of other code of {name}"
-            raise ConfigError("--keep", problem, f"Remove {name}-s* and {name}.* there, or give another folder.")
 
 
 def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from labelkit import __version__
-from labelkit.commands.common.own_code import is_same_code
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
 from labelkit.files import read_json
@@ -309,13 +308,11 @@ def _run(commands: Commands, command: list[str], words: list[str], here: Path, n
             raise StoreError(str(record), f"cannot be read: {error}", "Delete it, to run its command again.") from error
         if not isinstance(found, dict) or found.get("command") != command:
             raise OutputExistsError(str(here), "holds the output of another command", "Choose another --out.")
-        _check_code(command, here, number)
         return dict(found["output"])
     try:
         here.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise resource_error(error, str(here)) from error
-    _check_code(command, here, number)
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
     words = [*words, "--resume"] if begun else words
     current_progress().message(f"labelkit {shlex.join(words)}")
@@ -325,16 +322,6 @@ def _run(commands: Commands, command: list[str], words: list[str], here: Path, n
     output = json.loads(out)
     commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
     return dict(output)
-
-
-def _check_code(command: list[str], here: Path, number: int) -> None:
-    """Note with which code a method of the user is trained there.
-
-    Raises:
-        OutputExistsError: it was other code.
-    """
-    if command[0] == "train" and not is_same_code(here / f"step-{number}.code.json", command[1]):
-        raise OutputExistsError(str(here), f"holds a run of other code of {command[1]}", "Choose another --out.")
 
 
 def _file_name(text: str) -> str:
