@@ -159,7 +159,9 @@ except Interrupted:
 
 
 @pytest.mark.parametrize("number", quick_every(3, [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
-def test_a_signal_that_comes_during_an_import_is_not_raised_in_it_and_ends_the_process(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_that_comes_during_an_import_is_not_raised_in_it_and_ends_the_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     (tmp_path / "held.py").write_text(HELD.format(number=int(number)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(

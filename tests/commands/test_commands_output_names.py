@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,13 +100,3 @@ def test_the_same_command_again_is_no_error_and_another_one_is(
     assert "mine" in list_results(store)
     other = labelkit("cluster", "k-means", "--index", store.path, "--num-clusters", "4", "--result", "mine")
     assert other.code == 2
-
-
-def test_the_table_of_confusions_is_not_replaced_without_a_word(
-    labelkit: Labelkit, store: EmbeddingStore, tmp_path: Path
-) -> None:
-    table = tmp_path / "confusion.csv"
-    table.write_text("mine")
-    answer = labelkit("evaluate", "classification", "--index", store.path, "--split", "test", "--confusion", table)
-    assert answer.code == 2
-    assert table.read_text() == "mine"

@@ -15,7 +15,6 @@ from labelkit.options.retired import RESULT_NAME, PreviousOption
 from labelkit.options.shared import (
     STORE,
     AddedLabelsOption,
-    MinSizeOption,
     NormalizeOption,
     OverwriteOption,
     SplitOption,
@@ -34,22 +33,17 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
 
-class PatchClusterConfig(MinSizeOption, ClusterConfig):
+class PatchClusterConfig(ClusterConfig):
     """A clustering of rows, or of patches."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "max_patches": 100000,
+        "min_size": 1,
     }
 
     patches: bool = Field(
         False, description="Group the patches of the images instead (of a store made with embed --dense)."
     )
-
-    @model_validator(mode="after")
-    def _patches_may_be_alone(self) -> PatchClusterConfig:
-        if self.patches and self.min_size > 1:
-            raise ValueError("--min-size is for groups of images; leave it out with --patches")
-        return self
 
 
 class KMeansConfig(NormalizeOption, PatchClusterConfig):
@@ -64,10 +58,11 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
+    constants: ClassVar[Mapping[str, object]] = {"min_size": 1}
 
     max_iterations: int = Field(100, ge=1, description="Most iterations of one start (benchmark: 200).")
     tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less, in sum, squared.")

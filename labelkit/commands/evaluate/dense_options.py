@@ -13,7 +13,6 @@ from labelkit.options.base import option
 from labelkit.options.gate import GateConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
-    AbsentClassesOption,
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
@@ -63,11 +62,11 @@ class DenseConfig(
     )
 
 
-class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitOption, DenseConfig):
+class EvaluateSegmentationConfig(PerClassOption, EvalSplitOption, DenseConfig):
     """``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
-    constants: ClassVar[Mapping[str, object]] = {"final_lr": None}
+    constants: ClassVar[Mapping[str, object]] = {"final_lr": None, "absent_as_zero": False}
 
     split: str = Field(
         "auto",
@@ -123,12 +122,13 @@ class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitO
         return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
 
 
-class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConfig):
+class EvaluatePatchClustersConfig(PerClassOption, DenseConfig):
     """``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
     constants: ClassVar[Mapping[str, object]] = {
         "max_patches": 200000,
+        "absent_as_zero": False,
         "grid": None,
     }
 
@@ -191,6 +191,7 @@ class EvaluateDetectionConfig(
     constants: ClassVar[Mapping[str, object]] = {
         "warmup_steps": None,
         "lr_drops": (0.75, 0.9167),
+        "sheet": None,
     }
 
     dataset: str = Field(
@@ -242,11 +243,6 @@ class EvaluateDetectionConfig(
         json_schema_extra=option("Run"),
     )
     seeds: int = Field(1, ge=1, le=100, description="Detectors trained, from --seed on; scores are their mean.")
-    sheet: Path | None = Field(
-        None,
-        description="Also draw the boxes found beside the true ones to this PNG.",
-        json_schema_extra={**_OUT, "makes": "png"},
-    )
 
     @field_validator("train_sizes")
     @classmethod

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.contact_sheet import Picture, outlined, write_contact_sheet
-from labelkit.commands.common.images.masks import mask_colors
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
@@ -39,7 +35,6 @@ from labelkit.data.object_images import (
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
-from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
 from labelkit.protocols.detection.average_precision import Boxes, voc_scores
 from labelkit.training.devices import Runtime
@@ -47,68 +42,6 @@ from labelkit.training.devices import Runtime
 _VOC_SCORES = ("ap50_11_point", "ap50")
 Entries = list[dict[str, Any]]
 Scores = tuple[dict[str, float], NDArray[np.float64]]
-_SURE = 0.5
-_LEGEND_WIDTH = 4
-
-
-class BoxPicture(NamedTuple):
-    """One image with both kinds of boxes.
-
-    Attributes:
-        name: below the image.
-        pixels: (h, w, c) uint8.
-        truth: box and class of each object.
-        found: box, class and score of each detection, in any order.
-    """
-
-    name: str
-    pixels: NDArray[np.uint8]
-    truth: Sequence[tuple[Sequence[float], int]]
-    found: Sequence[tuple[Sequence[float], int, float]]
-
-
-def shown_boxes(picture: BoxPicture) -> list[tuple[Sequence[float], int, float]]:
-    """Return the detections that are drawn: those with a score of 0.5 or more; without any, the surest one."""
-    ranked = sorted(picture.found, key=lambda entry: -entry[2])
-    return [entry for entry in ranked if entry[2] >= _SURE] or ranked[:1]
-
-
-def write_box_sheet(path: Path, pictures: Sequence[BoxPicture], names: Sequence[str]) -> Path:
-    """Write a PNG with a row per image: true boxes, found ones; then the colors of the classes that occur.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        pictures: what to draw.
-        names: of the classes.
-
-    Raises:
-        ResourceError: it cannot be written.
-    """
-    colors = mask_colors(len(names) + 1)
-    rows: list[list[Picture]] = []
-    met: set[int] = set()
-    for picture in pictures:
-        shown = shown_boxes(picture)
-        met |= {label for _, label in picture.truth} | {label for _, label, _ in shown}
-        true, found = (
-            outlined(picture.pixels, [(box, _color(colors[label + 1])) for box, label in boxes])
-            for boxes in (picture.truth, [(box, label) for box, label, _ in shown])
-        )
-        least = f", {shown[-1][2]:.2f} or more" if shown else ""
-        rows.append(
-            [
-                Picture(true, ("/".join(picture.name.split("/")[-2:]), f"{len(picture.truth)} objects")),
-                Picture(found, ("found", f"{len(shown)} boxes{least}")),
-            ]
-        )
-    legend = [Picture(np.full((8, 8, 3), colors[label + 1], dtype=np.uint8), (names[label],)) for label in sorted(met)]
-    rows += [legend[start : start + _LEGEND_WIDTH] for start in range(0, len(legend), _LEGEND_WIDTH)]
-    return write_contact_sheet(path, rows)
-
-
-def _color(channels: NDArray[np.uint8]) -> tuple[int, int, int]:
-    red, green, blue = (int(value) for value in channels)
-    return red, green, blue
 
 
 def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
@@ -142,7 +75,6 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     updates = Updates.of(config, len(rows.train_rows))
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
-    first: Entries = []
     for seed in range(config.seed, config.seed + config.seeds):
         with current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps) as task:
             trained_on = rows.train_rows
@@ -157,29 +89,9 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
                 num_workers=config.num_workers or 0,
                 advance=task.advance,
             )
-        if not parts:
-            first = found
         for part, scores in score(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
             parts.setdefault(part, []).append(scores)
-    result = _result(config, dataset, rows, updates, model, parts)
-    if config.sheet is None:
-        return result
-    pictures = _pictures(dataset, rows.eval_rows[:PICTURES], first)
-    sheet = write_box_sheet(config.sheet, pictures, dataset.object_classes)
-    return replace(result, paths=(*result.paths, sheet))
-
-
-def _pictures(dataset: ImageDataset, rows: NDArray[np.int64], found: Entries) -> list[BoxPicture]:
-    assert dataset.objects is not None
-    pictures = []
-    for image, row in enumerate(rows):
-        plan = ExamplePlan.of(dataset, int(row))
-        pixels = read_example(dataset.source, dataset.in_channels, plan).image.permute(1, 2, 0).numpy()
-        objects = dataset.objects.read(int(row)).select(dataset.objects.read(int(row)).learnable())
-        truth = list(zip(objects.boxes.tolist(), objects.labels.tolist(), strict=True))
-        own = [(entry["box"].tolist(), entry["label"], entry["score"]) for entry in found if entry["image"] == image]
-        pictures.append(BoxPicture(dataset.sample_ids[row], pixels, truth, own))
-    return pictures
+    return _result(config, dataset, rows, updates, model, parts)
 
 
 def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSplits:

@@ -243,6 +243,7 @@ class EvaluateClassificationConfig(
     """``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
+    constants: ClassVar[Mapping[str, object]] = {"groups": "auto", "seen_only": False, "confusion": None}
 
     checkpoint: Path | None = Field(
         None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
@@ -256,19 +257,6 @@ class EvaluateClassificationConfig(
         None,
         description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
         json_schema_extra=STORE,
-    )
-    groups: Literal["auto", "rank", "counts", "none"] = Field(
-        "auto",
-        description="How to tell classes with many, medium and few training images apart. counts: above 100, 20 "
-        "to 100, below 20. rank: the 3, 4 and 3 of 10 or 36, 35 and 29 of 100 most frequent, as "
-        "published for CIFAR. auto: rank for 10 or 100 classes, else counts; none if the largest "
-        "class has less than twice the images of the smallest.",
-    )
-    seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
-    confusion: Path | None = Field(
-        None,
-        description="Also write the confusion matrix to this CSV: a row per true class.",
-        json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     batch_size: int | None = Field(
         None,

@@ -81,7 +81,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
             ][:PICTURES]
-        scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
+        scores.append(counts.scores())
     summary = MaskScores.of(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
@@ -95,7 +95,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "pca": config.pca,
             "restarts": config.num_inits,
             "iterations": config.max_iterations,
-            "absent_as_zero": config.absent_as_zero,
+            "absent_as_zero": False,
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
     }

@@ -66,7 +66,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = _train(config, given, rows.train_rows, lr, seed)
         counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
-        scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
+        scores.append(counts.scores())
         pictures += drawn
     summary = MaskScores.of(scores, names)
     values: dict[str, object] = {
@@ -150,7 +150,7 @@ def _choose_lr(
     for lr in config.rates:
         network, head = _train(config, given, trained, lr, config.seed)
         counts, _ = _score(network, given, head, judged)
-        tried.append({"lr": lr, "mean_iou": counts.scores(absent_as_zero=config.absent_as_zero).mean_iou})
+        tried.append({"lr": lr, "mean_iou": counts.scores().mean_iou})
     return max(tried, key=lambda entry: entry["mean_iou"])["lr"], tried
 
 
@@ -172,7 +172,7 @@ def _protocol(
         "train_size": config.train_size or given.frozen.size,
         "augment": config.augment,
         "mirror": config.augment and not given.dataset.chiral,
-        "absent_as_zero": config.absent_as_zero,
+        "absent_as_zero": False,
         "select_split": config.select_split,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }

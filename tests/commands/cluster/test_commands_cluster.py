@@ -16,7 +16,6 @@ from labelkit.errors import ConfigError, DatasetError, OutputExistsError, StoreE
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import list_results, read_result
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from sklearn.datasets import load_digits
 from tests.tiers import quick_every
 
@@ -270,40 +269,6 @@ def test_the_command_prints_the_path_of_the_result(labelkit: Any, index: Path) -
     answer = labelkit("cluster", "ss-kmeans", "--index", index, "--num-clusters", 4, "-q")
 
     assert answer.out == f"{index}.results/ss-kmeans.h5\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config_class", quick_every(3, CONFIGS))
-def test_an_odd_row_is_set_aside_and_joins_the_nearest_group(config_class: Any, make_store: Any) -> None:
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([np.repeat(np.eye(4)[:3] * 5, 10, axis=0) + rng.normal(0, 0.1, (30, 4)), [[2.0, 0, 0, 4]]])
-    labels, labeled = [0] * 10 + [1] * 10 + [2] * 11, [1] * 3 + [0] * 28
-    store = make_store(rows, labels=labels, labeled=labeled, old_classes=[1, 0, 0])
-
-    plain = cluster_store(config_class(index=store.path, num_clusters=4, result="plain")).to_json()
-    made = cluster_store(config_class(index=store.path, num_clusters=3, min_size=2)).to_json()
-
-    assert sorted(plain["sizes"]) == [1, 10, 10, 10]  # type: ignore[call-overload] # JSON
-    assert plain["set_aside"] == 0
-    assert sorted(made["sizes"]) == [10, 10, 11]  # type: ignore[call-overload] # JSON
-    ids = np.asarray(read_result(store, config_class.command[1]).arrays["cluster_ids"])
-    assert ids[30] == ids[0]
-    assert [len(set(ids[start : start + 10])) for start in (0, 10, 20)] == [1, 1, 1]
-
-
-def test_fewer_groups_are_made_if_there_are_no_more_of_the_least_size(blobs: EmbeddingStore) -> None:
-    made = cluster_store(SSKMeansConfig(index=blobs.path, num_clusters=6, min_size=8)).to_json()
-
-    stored = read_result(blobs, "ss-kmeans").arrays
-    sizes = np.asarray(made["sizes"])
-    # the third blob was cut into four small groups, which join each other
-    assert len(stored["names"]) == len(stored["centroids"]) == 3
-    assert sizes.tolist() == [10, 10, 10]
-
-
-def test_patches_have_no_least_size() -> None:
-    with pytest.raises(ValidationError, match="leave it out with --patches"):
-        KMeansConfig(index=Path("x.h5"), num_clusters=2, patches=True, min_size=2)
 
 
 # ---- bad input

@@ -126,7 +126,9 @@ def test_heads_and_networks_that_do_not_go_together_are_refused(
 def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder: Path) -> None:
     network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    config = EvaluateSegmentationConfig(backbone="vit_nano_p8_32", random_weights=True, tune=True, samples=8, batch_size=8)
+    config = EvaluateSegmentationConfig(
+        backbone="vit_nano_p8_32", random_weights=True, tune=True, samples=8, batch_size=8
+    )
     dataset = load_dataset(str(folder), data_root=folder)
 
     tuned = tune_network(config, FrozenNetwork(network, 32, 8), dataset, dataset.in_split("train"), 1e-3, seed=0)

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
-from labelkit.commands.evaluate.detection import BoxPicture, shown_boxes
 from labelkit.commands.evaluate.detection_training import Updates, depth_below, train_detector
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
@@ -245,28 +243,3 @@ def test_training_leaves_the_global_generator_alone(root: Path) -> None:
     before = torch.get_rng_state()
     train_detector(_plan(), network, dataset, dataset.in_split("train"), Runtime(device="cpu"), seed=0)
     assert torch.get_rng_state().equal(before)
-
-
-def test_a_sheet_shows_true_boxes_and_the_surest_found_ones(labelkit: Any, root: Path, tmp_path: Path) -> None:
-    words = ("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
-    done = labelkit(*words, "--sheet", tmp_path / "boxes.png")
-    assert done.code == 0, done.err
-    assert str(tmp_path / "boxes.png") in done.out
-    assert "on random weights of seed 0," in " ".join(done.out.split())
-    with Image.open(tmp_path / "boxes.png") as sheet:
-        assert sheet.size[0] >= 240
-        colors = {tuple(pixel[:3]) for pixel in np.asarray(sheet.convert("RGB")).reshape(-1, 3).tolist()}
-    # boxes of the three classes, in the colors of VOC's masks
-    assert {(128, 0, 0), (0, 128, 0), (128, 128, 0)} <= colors
-    refused = labelkit(*words, "--sheet", tmp_path / "boxes.png")
-    assert (refused.code, "already exists" in refused.err) == (2, True)
-
-
-def test_boxes_below_a_half_are_drawn_only_where_there_is_no_other() -> None:
-    box = (0.0, 0.0, 4.0, 4.0)
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    both = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.7)])
-    assert [score for _, _, score in shown_boxes(both)] == [0.7]
-    unsure = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.3)])
-    assert [score for _, _, score in shown_boxes(unsure)] == [0.3]
-    assert shown_boxes(BoxPicture("a", pixels, [], [])) == []

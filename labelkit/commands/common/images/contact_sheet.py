@@ -93,23 +93,14 @@ def framed(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]
         pixels: the image.
         box: left, top, right, bottom in its pixels.
     """
-    return outlined(pixels, [(box, _FRAMES["wrong"])])
-
-
-def outlined(
-    pixels: NDArray[np.uint8], boxes: Sequence[tuple[Sequence[float], str | tuple[int, int, int]]]
-) -> NDArray[np.uint8]:
-    """Return an image as `framed` does, with boxes around several parts, each with its color."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = max(1, -(-4 * _CELL // max(image.size)))
     image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
     width = max(1, round(2 * max(image.size) / _CELL))
-    draw = ImageDraw.Draw(image)
-    for box, color in boxes:
-        left, top, right, bottom = (scale * edge for edge in box)
-        # around the part, not over it
-        edges = (left - width, top - width, right + width - 1, bottom + width - 1)
-        draw.rectangle(edges, outline=color, width=width)
+    left, top, right, bottom = (scale * edge for edge in box)
+    # around the part, not over it
+    edges = (left - width, top - width, right + width - 1, bottom + width - 1)
+    ImageDraw.Draw(image).rectangle(edges, outline=_FRAMES["wrong"], width=width)
     return np.asarray(image, dtype=np.uint8)
 
 
