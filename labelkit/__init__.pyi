@@ -1905,8 +1905,6 @@ class _Cluster:
         seed: int = ...,
         temperature: float = ...,
         prior: str = ...,
-        init: Literal['k-means', 'random'] = ...,
-        prototypes: str | None = ...,
         exact_balance: bool = ...,
         split: str = ...,
         preset: str | PathLike[str] | None = None,

@@ -241,7 +241,7 @@ CASES = {
             (
                 "{bad}: already exists. Pass --overwrite to replace it, or another --csv"
                 if line.endswith("--csv")
-                else line.split()[-1] + ": {bad} is a table, where a picture is to be written",
+                else line.split()[-1] + ": {bad} is something else, where a picture is to be written",
             ),
         )
         for name, line in {

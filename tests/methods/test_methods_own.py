@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from labelkit.errors import ConfigError
+from labelkit.errors import ConfigError, OutputExistsError, StoreError
+from labelkit.files import sha256_file
 from labelkit.methods.own import own_methods
 from labelkit.methods.registry import METHODS, own_digest
 from labelkit.methods.spec import MethodSpec
 from labelkit.options.presets import available_presets
+from labelkit.pipelines import own_code
+from labelkit.pipelines.reproduce import running
 from tests.short_runs import short_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_method.py"
@@ -74,29 +77,6 @@ def test_a_run_of_ones_own_method_is_known_by_its_file(tmp_path: Path) -> None:
     assert unknown.returncode == 3
     assert "trained with 'smooth'" in unknown.stderr
     assert "LABELKIT_METHODS" in unknown.stderr
-
-    mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
-    again = labelkit(*SMOOTH, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
-    assert again.returncode == 0, again.stderr
-    assert "mine.py was changed since the run began: the run has steps by 2 versions of it" in again.stderr
-    mine.write_text(EXAMPLE.read_text())
-    back = labelkit(*SMOOTH, "--out", "run", "--resume", cwd=tmp_path, methods="mine.py")
-    assert "the run has steps by 2 versions of it" in back.stderr
-
-
-@pytest.mark.slow
-def test_a_run_of_a_shipped_method_is_not_said_to_change_with_the_file(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.py"
-    mine.write_text(EXAMPLE.read_text())
-    words = ("train", "softmax", "--dataset", "digits", *short_run("softmax").split(), "--out", "run")
-    assert labelkit(*words, cwd=tmp_path, methods="mine.py").returncode == 0
-    assert "own_method" not in json.loads((tmp_path / "run" / "environment.json").read_text())
-    mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
-
-    again = labelkit(*words, "--resume", cwd=tmp_path, methods="mine.py")
-
-    assert again.returncode == 0, again.stderr
-    assert "mine.py" not in again.stderr
 
 
 @pytest.mark.slow
@@ -232,6 +212,41 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
         own_methods(str(path), METHODS)
 
     assert told in str(raised.value)
+
+
+@pytest.mark.slow
+def test_a_table_knows_the_code_of_its_runs() -> None:
+    program = "from labelkit.pipelines.own_code import own_digest; print(own_digest('smooth'))"
+    environment = os.environ | {"LABELKIT_METHODS": str(EXAMPLE)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == sha256_file(EXAMPLE)
+
+
+def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", "smooth", "--out", str(tmp_path / "run")]
+    asked: list[list[str]] = []
+
+    def trained(words: list[str]) -> tuple[int, str]:
+        asked.append(words)
+        return (1, "") if len(asked) == 1 else (0, '{"epochs": 1}')
+
+    monkeypatch.setattr(running, "run_command", trained)
+    monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
+    with pytest.raises(StoreError, match="exit code 1"):
+        running._run(command, command, tmp_path, 0)
+    monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
+    with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
+        running._run(command, command, tmp_path, 0)
+    monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
+    assert running._run(command, command, tmp_path, 0) == {"epochs": 1}
+    assert running._run(command, command, tmp_path, 0) == {"epochs": 1}
+    assert len(asked) == 2
+
+    monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
+    with pytest.raises(OutputExistsError, match="holds a run of other code of smooth"):
+        running._run(command, command, tmp_path, 0)
 
 
 @pytest.mark.parametrize(

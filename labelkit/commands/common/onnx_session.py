@@ -116,7 +116,7 @@ def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
 def load_ahead(*, quick: bool) -> None:
     """Import what will embed, while other work waits for another process."""
     ready = quick and has_onnx() and onnx_folder().is_dir()
-    import_module("onnxruntime" if ready else "labelkit.commands.common.query_embeddings")
+    import_module("onnxruntime" if ready else "labelkit.commands.common.networks")
 
 
 def quick_embeddings(

@@ -114,7 +114,7 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
     if is_file_of_run(path.resolve()):
         raise ConfigError(option, f"{path} is a file of a training run", "Choose another name.")
     if not _fits(path, makes):
-        problem = f"{path} is something else than {_SAID[makes]}, which is to be written"
+        problem = f"{path} is something else, where {_SAID[makes]} is to be written"
         raise ConfigError(option, problem, "Choose another name, or remove that file yourself.")
 
 

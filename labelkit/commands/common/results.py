@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from labelkit.errors import LabelkitError
+
 Cell = str | int | float | bool | Path | None
 """One cell of a table; None and not-a-number are shown as a dash."""
 
@@ -60,12 +62,16 @@ class SimpleResult:
         paths: of what was made.
         shown: for people.
         unchanged: whether the paths were there already, with the same content.
+        text: what stands in place of the tables; may be empty.
+        fault: what is wrong, and ends the command after its result was shown.
     """
 
     values: dict[str, object]
     paths: tuple[Path, ...] = ()
     shown: tuple[Table, ...] = ()
     unchanged: bool = field(default=False, kw_only=True)
+    text: str = field(default="", kw_only=True)
+    fault: LabelkitError | None = field(default=None, kw_only=True)
 
     def to_json(self) -> dict[str, object]:
         """Return the values."""

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
+from labelkit.commands.evaluate.probes import crops_of, resized
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator

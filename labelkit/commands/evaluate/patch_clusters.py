@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.matching import contingency
 from labelkit.algorithms.projection import principal_directions
-from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     DenseInput,
+    MaskPicture,
     MaskScores,
     WholeBatch,
     choose_rows,

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
-from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -35,6 +34,23 @@ from labelkit.models.seeding import seeded_init
 from labelkit.options.backbone import BackboneRunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
+
+_RESIZED = 256 / 224
+
+
+def resized(size: int) -> int:
+    """Side from which crops of a size are taken: 256 for 224."""
+    return round(size * _RESIZED)
+
+
+def crops_of(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
+    """Center, or corners and center and their mirror images, of (b, c, s, s)."""
+    far = images.shape[-1] - size
+    middle = round(far / 2)
+    places = [(0, 0), (0, far), (far, 0), (far, far)] if ten else []
+    seen = [images, images.flip(-1)] if ten and mirror else [images]
+    return [one[..., y : y + size, x : x + size] for one in seen for y, x in [*places, (middle, middle)]]
+
 
 _Probe: TypeAlias = "ConvProbe | FeatureProbe"
 

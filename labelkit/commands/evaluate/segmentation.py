@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     ChosenSplits,
     DenseInput,
     FrozenNetwork,
+    MaskPicture,
     MaskScores,
     WholeBatch,
     choose_rows,

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import FrozenNetwork, choose_rows, open_dense, write_asked
+from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_asked
 from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.mask_files import IGNORE, read_pair

@@ -24,7 +24,7 @@ from labelkit.algorithms.affine_sift import need_opencv, opencv_version, use_one
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
-from labelkit.commands.common.images.png import write_png
+from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import SimpleResult, Table

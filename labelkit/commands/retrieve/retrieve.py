@@ -29,9 +29,17 @@ from labelkit.commands.common.search_queries import (
     rows_of_other,
     rows_of_store,
 )
-from labelkit.commands.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search, planned_index
+from labelkit.commands.retrieve.search import (
+    FoundIndex,
+    Search,
+    chosen_rows,
+    few_rows,
+    find,
+    indexed_search,
+    nothing_passes,
+    planned_index,
+)
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress

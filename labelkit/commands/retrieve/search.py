@@ -1,7 +1,8 @@
-"""Search the rows of a store, exactly or by an index that is built once and kept in the user's cache."""
+"""Search the rows of a store that pass filters, exactly or by an index that is built once and kept in the cache."""
 
 from __future__ import annotations
 
+import fnmatch
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import has_room
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extended_index, keep_index, look_up
@@ -280,3 +282,38 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
         search.search(query[None], k)
         times.append(time.perf_counter() - begin)
     return 1000 * float(np.median(times))
+
+
+def nothing_passes(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+    """The error of filters that leave no row."""
+    options = [
+        flag
+        for flag, value in (
+            ("--label", config.label),
+            ("--split", config.split),
+            ("--path-pattern", config.path_pattern),
+        )
+        if value is not None
+    ]
+    return ConfigError(" and ".join(options), f"no row of {store.path} passes", "Choose others.")
+
+
+def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
+    """(n,) whether a row passes the filters."""
+    chosen = np.ones(store.n, dtype=np.bool_)
+    if config.label is not None:
+        unknown = [name for name in config.label if name not in store.class_names]
+        if unknown or store.labels is None:
+            known = ", ".join(store.class_names[:20]) + (", ..." if len(store.class_names) > 20 else "")
+            problem = f"{store.path} has no class {(unknown or config.label)[0]!r} (it has: {known or 'none'})"
+            raise ConfigError("--label", problem, "Choose one of them.")
+        chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
+    if config.split is not None:
+        marks = np.zeros(store.n, dtype=np.bool_)
+        for split in config.split:
+            marks[split_rows(store, split)] = True
+        chosen &= marks
+    if config.path_pattern is not None:
+        pattern = config.path_pattern
+        chosen &= np.fromiter((fnmatch.fnmatchcase(name, pattern) for name in store.sample_ids), np.bool_, store.n)
+    return chosen

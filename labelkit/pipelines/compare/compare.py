@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.holdout import has_own_splits
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.common.training_data import chosen_old_classes, read_listing
+from labelkit.commands.common.training_data import chosen_old_classes, has_own_splits, read_listing
 from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
@@ -40,6 +39,7 @@ from labelkit.pipelines.compare.runs import (
     kept_record,
     method_config,
 )
+from labelkit.pipelines.own_code import check_same_code
 from labelkit.progress import Progress, current_progress
 from labelkit.store.commit import commit_json
 from labelkit.store.parts import locked, translated
@@ -207,6 +207,9 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
                 raise ConfigError("--keep", problem, "Give the same options, or another folder.")
         else:
             commit_json(about, now)
+        for name in _chosen(config.methods):
+            remedy = f"Remove {name}-s* and {name}.* there, or give another folder."
+            check_same_code(config.keep / f"{name}.code.json", name, remedy)
         yield config.keep
 
 

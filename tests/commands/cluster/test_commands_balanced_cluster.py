@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
-from labelkit.commands.cluster.options import KMeansConfig, SinkhornConfig
+from labelkit.commands.cluster.options import SinkhornConfig
 from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
@@ -69,28 +69,9 @@ def test_a_result_says_how_it_was_reached(blobs: EmbeddingStore) -> None:
     assert {"marginal_error", "rounds", "passes", "temperature", "prior", "seed"} <= result.params.keys()
 
 
-def test_prototypes_of_another_result_are_where_it_starts(blobs: EmbeddingStore) -> None:
-    cluster_store(KMeansConfig(index=blobs.path, num_clusters=3))
-
-    found = run(blobs, prototypes="k-means", max_iterations=1)
-
-    centroids = read_result(blobs, "k-means").arrays["centroids"]
-    expected = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
-    np.testing.assert_allclose(read_result(blobs, "sinkhorn").arrays["prototypes"], expected, atol=1e-6)
-    assert found["rounds"] == 1
-
-
-def test_prototypes_of_another_number_are_refused(blobs: EmbeddingStore) -> None:
-    cluster_store(KMeansConfig(index=blobs.path, num_clusters=4))
-
-    with pytest.raises(ConfigError, match="has 4 of 3 numbers; 3 of 3 are needed"):
-        run(blobs, prototypes="k-means")
-
-
-@pytest.mark.parametrize("init", ["k-means", "random"])
-def test_the_same_seed_gives_the_same_result(blobs: EmbeddingStore, init: str) -> None:
-    first = run(blobs, init=init, seed=3, result="first")
-    second = run(blobs, init=init, seed=3, result="second")
+def test_the_same_seed_gives_the_same_result(blobs: EmbeddingStore) -> None:
+    first = run(blobs, seed=3, result="first")
+    second = run(blobs, seed=3, result="second")
 
     assert first["sizes"] == second["sizes"]
     np.testing.assert_array_equal(

@@ -1,7 +1,8 @@
-"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture."""
+"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture; write it as PNG."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
-from labelkit.commands.common.images.png import write_png
+from labelkit.commands.common.outputs import PNG_MARK
+from labelkit.store.commit import commit_bytes
 
 
 def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
@@ -113,3 +116,16 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
     cell = Image.new("RGB", (_CELL, _CELL), "white")
     cell.paste(resized, ((_CELL - size[0]) // 2, (_CELL - size[1]) // 2))
     return cell
+
+
+def write_png(path: Path, picture: Image.Image) -> None:
+    """Write a picture with the mark of labelkit; the same picture gives the same bytes.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    notes = PngInfo()
+    notes.add_text("Software", PNG_MARK)
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", pnginfo=notes)
+    commit_bytes(path, buffer.getvalue())
