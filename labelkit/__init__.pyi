@@ -2196,7 +2196,6 @@ class _Evaluate:
         split: str = ...,
         bootstrap: int = ...,
         seed: int = ...,
-        per_class: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2269,7 +2268,6 @@ class _Evaluate:
         batch_size: int = ...,
         seeds: int = ...,
         seed: int = ...,
-        per_class: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2429,7 +2427,6 @@ class _Evaluate:
         device: str = ...,
         threads: int | None = ...,
         overwrite: bool = ...,
-        per_class: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2477,7 +2474,6 @@ class _Evaluate:
         num_workers: int | None = ...,
         threads: int | None = ...,
         overwrite: bool = ...,
-        per_class: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2517,7 +2513,6 @@ class _Evaluate:
         device: str = ...,
         threads: int | None = ...,
         overwrite: bool = ...,
-        per_class: bool = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
@@ -2578,11 +2573,9 @@ def compare(
     old_classes: Sequence[str] | str | None = ...,
     label_ratio: float = ...,
     split_seed: int = ...,
-    method_preset: str | None = ...,
     neighbors: int = ...,
     keep: str | PathLike[str] | None = ...,
     out: str | PathLike[str] | None = ...,
-    jobs: int = ...,
     threads: int = ...,
     device: str = ...,
     overwrite: bool = ...,

@@ -19,9 +19,8 @@ from labelkit.commands.cluster.options import (
     SSKMeansConfig,
 )
 from labelkit.commands.cluster.patches import cluster_patches
-from labelkit.commands.common.contradiction import contradiction
 from labelkit.commands.common.embeddings import check_directions, split_rows
-from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use
+from labelkit.commands.common.labels import GivenLabels, contradiction, labeled_array, labels_to_use
 from labelkit.commands.common.max_memory import bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier

@@ -90,6 +90,16 @@ class EmbeddingNetwork:
             self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
         )
 
+    def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
+        """Return batches of images as the network gets them; see ``EvalLoader`` for the options."""
+        norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
+        return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
+
+    @property
+    def channels(self) -> Channels:
+        """With which images are decoded."""
+        return 1 if self.network.input_spec.channels == 1 else 3
+
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
         """What a store records of it."""
         return ModelIdentity(
@@ -525,17 +535,9 @@ def embed_queries(
     Raises:
         ResourceError: no such device.
     """
-    spec = model.network.input_spec
     place = compute_device(device)
     network = model.network.to(place)
-    loader = EvalLoader(
-        queries,
-        model.view,
-        batch_size=images_at_once(place),
-        normalize=Normalize(spec.mean, spec.std),
-        channels=_channels(spec.channels),
-        device=place,
-    )
+    loader = model.loader(queries, images_at_once(place), device=place)
     embedded: list[NDArray[np.float32]] = []
     kept: list[int] = []
     bad: list[tuple[int, str]] = []
@@ -558,18 +560,9 @@ def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> 
         DatasetError: it cannot be read.
         ResourceError: no such device.
     """
-    spec, place = model.network.input_spec, compute_device(device)
+    place = compute_device(device)
     network = model.network.to(place)
-    loader = EvalLoader(
-        query,
-        model.view,
-        batch_size=1,
-        normalize=Normalize(spec.mean, spec.std),
-        channels=_channels(spec.channels),
-        device=place,
-        identify=True,
-    )
-    batch = next(iter(loader))
+    batch = next(iter(model.loader(query, 1, device=place, identify=True)))
     if batch.bad:
         raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Give a JPEG or PNG file.")
     assert batch.image_sizes is not None
@@ -579,7 +572,3 @@ def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> 
     rows, columns = maps.shape[:2]
     cells = np.indices((rows, columns)).reshape(2, -1).T
     return ImagePatches(maps.reshape(-1, maps.shape[2]), cells, (rows, columns), (left, top, right, bottom))
-
-
-def _channels(number: int) -> Channels:
-    return 1 if number == 1 else 3

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit import __version__
-from labelkit.commands.common.embed_images import Computing, choose_computing, color_channels, onnx_network
+from labelkit.commands.common.embed_images import Computing, choose_computing, onnx_network
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import remember_images, remember_model
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
@@ -25,8 +25,6 @@ from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
 from labelkit.commands.embed.views import ViewDraws, embed_views
 from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, LimitedSource
-from labelkit.data.loaders import EvalLoader
-from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
@@ -94,8 +92,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
-    channels = color_channels(network.input_spec.channels)
-    reader = Reader(dataset.source, channels, _workers(config, dataset, model, draws, plan.batch_size))
+    reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
     work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws, reader)
     with run.working():
         embedded_now = _embed_pending(work)
@@ -334,7 +331,7 @@ def _embed_rows(
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
     """Embed some rows of a part; return columns of those that can be read, and the others with reasons."""
     runtime, config, network, order = work.runtime, work.config, work.network, work.order
-    spec, plan = network.input_spec, work.run.plan
+    plan = work.run.plan
     found: dict[str, list[NDArray[Any]]] = {
         "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
         "sha256": [np.zeros((0, 32), dtype=np.uint8)],
@@ -345,13 +342,10 @@ def _embed_rows(
     if work.draws is not None:
         found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
     skipped: list[tuple[int, str]] = []
-    loader = EvalLoader(
+    loader = work.model.loader(
         work.dataset,
-        work.model.view,
+        plan.batch_size,
         rows=rows,
-        batch_size=plan.batch_size,
-        normalize=Normalize(spec.mean, spec.std),
-        channels=color_channels(spec.channels),
         device=runtime.device,
         reader=work.reader,
         identify=True,
@@ -403,14 +397,10 @@ def _embed(
     count: int,
 ) -> None:
     """Embed the first images, and wait until that is done."""
-    spec = model.network.input_spec
-    loader = EvalLoader(
+    loader = model.loader(
         dataset,
-        model.view,
+        plan.batch_size,
         rows=np.arange(count, dtype=np.int64),
-        batch_size=plan.batch_size,
-        normalize=Normalize(spec.mean, spec.std),
-        channels=color_channels(spec.channels),
         device=runtime.device,
         fast_decode="fast_decode" in plan.model.numerics,
         **({} if draws is None else draws.loading(dataset.sample_ids)),

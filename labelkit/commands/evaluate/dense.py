@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
-from labelkit.commands.common.results import Cell, Table, jsonable
+from labelkit.commands.common.results import jsonable
 from labelkit.commands.evaluate.dense_options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -304,13 +304,6 @@ class MaskScores:
                 for i, name in enumerate(self.names)
             ],
         }
-
-    def class_table(self) -> Table:
-        """Return the table of the scores of every class in %."""
-        rows: list[list[Cell]] = [
-            [name, percent(float(self.iou[i])), percent(float(self.accuracy[i]))] for i, name in enumerate(self.names)
-        ]
-        return Table("every class in %", ["class", "IoU", "accuracy"], rows)
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:

@@ -19,7 +19,6 @@ from labelkit.options.shared import (
     ListingOptions,
     MaxImagesOption,
     OverwriteOption,
-    PerClassOption,
     PrecisionOptions,
     ScoresOutOptions,
     ThreadsOption,
@@ -62,11 +61,11 @@ class DenseConfig(
     )
 
 
-class EvaluateSegmentationConfig(PerClassOption, EvalSplitOption, DenseConfig):
+class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     """``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
-    constants: ClassVar[Mapping[str, object]] = {"final_lr": None, "absent_as_zero": False}
+    constants: ClassVar[Mapping[str, object]] = {"final_lr": None, "absent_as_zero": False, "per_class": False}
 
     split: str = Field(
         "auto",
@@ -122,13 +121,14 @@ class EvaluateSegmentationConfig(PerClassOption, EvalSplitOption, DenseConfig):
         return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
 
 
-class EvaluatePatchClustersConfig(PerClassOption, DenseConfig):
+class EvaluatePatchClustersConfig(DenseConfig):
     """``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
     constants: ClassVar[Mapping[str, object]] = {
         "max_patches": 200000,
         "absent_as_zero": False,
+        "per_class": False,
         "grid": None,
     }
 
@@ -172,7 +172,6 @@ class EvaluateTrackingConfig(DenseConfig):
 
 
 class EvaluateDetectionConfig(
-    PerClassOption,
     OverwriteOption,
     ThreadsOption,
     PrecisionOptions,
@@ -192,6 +191,7 @@ class EvaluateDetectionConfig(
         "warmup_steps": None,
         "lr_drops": (0.75, 0.9167),
         "sheet": None,
+        "per_class": False,
     }
 
     dataset: str = Field(

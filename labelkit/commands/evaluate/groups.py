@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,7 +98,7 @@ class _Scored:
     ami: float
     ari: float
     intervals: dict[str, tuple[float, float]] | None
-    per_class: list[_ClassScore]
+    per_class: list[dict[str, Any]]
 
     @property
     def shown(self) -> list[Cell]:
@@ -113,12 +114,6 @@ class _Scored:
         shares = (score.true_old, score.false_old, score.true_new, score.false_new)
         return [*self.shown, *(percent(share) for share in shares)]
 
-    def class_rows(self) -> list[list[Cell]]:
-        return [
-            [*self.shown, row.name, "old" if row.old else "new", row.images, percent(row.accuracy)]
-            for row in self.per_class
-        ]
-
     def to_dict(self) -> dict[str, object]:
         names = self.result.arrays.get("names")
         return {
@@ -131,7 +126,7 @@ class _Scored:
             "ari": self.ari,
             **self.accuracy.to_dict(),
             "intervals": self.intervals,
-            "per_class": [row.to_dict() for row in self.per_class],
+            "per_class": self.per_class,
             "cluster_names": list(names) if names is not None else None,
         }
 
@@ -261,11 +256,6 @@ def _tables(config: EvaluateClusteringConfig, scored: list[_Scored], *, held_out
             [*one.shown, *(_percent_range(interval) for interval in (one.intervals or {}).values())] for one in scored
         ]
         tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], rows))
-    if config.per_class:
-        columns = ["result", "split", "class", "kind", "images", "accuracy"]
-        tables.append(
-            Table("accuracy of each class in %", columns, [row for one in scored for row in one.class_rows()])
-        )
     return tables
 
 
@@ -331,31 +321,23 @@ def _rows(
     return {name: rows[keep[rows]] for name, rows in parts.items() if keep[rows].any()}
 
 
-@dataclass(frozen=True)
-class _ClassScore:
-    """How many images of a class are in the cluster matched with it."""
-
-    name: str
-    old: bool
-    images: int
-    accuracy: float
-
-    def to_dict(self) -> dict[str, object]:
-        return {"class": self.name, "old": self.old, "images": self.images, "accuracy": self.accuracy}
-
-
 def _per_class(
     score: ClusterAccuracy,
     labels: NDArray[np.int64],
     clusters: NDArray[np.int64],
     class_names: tuple[str, ...],
     old_classes: NDArray[np.bool_],
-) -> list[_ClassScore]:
+) -> list[dict[str, Any]]:
     right = score.mapping[clusters] == labels
     sizes = np.bincount(labels, minlength=len(class_names))
     hits = np.bincount(labels[right], minlength=len(class_names))
     return [
-        _ClassScore(class_names[label], bool(old_classes[label]), int(sizes[label]), float(hits[label] / sizes[label]))
+        {
+            "class": class_names[label],
+            "old": bool(old_classes[label]),
+            "images": int(sizes[label]),
+            "accuracy": float(hits[label] / sizes[label]),
+        }
         for label in np.flatnonzero(sizes)
     ]
 

@@ -191,11 +191,8 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     made = keep_scores(config, store, values, params)
     best: list[Cell] = [percent_and_spread(top1), None if top5 is None else percent_and_spread(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
-    tables = [Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])]
-    if config.per_class:
-        rows: list[list[Cell]] = [[name, percent(value)] for name, value in per_class.items()]
-        tables.append(Table("every class in %", ["class", "accuracy"], rows))
-    return SimpleResult(values, made, tuple(tables))
+    table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
+    return SimpleResult(values, made, (table,))
 
 
 def _outputs(

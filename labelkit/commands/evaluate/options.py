@@ -55,7 +55,6 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
 
 
 class EvaluateClusteringConfig(
-    PerClassOption,
     ResamplesOptions,
     SplitOption,
     GateConfig,
@@ -65,7 +64,7 @@ class EvaluateClusteringConfig(
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
-    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
+    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False}
 
     results: tuple[str, ...] = Field(
         (), description="Names of the results to score, comma-separated; default: all that group rows."
@@ -129,10 +128,11 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
         return value
 
 
-class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig):
+class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
+    constants: ClassVar[Mapping[str, object]] = {"per_class": False}
 
     gallery: str = Field("train", description="Split that the classifier is trained on.")
     queries: str = Field("test", description="Split that is scored.")

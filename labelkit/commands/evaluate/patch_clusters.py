@@ -106,8 +106,6 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]
-    if config.per_class:
-        tables.append(summary.class_table())
     return SimpleResult(values, made, tuple(tables))
 
 

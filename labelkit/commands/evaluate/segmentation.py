@@ -88,8 +88,6 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
             [row],
         )
     ]
-    if config.per_class:
-        tables.append(summary.class_table())
     return SimpleResult(values, made, tuple(tables))
 
 

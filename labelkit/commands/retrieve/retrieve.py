@@ -164,7 +164,7 @@ def _search(
         if planned is not None:
             in_blocks = not has_room(config, 4 * len(rows) * store.dim)
             found = indexed_search(store, features.read(in_blocks=in_blocks), planned, metric)
-            order = planned.found.order
+            order = planned.order
             features, rows, chosen = features.subset(order), rows[order], chosen[order]
     search: Search
     if found is None:

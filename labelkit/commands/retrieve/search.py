@@ -96,20 +96,7 @@ def few_rows(num_rows: int) -> bool:
     return num_rows <= _FEW_ROWS
 
 
-@dataclass(frozen=True)
-class PlannedIndex:
-    """An index that is wanted.
-
-    Attributes:
-        kind: of index.
-        found: what the cache has of it.
-    """
-
-    kind: Kind
-    found: Found
-
-
-def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> PlannedIndex | None:
+def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> Found | None:
     """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
 
     Args:
@@ -131,13 +118,12 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
         if config.search not in ("auto", kind):
             continue
         found = look_up(gallery, kind, metric)
-        planned = PlannedIndex(kind, found)
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
             if few_rows(num_rows) and found.missing:
                 progress.message(f"--search {kind}: {told} are soon compared exactly too; --search auto chooses")
-            return planned
+            return found
         if has_room(config, num_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
                 asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
@@ -149,25 +135,25 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
             within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
             reasons = "; ".join([*needed, f"{kind} takes {size}"])
             progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
-            return planned
+            return found
         needed.append(f"{kind} would take {size}")
     progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
     return None
 
 
-def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, metric: Metric) -> FoundIndex:
+def indexed_search(store: EmbeddingStore, gallery: StoredRows, found: Found, metric: Metric) -> FoundIndex:
     """Return the index of the cache, or extend or build it, measure it, and keep it in the cache.
 
     Args:
         store: whose rows they are.
         gallery: (g, d) rows that can be found, as they stand in the store.
-        planned: the index.
+        found: what the cache has of it.
         metric: of the rows.
 
     Raises:
         ConfigError: the rows are too few for the kind of index.
     """
-    kind, found, progress = planned.kind, planned.found, current_progress()
+    kind, progress = found.kind, current_progress()
     rows = gallery.subset(found.order)
     if found.path is not None and found.measured is not None and not found.missing:
         try:
@@ -180,7 +166,7 @@ def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedI
             found = replace(found, path=None, rows=0, trained_rows=0, measured=None)
     began = time.monotonic()
     try:
-        index: Any = extended_index(gallery, found, kind, metric)
+        index: Any = extended_index(gallery, found, metric)
         search = ApproximateSearch(index, rows, metric=metric)
     except ValueError as error:
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
@@ -193,7 +179,7 @@ def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedI
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
         measured = measure(search, rows)
-    path = keep_index(store.path, index, gallery, found, kind, metric, measured)
+    path = keep_index(store.path, index, gallery, found, metric, measured)
     return FoundIndex(kind, search, path, len(rows), found.missing, _said(kind, measured))
 
 

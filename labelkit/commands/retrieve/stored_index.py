@@ -69,6 +69,7 @@ class Found:
     """What the cache has of the index of a gallery.
 
     Attributes:
+        kind: of index.
         order: (g,) places of rows in the gallery: first those of the file, in its order, then the others.
         path: of the file; ``None``: there is none.
         rows: of the file.
@@ -77,6 +78,7 @@ class Found:
         measured: how well it searches.
     """
 
+    kind: Kind
     order: NDArray[np.int64]
     path: Path | None = None
     rows: int = 0
@@ -92,7 +94,7 @@ class Found:
 
 def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
     """Find the file of most rows that fits a gallery, (g, d); damaged ones are said and removed."""
-    settings, best = _settings(kind, metric, gallery.shape[1]), Found(np.arange(len(gallery)))
+    settings, best = _settings(kind, metric, gallery.shape[1]), Found(kind, np.arange(len(gallery)))
     keys: NDArray[np.uint64] | None = None
     for path in sorted(_folder().glob(f"*-{kind}-{settings[:16]}-*.index")):
         try:
@@ -115,22 +117,24 @@ def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
         rest[places] = False
         order = np.concatenate([places, np.flatnonzero(rest)])
         measured = Measured(**{key: line[key] for key in _MEASURED})
-        best = Found(order, path, line["rows"], line["trained_rows"], line["store"], measured)
+        best = Found(kind, order, path, line["rows"], line["trained_rows"], line["store"], measured)
     return best
 
 
-def extended_index(gallery: StoredRows, found: Found, kind: Kind, metric: Metric) -> Any:
+def extended_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
     """Return the index of all rows, in the order that was found: that of the file and what it lacks.
 
     Raises:
         ValueError: too few rows for the kind of index.
     """
     if found.path is None:
-        index = empty_index(gallery, kind, metric=metric)
+        index = empty_index(gallery, found.kind, metric=metric)
     else:
         index = read_index(found.path, is_extended=True)
     verb = "building" if found.path is None else "extending"
-    with current_progress().task(f"{verb} the {kind} index of {len(gallery):,} rows", total=found.missing) as task:
+    with current_progress().task(
+        f"{verb} the {found.kind} index of {len(gallery):,} rows", total=found.missing
+    ) as task:
         for start in range(found.rows, len(gallery), _ROWS_AT_ONCE):
             part = gallery[found.order[start : start + _ROWS_AT_ONCE]]
             index.add(as_rows(part, "gallery", metric))
@@ -139,14 +143,14 @@ def extended_index(gallery: StoredRows, found: Found, kind: Kind, metric: Metric
 
 
 def keep_index(
-    store: Path, index: Any, gallery: StoredRows, found: Found, kind: Kind, metric: Metric, measured: Measured
+    store: Path, index: Any, gallery: StoredRows, found: Found, metric: Metric, measured: Measured
 ) -> Path | None:
     """Write an index to the cache, whole or not at all; an older one of the same store that it extends goes.
 
     Returns:
         Its file; ``None`` if it cannot be written, which is said.
     """
-    settings = _settings(kind, metric, gallery.shape[1])
+    settings = _settings(found.kind, metric, gallery.shape[1])
     keys = _row_keys(gallery)[found.order]
     line: dict[str, Any] = {
         "settings": settings,
@@ -155,7 +159,7 @@ def keep_index(
         "store": str(store.absolute()),
         **measured.__dict__,
     }
-    name = f"{store.stem}-{kind}-{settings[:16]}-{hashlib.sha256(keys.tobytes()).hexdigest()[:24]}.index"
+    name = f"{store.stem}-{found.kind}-{settings[:16]}-{hashlib.sha256(keys.tobytes()).hexdigest()[:24]}.index"
     path = _folder() / name
 
     def write(file: BinaryIO) -> None:

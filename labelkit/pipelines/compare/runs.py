@@ -10,10 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +133,6 @@ class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is 
     """A run that did not finish; its message is the reason."""
 
 
-class Stopped(Exception):  # noqa: N818 - no error
-    """The comparison was asked to stop."""
-
-
 @dataclass(frozen=True)
 class DataFacts:
     """What all runs share.
@@ -151,21 +146,6 @@ class DataFacts:
     num_classes: int
     test_split: str
     holdout: float | None
-
-
-@dataclass
-class Workplace:
-    """Where runs are kept and how they take turns.
-
-    Attributes:
-        folder: for runs, stores and scores.
-        one_at_a_time: held by whoever computes in this process.
-        stop: set when all are to end.
-    """
-
-    folder: Path
-    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    stop: threading.Event = field(default_factory=threading.Event)
 
 
 def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
@@ -195,7 +175,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
         "threads": config.threads,
         "device": config.device,
     }
-    preset = resolve(spec.config, preset=config.method_preset, overrides={"dataset": config.dataset}).config
+    preset = resolve(spec.config, overrides={"dataset": config.dataset}).config
     kind = preset.label_kind
     if kind == "few":
         common |= {"num_labels": config.labels_per_class * data.num_classes, "label_seed": seed}
@@ -210,118 +190,93 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     return made
 
 
-class MethodRuns:
-    """All runs of a method, one after the other; what is finished in the folder is not done again.
+def trained_and_judged(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
+    """Train a method and judge it; what is finished in a folder is not done again.
 
     Args:
         name: of the method.
         config: of the comparison.
         data: the common images.
-        place: where to work.
+        folder: for runs, stores and scores.
+        seed: of the run.
+
+    Returns:
+        The record of the run.
+
+    Raises:
+        RunFailed: with the reason.
     """
-
-    def __init__(self, name: str, config: CompareConfig, data: DataFacts, place: Workplace) -> None:
-        self.name = name
-        self.config = config
-        self.data = data
-        self.place = place
-        self.length_file = place.folder / f"{name}.length.json"
-        self.time_limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
-
-    def run(self, seed: int) -> dict[str, Any]:
-        """Train and judge with one seed; return the record of it.
-
-        Raises:
-            RunFailed: with the reason.
-            Stopped: the comparison is to end.
-        """
-        record = self.place.folder / f"{self.name}-s{seed}.json"
-        if record.exists():
-            return kept_record(record)
-        try:
-            values = self._train_and_judge(seed)
-        except LabelkitError as error:
-            raise RunFailed(str(error).strip()) from error
-        except Exception as error:
-            if own_digest(self.name) is None or isinstance(error, RunFailed | Stopped):
-                raise
-            raise RunFailed(f"{type(error).__name__}: {error}") from error  # the code of a user, whatever it raises
-        commit_json(record, values)
-        return values
-
-    def _train_and_judge(self, seed: int) -> dict[str, Any]:
-        length = self._length()
-        run = self.place.folder / f"{self.name}-s{seed}"
-        config = method_config(self.name, self.config, self.data, seed, length["fraction"])
-        cost = self._train(config, run)
+    record = folder / f"{name}-s{seed}.json"
+    if record.exists():
+        return kept_record(record)
+    try:
+        length = _length(name, config, data, folder)
+        options = method_config(name, config, data, seed, length["fraction"])
+        run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
+        cost = _train(name, config, options, run)
         summary = kept_record(run / "summary.json")
-        store = self.place.folder / f"{self.name}-s{seed}.h5"
-        with self.place.one_at_a_time:
-            self._check_stop()
-            embed_for_judges(self.config, store, self.data.holdout, checkpoint=run)
-            scores = judge_store(
-                store, self.data.test_split, neighbors=self.config.neighbors, seed=seed, own=config.own_output
-            )
-        return {
-            "method": self.name,
-            "seed": seed,
-            "labels": summary["samples"]["labeled"],
-            "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
-            "network": getattr(config, "backbone", None),
-            "length": config.length(),
-            "share_of_preset": min(1.0, length["fraction"]),
-            "seconds_per_step_probed": length["seconds_per_step"],
-            "steps": summary["steps"],
-            "seconds": summary["seconds"],
-            "over_budget": summary["seconds"] > _SLACK * self.config.budget_seconds,
-            **cost,
-            "scores": scores,
-        }
+        embed_for_judges(config, store, data.holdout, checkpoint=run)
+        scores = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own=options.own_output)
+    except LabelkitError as error:
+        raise RunFailed(str(error).strip()) from error
+    except Exception as error:
+        if own_digest(name) is None or isinstance(error, RunFailed):
+            raise
+        raise RunFailed(f"{type(error).__name__}: {error}") from error  # the code of a user, whatever it raises
+    values = {
+        "method": name,
+        "seed": seed,
+        "labels": summary["samples"]["labeled"],
+        "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
+        "network": getattr(options, "backbone", None),
+        "length": options.length(),
+        "share_of_preset": min(1.0, length["fraction"]),
+        "seconds_per_step_probed": length["seconds_per_step"],
+        "steps": summary["steps"],
+        "seconds": summary["seconds"],
+        "over_budget": summary["seconds"] > _SLACK * config.budget_seconds,
+        **cost,
+        "scores": scores,
+    }
+    commit_json(record, values)
+    return values
 
-    def _length(self) -> dict[str, Any]:
-        """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
-        if self.length_file.exists():
-            return kept_record(self.length_file)
-        config = method_config(self.name, self.config, self.data, 0).model_copy(update={"dry_run": True})
-        with self.place.one_at_a_time:
-            self._check_stop()
-            plan: dict[str, Any] = train_method(config).to_json()
-        seconds = plan["seconds_per_step"] * plan["steps"]
-        length = {
-            "seconds_per_step": plan["seconds_per_step"],
-            "steps": plan["steps"],
-            "fraction": min(1.0, self.config.budget_seconds / seconds) if seconds else 1.0,
-        }
-        commit_json(self.length_file, length)
-        return length
 
-    def _train(self, config: RunConfig, run: Path) -> dict[str, float]:
-        """Train in a process of its own; return what it took."""
-        self._check_stop()
-        if run.exists():
-            # it was stopped: what it took would not be known
-            shutil.rmtree(run)
-        options = run.with_name(f"{run.name}.yaml")
-        commit_bytes(options, yaml.safe_dump(config.to_yaml_dict(operational=False), sort_keys=False).encode())
-        command = [
-            *(sys.executable, "-m", "labelkit", "train", self.name, "--preset", "none"),
-            *("--config", str(options), "--out", str(run), "--json"),
-        ]
-        said = run.with_name(f"{run.name}.log")
-        cost, code = run_process(
-            command,
-            said,
-            limit=self.time_limit,
-            stop=self.place.stop,
-            environment=os.environ | {"OMP_NUM_THREADS": str(self.config.threads)},
-        )
-        if code != 0:
-            raise RunFailed(_reason(said, code))
-        return cost
+def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
+    """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
+    kept = folder / f"{name}.length.json"
+    if kept.exists():
+        return kept_record(kept)
+    options = method_config(name, config, data, 0).model_copy(update={"dry_run": True})
+    plan: dict[str, Any] = train_method(options).to_json()
+    seconds = plan["seconds_per_step"] * plan["steps"]
+    length = {
+        "seconds_per_step": plan["seconds_per_step"],
+        "steps": plan["steps"],
+        "fraction": min(1.0, config.budget_seconds / seconds) if seconds else 1.0,
+    }
+    commit_json(kept, length)
+    return length
 
-    def _check_stop(self) -> None:
-        if self.place.stop.is_set():
-            raise Stopped
+
+def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> dict[str, float]:
+    """Train in a process of its own; return what it took."""
+    if run.exists():
+        # it was stopped: what it took would not be known
+        shutil.rmtree(run)
+    written = run.with_name(f"{run.name}.yaml")
+    commit_bytes(written, yaml.safe_dump(options.to_yaml_dict(operational=False), sort_keys=False).encode())
+    command = [
+        *(sys.executable, "-m", "labelkit", "train", name, "--preset", "none"),
+        *("--config", str(written), "--out", str(run), "--json"),
+    ]
+    said = run.with_name(f"{run.name}.log")
+    limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
+    environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
+    cost, code = run_process(command, said, limit=limit, environment=environment)
+    if code != 0:
+        raise RunFailed(_reason(said, code))
+    return cost
 
 
 def kept_record(path: Path) -> dict[str, Any]:
@@ -337,7 +292,7 @@ def kept_record(path: Path) -> dict[str, Any]:
 
 
 def run_process(
-    command: Sequence[str], said: Path, *, limit: float, stop: threading.Event, environment: dict[str, str]
+    command: Sequence[str], said: Path, *, limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
     """Run a process to its end; return its CPU seconds, peak memory in MiB and exit code.
 
@@ -345,38 +300,35 @@ def run_process(
         command: words.
         said: file for what it says on stderr.
         limit: seconds after which it is stopped.
-        stop: set when it is to end.
         environment: of the process.
 
     Raises:
-        Stopped: ``stop`` was set; the process has ended.
-        RunFailed: it took longer than ``limit``; likewise.
+        RunFailed: it took longer than ``limit``; the process has ended.
     """
     deadline = time.monotonic() + limit
     peak = cpu_seconds = 0.0
     with said.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
-        asked = float("inf")  # when it was asked to end
-        while True:
-            with contextlib.suppress(psutil.Error):  # it is gone
-                running = psutil.Process(process.pid)
-                times, memory = running.cpu_times(), running.memory_info()
-                cpu_seconds = max(cpu_seconds, times.user + times.system)
-                peak = max(peak, memory.rss / 2**20)
-            if process.poll() is not None:
-                break
-            if asked == float("inf") and (stop.is_set() or time.monotonic() > deadline):
+        try:
+            while process.poll() is None and time.monotonic() <= deadline:
+                with contextlib.suppress(psutil.Error):  # it is gone
+                    running = psutil.Process(process.pid)
+                    times, memory = running.cpu_times(), running.memory_info()
+                    cpu_seconds = max(cpu_seconds, times.user + times.system)
+                    peak = max(peak, memory.rss / 2**20)
+                time.sleep(0.05)
+        finally:  # also where the comparison is stopped
+            in_time = process.poll() is not None
+            if not in_time:
                 process.terminate()
-                asked = time.monotonic()
-            if time.monotonic() > asked + _END_SECONDS:
-                process.kill()
-            time.sleep(0.05)
-    if stop.is_set():
-        raise Stopped
-    if asked < float("inf"):
+                try:
+                    process.wait(_END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+    if not in_time:
         raise RunFailed(f"not done after {limit:.0f} s, so it was stopped")
-    cost = {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}
-    return cost, process.returncode
+    return {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}, process.returncode
 
 
 def _reason(said: Path, code: int) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
-from labelkit.commands.evaluate.detection_training import Updates, depth_below, train_detector
+from labelkit.commands.evaluate.detection import Updates, depth_below, train_detector
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.training.devices import Runtime
@@ -63,7 +63,7 @@ def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--seeds", 2, "--steps", 1)
-    done = labelkit(*words, "--dataset", "voc_2007", "--detector", "faster-rcnn", "--per-class", "--json")
+    done = labelkit(*words, "--dataset", "voc_2007", "--detector", "faster-rcnn", "--json")
     assert done.code == 0, done.err
     assert set(done.json["box"]) == {"ap50_11_point", "ap50"}
     assert len(done.json["box"]["ap50"]["values"]) == 2

@@ -139,19 +139,12 @@ def test_intervals_can_be_left_out(labelkit: Any, store: EmbeddingStore) -> None
     assert labelkit(*words, "--bootstrap", 0, "--json").json["scores"][0]["intervals"] is None
 
 
-def test_every_class_is_shown_when_asked(labelkit: Any, store: EmbeddingStore) -> None:
+def test_every_class_is_scored(store: EmbeddingStore) -> None:
     # class-0 is right on both rows scored, class-1 on one of two, class-2 on both
     put(store, [0, 0, 0, 1, 1, 2, 2, 2])
-    words = ("evaluate", "clustering", "--index", store.path)
-
-    assert "accuracy of each class" not in labelkit(*words).out
-    shown = labelkit(*words, "--per-class").out
-    lines = [line.split() for line in shown[shown.index("accuracy of each class") :].splitlines()[2:5]]
-    assert lines == [
-        ["guess", "all", "class-0", "old", "2", "100.0"],
-        ["guess", "all", "class-1", "old", "2", "50.0"],
-        ["guess", "all", "class-2", "new", "2", "100.0"],
-    ]
+    (score,) = evaluate(store)
+    found = [(row["class"], row["old"], row["images"], row["accuracy"]) for row in score["per_class"]]
+    assert found == [("class-0", True, 2, 1.0), ("class-1", True, 2, 0.5), ("class-2", False, 2, 1.0)]
 
 
 def test_fewer_clusters_than_classes_leave_classes_unmatched(store: EmbeddingStore) -> None:
@@ -207,7 +200,7 @@ def two_splits(make_store: Any) -> EmbeddingStore:
 def test_clusters_are_matched_on_one_split_and_scored_on_another(two_splits: EmbeddingStore) -> None:
     (own,) = evaluate(two_splits, split="test")
     (kept,) = evaluate(two_splits, split="test", mapping_from="train")
-    train, test = evaluate(two_splits, mapping_from="train", per_class=True)
+    train, test = evaluate(two_splits, mapping_from="train")
 
     # own: 5 and 7 have a row of each class, 9 one of class 1, so two rows of 5 can be right; kept: 5 = 0, 7 = 1, 9 none
     assert own["all_accuracy"] == pytest.approx(2 / 5)

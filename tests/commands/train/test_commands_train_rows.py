@@ -271,14 +271,6 @@ def test_a_view_without_a_direction_is_refused(labelkit: Labelkit, tmp_path: Pat
 # ---------------------------------------------------------------------- bad input
 
 
-def test_methods_for_images_refuse_a_store_and_name_those_that_take_it(labelkit: Labelkit, pixels: Path) -> None:
-    answer = labelkit("train", "flipclass", "--index", pixels)
-    assert answer.code == 2
-    assert "flipclass trains on images alone" in answer.err
-    for name in HEADS:
-        assert name in answer.err
-
-
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

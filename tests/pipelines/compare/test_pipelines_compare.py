@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,6 @@ from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
     DataFacts,
     RunFailed,
-    Stopped,
     method_config,
     run_process,
 )
@@ -61,7 +61,7 @@ def test_a_method_gets_the_labels_of_its_kind(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, (kind, _) in KINDS.items() if kind == "some"])
 def test_discovery_methods_get_the_labels_of_the_old_classes_that_are_named(name: str, photos: Path) -> None:
-    options = CompareConfig(dataset=str(photos), old_classes=("dog", "b*"), method_preset="digits")
+    options = CompareConfig(dataset=str(photos), old_classes=("dog", "b*"))
 
     split = prepare_data(method_config(name, options, DataFacts(4, "test", 0.25), seed=0)).split
 
@@ -175,7 +175,6 @@ def test_a_process_tells_what_it_took_and_how_it_ended(tmp_path: Path) -> None:
         [sys.executable, "-c", program],
         tmp_path / "said",
         limit=60,
-        stop=threading.Event(),
         environment=dict(os.environ),
     )
 
@@ -191,14 +190,13 @@ def test_a_process_ends_when_its_time_is_over_or_the_comparison_is_whatever_it_d
     monkeypatch.setattr(runs, "_END_SECONDS", 1)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     forever = [sys.executable, "-c", deaf]
-    stop = threading.Event()
     started = time.monotonic()
 
     with pytest.raises(RunFailed, match="not done after 1 s"):
-        run_process(forever, tmp_path / "said", limit=1, stop=stop, environment=dict(os.environ))
-    threading.Timer(1, stop.set).start()
-    with pytest.raises(Stopped):
-        run_process(forever, tmp_path / "said", limit=600, stop=stop, environment=dict(os.environ))
+        run_process(forever, tmp_path / "said", limit=1, environment=dict(os.environ))
+    threading.Timer(1, lambda: signal.raise_signal(signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_process(forever, tmp_path / "said", limit=600, environment=dict(os.environ))
 
     assert time.monotonic() - started < 60
 
