@@ -39,8 +39,9 @@ def test_one_network_is_counted_at_the_size_that_is_embedded() -> None:
 
 @pytest.mark.slow
 def test_dino_is_prepared_as_by_its_authors() -> None:
-    counted = count_backbone("vit_small_patch16_224.dino")
-    assert (counted.resize, counted.info.image_size, counted.info.interpolation) == (256, 224, "bicubic")
+    found: Any = count_backbones(["vit_small_patch16_224.dino"]).to_json()
+    (counted,) = found["backbones"]
+    assert (counted["resize"], counted["image_size"], counted["interpolation"]) == (256, 224, "bicubic")
 
 
 def test_a_network_without_features_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

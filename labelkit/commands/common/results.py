@@ -87,13 +87,22 @@ class SimpleResult:
 
 
 def jsonable(value: object) -> object:
-    """Return the value as JSON has it: paths as text, undefined numbers as null, tuples as lists."""
+    """Return the value as JSON has it: paths as text, undefined numbers as null, tuples and arrays as lists.
+
+    Raises:
+        TypeError: a value that JSON does not know.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): jsonable(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
+    to_list = getattr(value, "tolist", None)  # numpy and torch, without importing them
+    if callable(to_list):
+        return jsonable(to_list())
+    if isinstance(value, Sequence):
         return [jsonable(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    raise TypeError(f"cannot be written as JSON: {value!r}")

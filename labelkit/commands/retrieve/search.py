@@ -5,8 +5,7 @@ from __future__ import annotations
 import fnmatch
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,52 +42,6 @@ class Search(Protocol):
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return scores and indices (q, k), nearest first; -1 where fewer are found."""
         ...
-
-
-@dataclass(frozen=True)
-class FoundIndex:
-    """An index that is ready.
-
-    Attributes:
-        kind: of index.
-        search: looks rows up.
-        path: of its file; ``None`` if it could not be kept.
-        num_rows: that it has.
-        built_rows: of these, added just now.
-        measured: how good it is.
-    """
-
-    kind: Kind
-    search: ApproximateSearch
-    path: Path | None
-    num_rows: int
-    built_rows: int
-    measured: Measured
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its file."""
-        return 0 if self.path is None else self.path.stat().st_size
-
-    @property
-    def origin(self) -> str:
-        """Where it came from, in words."""
-        if not self.built_rows:
-            return "from the cache"
-        if self.built_rows == self.num_rows:
-            return "built now"
-        return f"extended by {self.built_rows:,} rows"
-
-    def to_json(self) -> dict[str, object]:
-        """Return what a program may want to know."""
-        return {
-            "kind": self.kind,
-            "path": self.path,
-            "built": self.built_rows == self.num_rows,
-            "added_rows": self.built_rows,
-            "bytes": self.size_bytes,
-            "measured": asdict(self.measured),
-        }
 
 
 def few_rows(num_rows: int) -> bool:
@@ -141,7 +94,9 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
     return None
 
 
-def indexed_search(store: EmbeddingStore, gallery: StoredRows, found: Found, metric: Metric) -> FoundIndex:
+def indexed_search(
+    store: EmbeddingStore, gallery: StoredRows, found: Found, metric: Metric
+) -> tuple[ApproximateSearch, Found]:
     """Return the index of the cache, or extend or build it, measure it, and keep it in the cache.
 
     Args:
@@ -159,7 +114,8 @@ def indexed_search(store: EmbeddingStore, gallery: StoredRows, found: Found, met
         try:
             kept = read_index(found.path, is_extended=False)
             search = ApproximateSearch(kept, rows, metric=metric, width=found.measured.width)
-            return FoundIndex(kind, search, found.path, len(rows), 0, _said(kind, found.measured))
+            _say(kind, found.measured)
+            return search, found
         except ValueError as error:
             progress.warning(f"{found.path} is damaged ({error}); the index is built again")
             discard(found.path)
@@ -180,10 +136,11 @@ def indexed_search(store: EmbeddingStore, gallery: StoredRows, found: Found, met
         search.width *= 2
         measured = measure(search, rows)
     path = keep_index(store.path, index, gallery, found, metric, measured)
-    return FoundIndex(kind, search, path, len(rows), found.missing, _said(kind, measured))
+    _say(kind, measured)
+    return search, replace(found, path=path, measured=measured)
 
 
-def _said(kind: Kind, measured: Measured) -> Measured:
+def _say(kind: Kind, measured: Measured) -> None:
     """Say how much an index finds."""
     found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
@@ -192,7 +149,6 @@ def _said(kind: Kind, measured: Measured) -> Measured:
         current_progress().message(
             f"{found} in {measured.index_ms:.2f} ms a query; exact search takes {measured.exact_ms:.2f} ms"
         )
-    return measured
 
 
 def find(

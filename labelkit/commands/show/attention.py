@@ -58,23 +58,12 @@ class _Sample:
     batch: Batch
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """What is told of one image and block; NaN where it is not defined, None where there is no update."""
-
-    entropy_teacher: float
-    entropy_updated: float | None
-    entropy_student: float
-    correlation: float
-    correlation_updated: float | None
-    patch_share_teacher: float
-    patch_share_student: float
-    energy_align_before: float
-    energy_align_after: float | None
-    energy_prior_before: float
-    energy_prior_after: float | None
-    update_rel: float | None
-    attn_to_query_entropy: float
+#: What is told of one image and block; NaN where it is not defined, None where there is no update.
+_Numbers = dict[str, float | None]
+_SHOWN = (
+    "entropy_teacher", "entropy_updated", "entropy_student", "correlation", "correlation_updated",
+    "energy_align_before", "energy_align_after", "update_rel",
+)  # fmt: skip
 
 
 def show_attention(config: ShowAttentionConfig) -> SimpleResult:
@@ -222,21 +211,21 @@ def _numbers(seen: BlockAttention, batch: Batch) -> _Numbers:
     updated = None if seen.updated is None else seen.updated.mean(dim=1)
     log = {name: float(value) for name, value in seen.log.items()}
     has_update = updated is not None
-    return _Numbers(
-        entropy_teacher=float(map_entropy(teacher)),
-        entropy_updated=None if updated is None else float(map_entropy(updated)),
-        entropy_student=float(map_entropy(student)),
-        correlation=float(map_correlation(teacher, at_teacher, visible)),
-        correlation_updated=None if updated is None else float(map_correlation(updated, at_teacher, visible)),
-        patch_share_teacher=float(teacher.sum()),
-        patch_share_student=float(student.sum()),
-        energy_align_before=log["energy_align_before"],
-        energy_align_after=log["energy_align_after"] if has_update else None,
-        energy_prior_before=log["energy_prior_before"],
-        energy_prior_after=log["energy_prior_after"] if has_update else None,
-        update_rel=log["update_rel"] if has_update else None,
-        attn_to_query_entropy=log["attn_to_query_entropy"],
-    )
+    return {
+        "entropy_teacher": float(map_entropy(teacher)),
+        "entropy_updated": None if updated is None else float(map_entropy(updated)),
+        "entropy_student": float(map_entropy(student)),
+        "correlation": float(map_correlation(teacher, at_teacher, visible)),
+        "correlation_updated": None if updated is None else float(map_correlation(updated, at_teacher, visible)),
+        "patch_share_teacher": float(teacher.sum()),
+        "patch_share_student": float(student.sum()),
+        "energy_align_before": log["energy_align_before"],
+        "energy_align_after": log["energy_align_after"] if has_update else None,
+        "energy_prior_before": log["energy_prior_before"],
+        "energy_prior_after": log["energy_prior_after"] if has_update else None,
+        "update_rel": log["update_rel"] if has_update else None,
+        "attn_to_query_entropy": log["attn_to_query_entropy"],
+    }
 
 
 def _describe(
@@ -250,7 +239,7 @@ def _describe(
     """One image for ``--json``."""
     blocks: list[dict[str, object]] = []
     for block, seen in maps.items():
-        entry: dict[str, object] = {"block": block, "aligned": block in aligned, **asdict(numbers[block])}
+        entry: dict[str, object] = {"block": block, "aligned": block in aligned, **numbers[block]}
         if heads:
             kinds = {"teacher": seen.teacher, "updated": seen.updated, "student": seen.student}
             entry["heads"] = {
@@ -262,19 +251,7 @@ def _describe(
 
 
 def _cells(sample: _Sample, block: int, numbers: _Numbers) -> list[Cell]:
-    return [
-        sample.name,
-        sample.label,
-        block,
-        numbers.entropy_teacher,
-        numbers.entropy_updated,
-        numbers.entropy_student,
-        numbers.correlation,
-        numbers.correlation_updated,
-        numbers.energy_align_before,
-        numbers.energy_align_after,
-        numbers.update_rel,
-    ]
+    return [sample.name, sample.label, block, *(numbers[name] for name in _SHOWN)]
 
 
 # --- the picture ---------------------------------------------------------------------------------
@@ -349,18 +326,19 @@ def _draw(
 
 def _lines(numbers: _Numbers, spans: Sequence[str], *, moves: bool) -> list[tuple[str, ...]]:
     """What stands below the maps of one block."""
-    before = f"entropy {_number(numbers.entropy_teacher)}, r {_number(numbers.correlation)}"
-    student = f"entropy {_number(numbers.entropy_student)}"
-    energies = f"E {_number(numbers.energy_align_before)}, prior {_number(numbers.energy_prior_before)}"
-    if numbers.entropy_updated is None or numbers.correlation_updated is None:
+    said = {name: _number(value) for name, value in numbers.items()}
+    before = f"entropy {said['entropy_teacher']}, r {said['correlation']}"
+    student = f"entropy {said['entropy_student']}"
+    energies = f"E {said['energy_align_before']}, prior {said['energy_prior_before']}"
+    if numbers["entropy_updated"] is None:
         return [(before, spans[0], energies), (student, spans[1])]
-    after = f"entropy {_number(numbers.entropy_updated)}, r {_number(numbers.correlation_updated)}"
+    after = f"entropy {said['entropy_updated']}, r {said['correlation_updated']}"
     if not moves:
         return [(before, spans[0], energies), (after, spans[1], "no update in this block"), (student, spans[2])]
     step = (
         after,
-        f"E {_number(numbers.energy_align_before)} → {_number(numbers.energy_align_after)}",
-        f"prior {_number(numbers.energy_prior_before)} → {_number(numbers.energy_prior_after)}",
+        f"E {said['energy_align_before']} → {said['energy_align_after']}",
+        f"prior {said['energy_prior_before']} → {said['energy_prior_after']}",
     )
     return [(before, spans[0]), step, (student, spans[2])]
 

@@ -9,7 +9,6 @@ import codecs
 import json
 import re
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from labelkit.algorithms.answer_rule import AnswerRule, group_rule
 from labelkit.commands.common.embeddings import check_features, unit_rows
 from labelkit.commands.common.label_files import LabeledImages, placed_csv
-from labelkit.commands.common.onnx_session import load_ahead, may_be_quick
+from labelkit.commands.common.onnx_session import loading_ahead
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
 from labelkit.commands.common.stored_predictions import group_names, new_groups, stored_answers
@@ -176,17 +175,10 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     photos = list(dict.fromkeys(_photos(config, stores)))
     if not photos and not stores:
         raise DatasetError("standard input", "names no photo", "Write one path in a line, or part them by NUL.")
-    quick = may_be_quick(len(photos), config.checkpoint, config.device)
-    loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
-    if photos:
-        loading.start()  # another process checks the store meanwhile
-    try:
+    with loading_ahead(len(photos), config.checkpoint, config.device):
         source = open_source(config.from_, config.result)
         min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
         asked = [rows_of_other(source.store, path) for path in stores]
-    finally:
-        if photos:
-            loading.join()
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
         found = embedded_images(

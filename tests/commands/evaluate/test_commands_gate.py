@@ -12,7 +12,7 @@ import pytest
 from labelkit.commands.common.gate import Gate, matching_scores, named_scores
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
-from labelkit.options.gate import GateConfig, parse_limits, score_direction
+from labelkit.options.gate import GateConfig, score_direction
 from labelkit.store.results import write_result
 from tests.tiers import quick_every
 
