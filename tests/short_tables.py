@@ -15,9 +15,8 @@ import yaml
 from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.pipelines.reproduce.filling import complete_command, with_options
 from labelkit.pipelines.reproduce.options import ReproduceConfig
-from labelkit.pipelines.reproduce.tables import PublishedTable, Row
+from labelkit.pipelines.reproduce.tables import PublishedTable, Row, complete_command, with_options
 from tests.miniature_sets import make_miniature, write_class_vectors
 
 _FILE = Path(__file__).with_name("data") / "short_tables.yaml"

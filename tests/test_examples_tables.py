@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from labelkit.cli.main import main
-from labelkit.pipelines.reproduce.filling import complete_command
 from labelkit.pipelines.reproduce.options import ReproduceConfig
-from labelkit.pipelines.reproduce.tables import PublishedTable, available_tables, read_table
+from labelkit.pipelines.reproduce.tables import PublishedTable, available_tables, complete_command, read_table
 from tests.pages import PAGES, ROOT
 from tests.short_tables import run_row
 

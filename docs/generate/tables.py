@@ -10,12 +10,13 @@ from textwrap import dedent
 
 from labelkit import errors
 from labelkit.cli.config_classes import CONFIG_CLASSES
-from labelkit.cli.list_backbones import CountedBackbone, count_backbone, used_backbones
+from labelkit.cli.list_backbones import NetworkCounts, count_backbone, used_backbones
 from labelkit.cli.main import EXIT_CODES
 from labelkit.data.named.layouts import DatasetSpec
 from labelkit.data.registry import DATASETS
 from labelkit.methods.registry import METHODS
 from labelkit.models.backbones.convnets import CONVNETS
+from labelkit.models.backbones.registry import BackboneInfo
 from labelkit.models.backbones.vit import SMALL_VITS
 from labelkit.options.presets import available_presets, preset_command, preset_comment, preset_folder_name, preset_lines
 
@@ -164,7 +165,7 @@ def _backbones() -> str:
     columns = ["Name", "Image side (pixels)", "Features", "Parameters", "Multiply-adds (M)"]
     ours = {*SMALL_VITS, *CONVNETS}
     own, others = (
-        table(columns, [_backbone(one) for one in counted if (one.info.name in ours) is wanted], right=columns[1:])
+        table(columns, [_backbone(*one) for one in counted if (one[0].name in ours) is wanted], right=columns[1:])
         for wanted in (True, False)
     )
     return page(
@@ -182,10 +183,10 @@ def _backbones() -> str:
     )
 
 
-def _backbone(one: CountedBackbone) -> list[str]:
-    numbers = [one.info.image_size, one.info.feature_dim, one.counts.parameters]
-    work = f"{one.counts.multiply_adds / 1e6:,.1f}"
-    return [code(one.info.name), *(f"{number:,}" for number in numbers), work]
+def _backbone(info: BackboneInfo, counts: NetworkCounts) -> list[str]:
+    numbers = [info.image_size, info.feature_dim, counts.parameters]
+    work = f"{counts.multiply_adds / 1e6:,.1f}"
+    return [code(info.name), *(f"{number:,}" for number in numbers), work]
 
 
 def _exit_codes() -> str:

@@ -17,7 +17,6 @@ from pydantic.fields import FieldInfo
 from labelkit.cli.console import current_output, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, speaking
 from labelkit.commands.table import Command as StageCommand
-from labelkit.errors import ConfigError
 from labelkit.options.base import (
     Fault,
     StageConfig,
@@ -36,7 +35,6 @@ from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_preset
 
 C = TypeVar("C", bound=StageConfig)
 
-_STORE_OF_OTHERS = "store_of_others"
 _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Gate", "Run")
 _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
@@ -107,8 +105,6 @@ def config_command(
         with speaking(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
-            if "index" not in config_class.model_fields and given.pop(_STORE_OF_OTHERS, None):
-                raise _takes_no_rows(config_class)
             overrides, origins = _overrides(given)
             collected = collect(
                 config_class,
@@ -127,23 +123,12 @@ def config_command(
         chosen = "; default: the one named like the data set, if any" if is_train else ""
         says = f"Preset by name or YAML file, or none ({', '.join(presets) or 'no names yet'}{chosen})."
         parameters.append(_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
-    if is_train and "index" not in config_class.model_fields:
-        # The option of other methods that a person may try here; refused with their names.
-        parameters.append(_keyword(_STORE_OF_OTHERS, str | None, typer.Option("--index", "--store", hidden=True)))
     parameters += _COMMON_PARAMETERS
     command.__doc__ = escape_markup(text)
     command.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
-
-
-def _takes_no_rows(config_class: type[StageConfig]) -> ConfigError:
-    from labelkit.methods.registry import METHODS
-
-    names = [name for name, spec in METHODS.items() if "index" in spec.config.model_fields]
-    problem = f"{config_class.command[1]} trains on images alone, and not on the rows of a store"
-    return ConfigError("--index", problem, f"Methods that do: {', '.join(names)}.")
 
 
 def escape_markup(text: str) -> str:

@@ -9,14 +9,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO
 
-from labelkit.commands.common.results import Cell, StageResult, Table
+from labelkit.commands.common.results import Cell, StageResult, Table, jsonable
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 from labelkit.formatting import Percent
 
@@ -137,7 +136,7 @@ def json_text(value: object) -> str:
     Raises:
         TypeError: a value that JSON does not know.
     """
-    return json.dumps(_plain(value), allow_nan=False)
+    return json.dumps(jsonable(value), allow_nan=False)
 
 
 def plain_table(table: Table) -> str:
@@ -205,20 +204,3 @@ def _numeric_columns(table: Table) -> list[bool]:
         and any(row[number] is not None for row in table.rows)
         for number in range(len(table.columns))
     ]
-
-
-def _plain(value: object) -> object:
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    to_list = getattr(value, "tolist", None)  # numpy and torch, without importing them
-    if callable(to_list):
-        return _plain(to_list())
-    if isinstance(value, Sequence):
-        return [_plain(item) for item in value]
-    raise TypeError(f"cannot be written as JSON: {value!r}")

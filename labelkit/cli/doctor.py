@@ -1,4 +1,4 @@
-"""``labelkit doctor``: does everything that labelkit stands on work here?"""
+"""``labelkit version`` and ``labelkit doctor``: what this labelkit stands on, and does all of it work here?"""
 
 from __future__ import annotations
 
@@ -9,15 +9,51 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import version as installed_version
 from pathlib import Path
 
 from labelkit import __version__
 from labelkit.cache import cache_folder
-from labelkit.cli.console import print_result
+from labelkit.cli.console import print_line, print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, speaking
-from labelkit.cli.version import PARTS, version_of
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import CheckpointRefused, ResourceError
+
+PARTS = (
+    "torch",
+    "torchvision",
+    "timm",
+    "accelerate",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "faiss-cpu",
+    "h5py",
+    "pydantic",
+)
+"""The packages whose version can change a result."""
+
+
+def version(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
+    """Print the version of labelkit and of what it stands on; with -q the number alone.
+
+    Example: labelkit version --json
+    """
+    with speaking(json=json, quiet=quiet, verbose=verbose):
+        if quiet and not json:
+            print_line(__version__)
+            return
+        values = {"labelkit": __version__, "python": platform.python_version()}
+        values |= {name: found for name in PARTS if (found := version_of(name))}
+        print_result(SimpleResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package, without importing it, or None."""
+    try:
+        return installed_version(package)
+    except PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)

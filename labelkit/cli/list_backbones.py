@@ -29,43 +29,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class CountedBackbone:
-    """A network and what it costs.
-
-    Attributes:
-        info: how images are prepared, as `labelkit embed` does.
-        counts: at this size.
-    """
-
-    info: BackboneInfo
-    counts: NetworkCounts
-
-    @property
-    def resize(self) -> int:
-        """Pixels of the shorter side before the center crop."""
-        return resized_side(self.info.image_size, 1 / self.info.crop_pct)
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything."""
-        info = self.info
-        weights, license_name = describe_published(info.name)
-        return {
-            "name": info.name,
-            "weights": weights,
-            "license": license_name,
-            "parameters": self.counts.parameters,
-            "multiply_adds": self.counts.multiply_adds,
-            "image_size": info.image_size,
-            "features": info.feature_dim,
-            "pooling": info.pooling,
-            "resize": self.resize,
-            "interpolation": info.interpolation,
-            "mean": list(info.mean),
-            "std": list(info.std),
-        }
-
-
 def used_backbones() -> list[str]:
     """List labelkit's own networks, then those of timm that a preset or ``--backbone auto`` names."""
     own = [*SMALL_VITS, *CONVNETS]
@@ -79,8 +42,11 @@ def used_backbones() -> list[str]:
     return own + sorted(name for name in named if "." not in name or name.split(".", 1)[0] not in named)
 
 
-def count_backbone(name: str) -> CountedBackbone:
+def count_backbone(name: str) -> tuple[BackboneInfo, NetworkCounts]:
     """Count parameters and multiply-adds of a network for one color image of the size that is embedded.
+
+    Returns:
+        How images are prepared, as `labelkit embed` does, and the counts at this size.
 
     Raises:
         ConfigError: it cannot be built, or gives no features.
@@ -89,7 +55,7 @@ def count_backbone(name: str) -> CountedBackbone:
         backbone = build_backbone(name, image_size=embedding_size(name))
     info = backbone.info
     try:
-        return CountedBackbone(info, count_network(backbone, (info.in_channels, info.image_size, info.image_size)))
+        return info, count_network(backbone, (info.in_channels, info.image_size, info.image_size))
     except NotImplementedError as error:
         raise ConfigError("--pattern", f"{name} gives no features of an image: {error}", "Leave it out.") from error
 
@@ -108,17 +74,38 @@ def count_backbones(names: Sequence[str]) -> SimpleResult:
         for name in names:
             found.append(count_backbone(name))
             task.advance()
-    values: dict[str, object] = {"backbones": [one.to_json() for one in found]}
-    return SimpleResult(values, shown=(Table("", _COLUMNS, [_row(one) for one in found]),))
+    values: dict[str, object] = {"backbones": [_record(*one) for one in found]}
+    return SimpleResult(values, shown=(Table("", _COLUMNS, [_row(*one) for one in found]),))
 
 
-def _row(one: CountedBackbone) -> tuple[Cell, ...]:
-    info, counts = one.info, one.counts
+def _resize(info: BackboneInfo) -> int:
+    """Pixels of the shorter side before the center crop."""
+    return resized_side(info.image_size, 1 / info.crop_pct)
+
+
+def _record(info: BackboneInfo, counts: NetworkCounts) -> dict[str, object]:
+    weights, license_name = describe_published(info.name)
+    return {
+        "name": info.name,
+        "weights": weights,
+        "license": license_name,
+        "parameters": counts.parameters,
+        "multiply_adds": counts.multiply_adds,
+        "image_size": info.image_size,
+        "features": info.feature_dim,
+        "pooling": info.pooling,
+        "resize": _resize(info),
+        "interpolation": info.interpolation,
+        "mean": list(info.mean),
+        "std": list(info.std),
+    }
+
+
+def _row(info: BackboneInfo, counts: NetworkCounts) -> tuple[Cell, ...]:
     work = f"{counts.multiply_adds / 1e6:,.1f}"
-    colors = (_colors(info.mean), _colors(info.std))
     return (
-        info.name, f"{counts.parameters:,}", work, info.image_size, info.feature_dim, one.resize, info.interpolation,
-        *colors,
+        info.name, f"{counts.parameters:,}", work, info.image_size, info.feature_dim, _resize(info),
+        info.interpolation, _colors(info.mean), _colors(info.std),
     )  # fmt: skip
 
 

@@ -77,7 +77,7 @@ _OWN = {
         example="labelkit list methods",
     ),
     "doctor": _Own("Check this installation.", "labelkit.cli.doctor", "doctor"),
-    "version": _Own("Print versions.", "labelkit.cli.version", "version"),
+    "version": _Own("Print versions.", "labelkit.cli.doctor", "version"),
 }
 
 _BELOW = {

@@ -21,7 +21,6 @@ GRACE_SECONDS = 0.7
 """How long a command may take to clean up before its process ends at once; what is committed is whole either way."""
 
 _EXIT_SECONDS = 0.3
-_AGAIN_SECONDS = 0.02
 _writers: set[int] = set()
 
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -94,41 +93,24 @@ def signals_interrupt() -> Iterator[list[int]]:
 
     A second signal ends the process at once. Whoever has taken a signal over, as training does to write a checkpoint,
     is given its time by the first one, and this is said. While a module is imported, nothing is raised: libraries run
-    Python inside C++ then, where an exception aborts the process or is lost. It is raised as soon as the import ends.
+    Python inside C++ then, where an exception aborts the process or is lost.
 
     Yields:
         The signal that was raised, if one was: what fails then fails because of it, whatever a library made of that.
     """
     process = os.getpid()
     seen: list[int] = []
-    late: list[int] = []
     imports = _imports(sys._getframe())
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # a forked data-loading process dies as it would without us
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
-            return
-        if seen:
-            if os.name == "nt":  # elsewhere a thread sees to it
-                _end_now(signum)
-            return
-        if _imports(frame) > imports:
-            if os.name == "nt":  # nobody would ask again
-                _end_now(signum)
-            late.append(signum)
-            return
-        seen.append(signum)
-        late.clear()
-        raise Interrupted(signum)
-
-    def dropped(lost: sys.UnraisableHookArgs) -> None:
-        """Where Python runs code that cannot fail, as when an object goes, it drops what is raised: raise it again."""
-        if isinstance(lost.exc_value, Interrupted) and lost.exc_value.signum in seen:
-            late.append(lost.exc_value.signum)
-            seen.clear()
-            return
-        told_before(lost)
+        elif not seen and _imports(frame) <= imports:
+            seen.append(signum)
+            raise Interrupted(signum)
+        elif os.name == "nt":  # elsewhere a thread sees to it
+            _end_now(signum)
 
     # `nohup` ignores SIGHUP, and so do we then
     wanted = [n for n in ENDING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
@@ -136,26 +118,23 @@ def signals_interrupt() -> Iterator[list[int]]:
         yield seen
         return
     before = {signum: signal.getsignal(signum) for signum in wanted}
-    told_before, sys.unraisablehook = sys.unraisablehook, dropped
     # on Windows no pipe can be waited for: Ctrl-C is answered between two lines of Python
-    with nullcontext() if os.name == "nt" else _watched(interrupt, seen, late):
+    with nullcontext() if os.name == "nt" else _watched(interrupt, seen):
         try:
             for signum in wanted:
                 signal.signal(signum, interrupt)
             yield seen
         finally:
-            late.clear()
-            sys.unraisablehook = told_before
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 
 
 @contextmanager
-def _watched(handler: object, seen: list[int], late: list[int]) -> Iterator[None]:
-    """Let a thread hear of signals beside the main one."""
+def _watched(handler: object, seen: list[int]) -> Iterator[None]:
+    """Let a thread hear of signals beside the main one, which may be inside a long call of a library."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    watch = threading.Thread(target=_watch, args=(reader, handler, seen, late), name="labelkit-signals", daemon=True)
+    watch = threading.Thread(target=_watch, args=(reader, handler, seen), name="labelkit-signals", daemon=True)
     watch.start()
     _writers.add(writer)
     woken_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -189,42 +168,24 @@ def _imports(frame: FrameType | None) -> int:
     return count
 
 
-def _watch(reader: int, handler: object, seen: list[int], late: list[int]) -> None:
-    """Wait for signals beside the main thread, which may be inside a long call of a library.
-
-    A signal that came during an import is sent again to the main thread until the import is over.
-    """
-    main = threading.main_thread().ident
-    assert main is not None
-    count, again, last, deadline = 0, False, 0, float("inf")
+def _watch(reader: int, handler: object, seen: list[int]) -> None:
+    count, last, deadline = 0, 0, float("inf")
     try:
         while True:
-            wait = None if deadline == float("inf") else min(_AGAIN_SECONDS, max(0.0, deadline - time.monotonic()))
-            ready, _, _ = select.select([reader], [], [], wait)
-            if not ready:
-                if time.monotonic() >= deadline:
-                    _end_now(last)
-                if late:
-                    again = True
-                    signal.pthread_kill(main, late[0])  # it ends a wait of the main thread, too
-                continue
+            wait = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            if not select.select([reader], [], [], wait)[0]:
+                _end_now(last)
             numbers = os.read(reader, 512)
             if not numbers:
                 return
-            for number in numbers:
-                if number not in ENDING:
-                    continue
-                if again:  # from here
-                    again = False
-                    continue
-                last = number
+            for last in (number for number in numbers if number in ENDING):
                 count += 1
-                if (seen or late) and count > 1:
-                    _end_now(number)
-                if seen or signal.getsignal(number) is handler or count > 1:
+                if seen and count > 1:
+                    _end_now(last)
+                if seen or signal.getsignal(last) is handler or count > 1:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
                 else:
-                    _say(f"{signal.Signals(number).name}: stopping after the running step; once more: at once")
+                    _say(f"{signal.Signals(last).name}: stopping after the running step; once more: at once")
     finally:
         os.close(reader)
 

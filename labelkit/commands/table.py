@@ -340,7 +340,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "Judge features by a linear classifier: trained on one split, scored on another, top 1 and 5.",
                 "labelkit evaluate linear --index digits.h5 --l2 1e-4,1e-3,1e-2",
                 "labelkit.commands.evaluate.options:EvaluateLinearConfig",
-                "labelkit.commands.evaluate.linear:evaluate_linear",
+                "labelkit.commands.evaluate.knn:evaluate_linear",
             ),
             "probes": Command(
                 "Judge a network by a linear classifier after each convolution, or on its features: top 1 and 5.",

@@ -24,8 +24,7 @@ class SegmentationScores:
     """Scores of one confusion matrix, all in [0, 1].
 
     Attributes:
-        iou: (c,) float64, intersection over union of each class; NaN for classes in neither truth nor prediction, or 0
-            where absent classes count.
+        iou: (c,) float64, intersection over union of each class; NaN for classes in neither truth nor prediction.
         mean_iou: mean of ``iou``, NaN left out.
         pixel_accuracy: share of pixels whose class is right.
         class_accuracy: (c,) float64, share of the pixels of each class that are right; NaN for classes without pixels.
@@ -82,11 +81,8 @@ class SegmentationCounts:
                 )
         self.counts += contingency(true, predicted, num_clusters=self.num_classes, num_classes=self.num_classes)
 
-    def scores(self, *, absent_as_zero: bool = False) -> SegmentationScores:
+    def scores(self) -> SegmentationScores:
         """Return the scores of all that was added.
-
-        Args:
-            absent_as_zero: count classes in neither truth nor prediction as 0 instead of leaving them out.
 
         Raises:
             ValueError: nothing was added.
@@ -95,8 +91,6 @@ class SegmentationCounts:
         if not total:
             raise ValueError("no pixel was counted")
         iou = iou_matrix(self.counts).diagonal().copy()
-        if absent_as_zero:
-            iou = np.nan_to_num(iou)
         per_class = self.counts.sum(axis=1)
         right = self.counts.diagonal()
         class_accuracy = np.divide(right, per_class, out=np.full(len(right), np.nan), where=per_class > 0)

@@ -84,17 +84,6 @@ class NormalizeOption(StageConfig):
     normalize: bool = Field(True, description="Scale every row to length 1 first.")
 
 
-class MinSizeOption(StageConfig):
-    """A command that makes groups of rows."""
-
-    min_size: int = Field(
-        1,
-        ge=1,
-        description="Least rows of a group. Smaller ones are set aside while the others are grouped again, and join "
-        "the nearest one. Groups with a label are kept.",
-    )
-
-
 class NewClassesOption(StageConfig):
     """A command that finds classes without a label."""
 
@@ -296,16 +285,6 @@ class ResamplesOptions(StageConfig):
 
     bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals; 0: no intervals.")
     seed: int = Field(0, ge=0, description="Seed of the resamples.")
-
-
-class AbsentClassesOption(StageConfig):
-    """A command that averages the IoU of classes."""
-
-    comes_last: ClassVar[bool] = True
-
-    absent_as_zero: bool = Field(
-        False, description="Classes in neither truth nor prediction count as IoU 0 instead of being left out."
-    )
 
 
 class PerClassOption(StageConfig):

@@ -213,7 +213,7 @@ CASES = {
             (
                 "{bad}: already exists. Pass --overwrite to replace it, or another --csv"
                 if line.endswith("--csv")
-                else line.split()[-1] + ": {bad} is a table, where a picture is to be written",
+                else line.split()[-1] + ": {bad} is something else, where a picture is to be written",
             ),
         )
         for name, line in {
@@ -232,6 +232,17 @@ CASES = {
         text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: sums to 0.9, not to 1", "3 positive numbers", "sum to 48")
     ),
     "prior with NaN": Case(text("0.5, nan, 0.5"), BALANCED, 3, ("{bad}: entry 1 is nan; shares must be positive",)),
+    "prior with a negative share": Case(text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: entry 1 is -0.2",)),
+    "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: entry 1 is 0.0",)),
+    "prior of words": Case(text("0.5 half 0"), BALANCED, 3, ("{bad}: could not convert string to float: 'half'",)),
+    "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: 0 numbers for 3 clusters",)),
+    "prior that is no text": Case(
+        lambda place: place.bad.write_bytes(bytes([255, 254, 0, 200])) and None,
+        BALANCED,
+        3,
+        ("cannot be read as text",),
+    ),
+    "no hits": Case(nothing, "retrieve --index {index} --query {photos} -k 0", 2, ("k: must be >= 1 (value 0)",)),
     "resume with another method": Case(
         nothing,
         "train simgcd --dataset {photos} --label-split gcd {small} --out {trained} --resume",

@@ -65,7 +65,6 @@ def targets(tmp_path_factory: pytest.TempPathFactory, embedded: Path, labelkit: 
     found = {path.name: path for path in folder.iterdir()}
     found["result"] = folder / "photos.h5.results" / "k-means.h5"
     found["beside a result"] = folder / "photos.h5.results" / "new"
-    found["long name"] = folder / ("x" * 256)
     return found
 
 

@@ -28,17 +28,17 @@ from labelkit.algorithms.sinkhorn import (
     solve,
 )
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import check_directions, unit_rows
+from labelkit.commands.common.embeddings import check_directions
 from labelkit.commands.common.max_memory import block_bytes, bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
-from labelkit.errors import ConfigError, InputError, StoreError
+from labelkit.errors import ConfigError, InputError
 from labelkit.files import read_bytes
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import check_new_result, read_result, write_result
+from labelkit.store.results import check_new_result, write_result
 
 # Rounds before the last need not meet the sizes to every digit.
 _ROUND_TOLERANCE = 1e-4
@@ -66,7 +66,7 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
         The result file, sizes, marginal error, rounds.
 
     Raises:
-        StoreError: rows cannot be used, or there is no such result to take prototypes from.
+        StoreError: rows cannot be used.
         ConfigError: the prior is neither a word nor a file, or there are too many rows for an exact balance.
         InputError: the file of the prior cannot be used.
     """
@@ -84,7 +84,9 @@ def cluster_balanced(config: SinkhornConfig, store: EmbeddingStore, rows: NDArra
     check_directions(store, rows, features)
     started = time.monotonic()
     with current_progress().task(f"sinkhorn, {config.num_clusters} clusters", total=None):
-        prototypes = _first_prototypes(config, store, features)
+        generator = keyed_generator(config.seed, "cluster")
+        clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
+        prototypes = torch.from_numpy(clustering.centroids.astype(np.float32))
         points = features if features.in_blocks else torch.from_numpy(features.to_array())
         found = _alternate(config, points, prior, prototypes)
     seconds = time.monotonic() - started
@@ -179,7 +181,7 @@ def _alternate(
     memory_bytes = block_bytes(config, KERNEL_BYTES)
     potentials: Tensor | None = None
     passes = 0
-    if config.prototypes is None and bool((prior != prior[0]).any()):
+    if bool((prior != prior[0]).any()):
         first = solve(LinearScores(points, prototypes), lam, max_iterations=1)
         prior, passes = order_prior(prior, first.marginals), 1
     rounds = 0
@@ -229,34 +231,6 @@ def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor)
     return torch.where(lengths > 1e-6, (sums / lengths.clamp_min(1e-12)).float(), prototypes)
 
 
-def _first_prototypes(config: SinkhornConfig, store: EmbeddingStore, features: StoredRows) -> Tensor:
-    if config.prototypes is not None:
-        return _stored_prototypes(config.prototypes, config.num_clusters, store)
-    generator = keyed_generator(config.seed, "cluster")
-    if config.init == "random":
-        return torch.from_numpy(features[generator.choice(len(features), config.num_clusters, replace=False)])
-    clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
-    return torch.from_numpy(clustering.centroids.astype(np.float32))
-
-
-def _stored_prototypes(name: str, num_clusters: int, store: EmbeddingStore) -> Tensor:
-    result = read_result(store, name)
-    found = next((result.arrays[key] for key in ("prototypes", "centroids") if key in result.arrays), None)
-    if found is None:
-        raise StoreError(result.where, "holds neither prototypes nor centroids", "Give a result of `cluster`.")
-    vectors = np.asarray(found, dtype=np.float32)
-    if vectors.shape != (num_clusters, store.dim):
-        raise ConfigError(
-            "--prototypes",
-            f"{result.where} has {vectors.shape[0]} of {vectors.shape[1]} numbers; "
-            f"{num_clusters} of {store.dim} are needed",
-            "Give another result, or its number as --num-clusters.",
-        )
-    if not np.isfinite(vectors).all() or not vectors.any(axis=1).all():
-        raise StoreError(result.where, "holds prototypes without a direction", "Give another result.")
-    return torch.from_numpy(unit_rows(vectors))
-
-
 def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     """Shares from a word or a file."""
     path = Path(spec)
@@ -278,13 +252,10 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
         text = read_bytes(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
-    numbers = []
-    for number, word in enumerate(text.replace(",", " ").split(), start=1):
-        try:
-            numbers.append(float(word))
-        except ValueError as error:
-            raise InputError(spec, f"number {number} is {word[:40]!r}, which is no number", remedy) from error
-    values = np.array(numbers, dtype=np.float64)
+    try:
+        values = np.array(text.replace(",", " ").split(), dtype=np.float64)
+    except ValueError as error:
+        raise InputError(spec, str(error), remedy) from error
     if len(values) and np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows:
         # sizes as they are: all that remains to check is that none is zero
         values = values / num_rows

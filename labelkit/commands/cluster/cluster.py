@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import kmeans, nearest_centroids, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.algorithms.small_groups import set_aside_small
 from labelkit.commands.cluster.options import (
     ClusterConfig,
     KMeansConfig,
@@ -20,9 +19,8 @@ from labelkit.commands.cluster.options import (
     SSKMeansConfig,
 )
 from labelkit.commands.cluster.patches import cluster_patches
-from labelkit.commands.common.contradiction import contradiction
-from labelkit.commands.common.embeddings import check_directions, split_rows, unit_rows
-from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use
+from labelkit.commands.common.embeddings import check_directions, split_rows
+from labelkit.commands.common.labels import GivenLabels, contradiction, labeled_array, labels_to_use
 from labelkit.commands.common.max_memory import bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
@@ -45,7 +43,6 @@ class _Clusters:
         inertia: sum of squared distances.
         iterations: of the best start.
         classes: (k,) int64, class of each group, -1 = none; ``None`` without labels.
-        set_aside: rows of groups that were too small.
     """
 
     ids: NDArray[np.int64]
@@ -53,7 +50,6 @@ class _Clusters:
     inertia: float
     iterations: int
     classes: NDArray[np.int64] | None
-    set_aside: int = 0
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
@@ -155,13 +151,8 @@ def _write(
         "iterations": found.iterations,
         "seconds": round(seconds, 3),
         "sizes": sizes.tolist(),
-        "set_aside": found.set_aside,
         **lasting.to_json(),
     }
-    if len(found.centroids) < config.num_clusters:
-        current_progress().message(
-            f"{len(found.centroids)} groups instead of {config.num_clusters}: there are no more of --min-size rows"
-        )
     used = sizes[~lasting.retired]
     if empty := int((used == 0).sum()):
         current_progress().warning(
@@ -170,7 +161,7 @@ def _write(
     if (single := int((used == 1).sum())) and config.num_clusters < len(rows):
         current_progress().message(
             f"{single} of {config.num_clusters} groups have one image, like nothing else here or one too many: look at "
-            "it before you call it a class, pass --min-size 2, or choose fewer --num-clusters"
+            "it before you call it a class, or choose fewer --num-clusters"
         )
     columns = ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"]
     row: list[Cell] = [name, len(found.centroids), len(rows), int(used.min()), int(used.max())]
@@ -201,13 +192,6 @@ def _run(
             current_progress().warning(wrong)
     elif isinstance(config, SphericalKMeansConfig):
         check_directions(store, rows, features)
-    if config.min_size == 1:
-        return _once(config, features, given)
-    return _without_small(config, features, given)
-
-
-def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None) -> _Clusters:
-    """Group all rows."""
     generator = keyed_generator(config.seed, "cluster")
     if isinstance(config, SSKMeansConfig):
         assert given is not None
@@ -235,45 +219,6 @@ def _once(config: ClusterConfig, features: StoredRows, given: GivenLabels | None
         tol=config.tolerance,
     )
     return _Clusters(found.cluster_ids, found.centroids, found.inertia, found.num_iterations, None)
-
-
-def _without_small(
-    config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig,
-    features: StoredRows,
-    given: GivenLabels | None,
-) -> _Clusters:
-    """Group rows again without those of small groups; these join the nearest group and do not move its centroid."""
-    last: list[_Clusters] = []
-
-    def part(places: NDArray[np.int64]) -> StoredRows:
-        return features if len(places) == len(features) else features.subset(places)
-
-    def run(places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        some = None if given is None else replace(given, labels=given.labels[places])
-        last[:] = [_once(config, part(places), some)]
-        return last[0].ids, last[0].centroids
-
-    named = None if given is None else np.unique(given.labels[given.labeled])
-
-    def nearest(places: NDArray[np.int64], centroids: NDArray[np.floating]) -> NDArray[np.int64]:
-        # few rows, so that a copy of them does no harm
-        some = features[places]
-        return nearest_centroids(unit_rows(some) if isinstance(config, SphericalKMeansConfig) else some, centroids)
-
-    ids, moved = set_aside_small(
-        run,
-        nearest,
-        len(features),
-        min_size=config.min_size,
-        num_named=0 if named is None else len(named),
-        always=None if given is None else given.labeled,
-    )
-    found = last[0]
-    used = np.union1d(ids, np.arange(0 if named is None else len(named)))
-    classes = None if found.classes is None else found.classes[used]
-    return _Clusters(
-        np.searchsorted(used, ids), found.centroids[used], found.inertia, found.iterations, classes, len(moved)
-    )
 
 
 def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
@@ -15,7 +15,6 @@ from labelkit.options.retired import RESULT_NAME, PreviousOption
 from labelkit.options.shared import (
     STORE,
     AddedLabelsOption,
-    MinSizeOption,
     NormalizeOption,
     OverwriteOption,
     SplitOption,
@@ -34,22 +33,17 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     seed: int = Field(0, ge=0, description="Seed of the starts.")
 
 
-class PatchClusterConfig(MinSizeOption, ClusterConfig):
+class PatchClusterConfig(ClusterConfig):
     """A clustering of rows, or of patches."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "max_patches": 100000,
+        "min_size": 1,
     }
 
     patches: bool = Field(
         False, description="Group the patches of the images instead (of a store made with embed --dense)."
     )
-
-    @model_validator(mode="after")
-    def _patches_may_be_alone(self) -> PatchClusterConfig:
-        if self.patches and self.min_size > 1:
-            raise ValueError("--min-size is for groups of images; leave it out with --patches")
-        return self
 
 
 class KMeansConfig(NormalizeOption, PatchClusterConfig):
@@ -64,10 +58,11 @@ class SphericalKMeansConfig(PatchClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
-class SSKMeansConfig(NormalizeOption, AddedLabelsOption, MinSizeOption, ClusterConfig):
+class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
     """``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
+    constants: ClassVar[Mapping[str, object]] = {"min_size": 1}
 
     max_iterations: int = Field(100, ge=1, description="Most iterations of one start (benchmark: 200).")
     tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less, in sum, squared.")
@@ -82,6 +77,7 @@ class SinkhornConfig(ClusterConfig):
     """``labelkit cluster sinkhorn``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
+    constants: ClassVar[Mapping[str, object]] = {"init": "k-means", "prototypes": None}
 
     num_clusters: int = Field(..., ge=2, description="Groups to make.")
     temperature: float = Field(
@@ -92,18 +88,12 @@ class SinkhornConfig(ClusterConfig):
         description="Sizes of the groups: uniform; zipf:a, shares falling as 1/rank^a; or a text file of a number per "
         "group, shares that sum to 1 or sizes that sum to the rows.",
     )
-    init: Literal["k-means", "random"] = Field(
-        "k-means", description="First prototypes: spherical k-means, or rows drawn at random."
-    )
-    prototypes: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="First prototypes from this result beside the store instead; the prior then keeps its order.",
-    )
     exact_balance: bool = Field(
         False, description="Meet the sizes exactly, by linear assignment at the end. For at most 8,000 rows."
     )
-    num_inits: int = Field(1, ge=1, description="Starts of the k-means of --init; the lowest inertia wins.")
+    num_inits: int = Field(
+        1, ge=1, description="Starts of the spherical k-means that gives the first prototypes; the lowest inertia wins."
+    )
     max_iterations: int = Field(100, ge=1, description="Most rounds of assignment and new prototypes; 1 only assigns.")
     tolerance: float = Field(
         1e-6, gt=0, description="Stop when the reached shares differ from the wanted ones by less than this, in sum."

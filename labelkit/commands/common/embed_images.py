@@ -18,9 +18,6 @@ from labelkit.commands.common.networks import EmbeddingNetwork, numerics_record
 from labelkit.commands.common.onnx_export import keep_for_next_time, missing_packages
 from labelkit.commands.common.onnx_session import OnnxNetwork, has_onnx, onnx_record, onnx_version, quick_network
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import Channels
-from labelkit.data.loaders import EvalLoader
-from labelkit.data.views.spec import Normalize
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
 from labelkit.models.inference import InferenceNetwork
@@ -56,11 +53,6 @@ class Computing:
     runtime: Literal["torch", "onnx"]
     batch_size: int
     numerics: Mapping[str, Any]
-
-
-def color_channels(number: int) -> Channels:
-    """Return the channels that images are decoded with, from those of a network's input."""
-    return 1 if number == 1 else 3
 
 
 def choose_computing(
@@ -185,17 +177,8 @@ def _both(
     model: EmbeddingNetwork, dataset: ImageDataset, rows: np.ndarray[Any, np.dtype[np.int64]], batch_size: int
 ) -> tuple[Tensor, Tensor]:
     """Return embeddings in float32 and in bf16 of the images that can be read."""
-    spec = model.network.input_spec
-    loader = EvalLoader(
-        dataset,
-        model.view,
-        rows=rows,
-        batch_size=batch_size,
-        normalize=Normalize(spec.mean, spec.std),
-        channels=color_channels(spec.channels),
-    )
     exact, rough = [], []
-    for batch in loader:
+    for batch in model.loader(dataset, batch_size, rows=rows):
         broken = {row for row, _ in batch.bad}
         keep = [i for i, row in enumerate(batch.rows.tolist()) if row not in broken]
         with torch.inference_mode():

@@ -8,14 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings_as_images import recorded_rows
 from labelkit.commands.common.locations import find_model
 from labelkit.commands.common.onnx_session import DECODER
+from labelkit.commands.common.patch_embeddings import view_regions
 from labelkit.data.center_crop import Interpolation
-from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import CheckpointError, ConfigError, LabelkitError, Mismatch
+from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import Channels
+from labelkit.data.loaders import EvalLoader
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.errors import CheckpointError, ConfigError, DatasetError, LabelkitError, Mismatch
 from labelkit.files import sha256_file
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
@@ -38,12 +44,15 @@ from labelkit.options.model import ModelConfig
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import ModelIdentity, label_keys
+from labelkit.store.patches import ImagePatches
 from labelkit.training.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
+from labelkit.training.compute_device import compute_device, images_at_once
 from labelkit.training.run_dir import CONFIG, SPLIT, read_run_config, read_split
 
 if TYPE_CHECKING:
     from labelkit.training.devices import Runtime
     from labelkit.training.method import Method
+
 
 _RANDOM: Final = "random:"
 # Between the sources of networks side by side.
@@ -80,6 +89,16 @@ class EmbeddingNetwork:
         return (
             self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
         )
+
+    def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
+        """Return batches of images as the network gets them; see ``EvalLoader`` for the options."""
+        norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
+        return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
+
+    @property
+    def channels(self) -> Channels:
+        """With which images are decoded."""
+        return 1 if self.network.input_spec.channels == 1 else 3
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
         """What a store records of it."""
@@ -506,3 +525,50 @@ def _named_backbone(
         location=weights.resolve() if weights is not None else None,
         trained_labels=trained_labels_of(weights) if weights is not None else "",
     )
+
+
+def embed_queries(
+    queries: ImageDataset, model: EmbeddingNetwork, device: str
+) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]]:
+    """Return (embeddings (q, d), their rows in ``queries``, unreadable rows with reasons).
+
+    Raises:
+        ResourceError: no such device.
+    """
+    place = compute_device(device)
+    network = model.network.to(place)
+    loader = model.loader(queries, images_at_once(place), device=place)
+    embedded: list[NDArray[np.float32]] = []
+    kept: list[int] = []
+    bad: list[tuple[int, str]] = []
+    with torch.inference_mode():
+        for batch in loader:
+            broken = {row for row, _ in batch.bad}
+            bad.extend(batch.bad)
+            features = network.embed(batch.images).float().cpu().numpy()
+            keep = [i for i, row in enumerate(batch.rows) if int(row) not in broken]
+            embedded.append(features[keep])
+            kept.extend(int(batch.rows[i]) for i in keep)
+    return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
+
+
+def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
+    """Return the patches of an image file, a data set of one row.
+
+    Raises:
+        UnsupportedBackboneError: the network has no feature map.
+        DatasetError: it cannot be read.
+        ResourceError: no such device.
+    """
+    place = compute_device(device)
+    network = model.network.to(place)
+    batch = next(iter(model.loader(query, 1, device=place, identify=True)))
+    if batch.bad:
+        raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Give a JPEG or PNG file.")
+    assert batch.image_sizes is not None
+    with torch.inference_mode():
+        maps = network.patch_features(batch.images)[0].float().cpu().numpy()
+    left, top, right, bottom = view_regions(batch.image_sizes, model.view)[0].tolist()
+    rows, columns = maps.shape[:2]
+    cells = np.indices((rows, columns)).reshape(2, -1).T
+    return ImagePatches(maps.reshape(-1, maps.shape[2]), cells, (rows, columns), (left, top, right, bottom))

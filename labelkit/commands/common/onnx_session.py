@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,10 +116,19 @@ def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
     return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
 
 
-def load_ahead(*, quick: bool) -> None:
-    """Import what will embed, while other work waits for another process."""
-    ready = quick and has_onnx() and onnx_folder().is_dir()
-    import_module("onnxruntime" if ready else "labelkit.commands.common.query_embeddings")
+@contextmanager
+def loading_ahead(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
+    """Import what will embed so many images, beside the work inside the ``with`` block."""
+    ready = may_be_quick(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
+    module = "onnxruntime" if ready else "labelkit.commands.common.networks"
+    loading = threading.Thread(target=import_module, args=(module,))
+    if count:
+        loading.start()
+    try:
+        yield
+    finally:
+        if count:
+            loading.join()
 
 
 def quick_embeddings(

@@ -1,16 +1,14 @@
 """What a command writes: decided here for every output of every command, before any work.
 
 An output is never a file that the command reads, never lies in a folder that labelkit keeps itself, and never replaces
-a file of another kind, with or without ``--overwrite``.
+a store, a picture or a binary file of another kind, with or without ``--overwrite``.
 """
 
 from __future__ import annotations
 
-import csv
 import os
-import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,28 +17,16 @@ from labelkit.files import decode_table, open_regular
 from labelkit.options.base import StageConfig, field_extra, shell_name
 
 if TYPE_CHECKING:
-    from labelkit.options.index import IndexConfig
+    from labelkit.options.index import IndexConfig, ScoresConfig
     from labelkit.store.embeddings import EmbeddingStore
 
 _HEAD_BYTES = 4096
-_MOST_NAME_BYTES = 255
-_MOST_PATH_BYTES = 4000
-# beside NAME.h5 lie NAME.h5.results and more; the longest is that of patches that are being made
-_LONGEST_SUFFIX = ".patches.run"
 _KEPT = {".results": "the results", ".patches": "the patches", ".run": "an unfinished run"}
 PNG_MARK = "labelkit"
 """What the field ``Software`` of our pictures says, so that no photo is taken for one of them."""
-HTML_MARK = '<meta name="generator" content="labelkit">'
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
-_MAGIC = {
-    _HDF5: "HDF5",
-    b"\x89PNG\r\n\x1a\n": "a picture that labelkit did not make",
-    b"\x93NUMPY": ".npy",
-    b"PK\x03\x04": ".npz",
-    b"PAR1": ".parquet",
-    b"\x08": ".onnx",
-}
+_MAGIC = {".npy": b"\x93NUMPY", ".npz": b"PK\x03\x04", ".parquet": b"PAR1", ".onnx": b"\x08"}
 _FORMATS = {
     "store": "labelkit.store",
     "prototypes": "labelkit.prototypes",
@@ -66,17 +52,12 @@ def check_outputs(config: StageConfig) -> None:
 
     Raises:
         OutputExistsError: it is there, and is not to be replaced.
-        ConfigError: it is an input, of another kind, in a folder of labelkit's own, or its name is too long.
+        ConfigError: it is an input, of another kind, or in a folder of labelkit's own.
     """
     for name, field in type(config).model_fields.items():
         value, makes = getattr(config, name), field_extra(field, "makes")
-        option = shell_name(name, field)
-        for path in (Path(value),) if name == "dataset" and isinstance(value, str) else _paths(value):
-            _check_names(path, option, "")
-        if makes is None or value is None:
-            continue
-        if makes != "folder":
-            check_output(config, value, str(makes), option)
+        if makes not in (None, "folder") and value is not None:
+            check_output(config, value, str(makes), shell_name(name, field))
 
 
 def check_output(config: StageConfig, path: Path, makes: str, option: str = "--out", *others: str) -> None:
@@ -93,7 +74,6 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
         OutputExistsError, ConfigError: see ``check_outputs``.
     """
     is_hdf5 = makes in _FORMATS
-    _check_names(path, option, _LONGEST_SUFFIX if makes == "store" else "")
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
     if not is_hdf5 and path.suffix == ".h5":
@@ -133,59 +113,40 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
 
     if is_file_of_run(path.resolve()):
         raise ConfigError(option, f"{path} is a file of a training run", "Choose another name.")
-    found = _kind(path)
-    if makes == "export":
-        makes = path.suffix.lower()
-    wanted = {"answers": {"csv", "JSON"}, "json": {"JSON"}, ".csv": {"csv"}}.get(makes, {makes})
-    if found not in wanted and found != "empty" and not (makes in _FORMATS and found == "damaged"):
-        shown = {"csv": "a table", "png": "a picture", "html": "a page", "damaged": "a damaged HDF5 file"}.get(
-            found, found if " " in found else f"a {found} file"
-        )
-        problem = f"{path} is {_SAID.get(found, shown)}, where {_SAID.get(makes, f'a {makes} file')} is to be written"
+    if not _fits(path, makes):
+        problem = f"{path} is something else, where {_SAID[makes]} is to be written"
         raise ConfigError(option, problem, "Choose another name, or remove that file yourself.")
 
 
-def _kind(path: Path) -> str:
-    """Say what a regular file is: a kind of output, ``empty``, ``damaged``, or words for it."""
+def _fits(path: Path, makes: str) -> bool:
+    """Say whether a file is like an earlier output: HDF5 of that format, our picture, or text where text is made."""
     with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
     if not head:
-        return "empty"
-    if head.startswith(_HDF5):
-        from labelkit.store.reader import open_file  # numpy loads here
-
-        try:
-            with open_file(path, None) as checked:
-                said = checked.attributes[""]["format"]
-        except (Damaged, VersionError):
-            return "damaged"
-        except StoreError:
-            return "an HDF5 file of another program"
-        return {name: kind for kind, name in _FORMATS.items()}.get(str(said), f"{said} file")
-    if f"Software\0{PNG_MARK}".encode() in head:
-        return "png"
-    for magic, kind in _MAGIC.items():
-        if head.startswith(magic):
-            return kind
-    return _text_kind(head)
-
-
-def _text_kind(head: bytes) -> str:
+        return True
+    if head.startswith(_HDF5) or makes in _FORMATS:
+        return makes in _FORMATS and head.startswith(_HDF5) and _is_format(path, _FORMATS[makes])
+    if makes == "export" and path.suffix.lower() in _MAGIC:
+        return head.startswith(_MAGIC[path.suffix.lower()])
+    if makes == "png":
+        return f"Software\0{PNG_MARK}".encode() in head
     try:
-        text = decode_table(head, cut=True)
+        return "\0" not in decode_table(head, cut=True)
     except UnicodeDecodeError:
-        return "something else"
-    if HTML_MARK in text:
-        return "html"
-    line = text.lstrip().partition("\n")[0].rstrip("\r")
-    if line.startswith(("{", "[")):
-        return "JSON"
-    rows = [next(csv.reader([line]), []), *(line.split(sign) for sign in ";\t" if not line.endswith(sign))]
-    is_table = any(len(cells) > 1 and not any(cell.startswith(" ") for cell in cells) for cells in rows)
-    is_table |= re.fullmatch(r"\w+", line.strip()) is not None  # one column
-    if not is_table or "\0" in text or line.startswith(("#", "<", "%", "-")) or re.match(r"[\w-]+:(\s|$)", line):
-        return "something else"
-    return "csv"
+        return False
+
+
+def _is_format(path: Path, wanted: str) -> bool:
+    """Say whether an HDF5 file is of a format of ours, or so damaged that it may have been."""
+    from labelkit.store.reader import open_file  # numpy loads here
+
+    try:
+        with open_file(path, None) as checked:
+            return checked.attributes[""]["format"] == wanted
+    except (Damaged, VersionError):
+        return True
+    except StoreError:
+        return False
 
 
 def _named(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
@@ -202,23 +163,6 @@ def _paths(value: object) -> Iterator[Path]:
             yield item
         elif isinstance(item, str) and os.sep in item and "\n" not in item:
             yield Path(item)
-
-
-def _check_names(path: Path, option: str, suffix: str) -> None:
-    """Refuse a path that no file system takes.
-
-    Raises:
-        ConfigError: a part of it is too long, with what labelkit appends to the last.
-    """
-    for part in path.parts:
-        length = len(os.fsencode(part)) + (len(suffix) if part == path.name else 0)
-        if length > _MOST_NAME_BYTES:
-            beside = f", with {suffix} that labelkit makes beside it" if suffix else ""
-            problem = f"{part[:40]}... has {length} bytes{beside}, where a name has at most {_MOST_NAME_BYTES}"
-            raise ConfigError(option, problem, "Choose a shorter one.")
-    if len(os.fsencode(path.absolute())) + len(suffix) > _MOST_PATH_BYTES:
-        problem = f"{path.parts[0][:40]}... is a path of more than {_MOST_PATH_BYTES} bytes"
-        raise ConfigError(option, problem, "Choose a shorter one.")
 
 
 def check_kept_result(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
@@ -238,3 +182,42 @@ def check_kept_result(config: IndexConfig, store: EmbeddingStore, kind: str, **p
     if config.result is not None:
         stage = " ".join(config.command)
         check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage=stage, params=params)
+
+
+def keep_scores(
+    config: ScoresConfig,
+    store: EmbeddingStore,
+    values: Mapping[str, object],
+    params: Mapping[str, object],
+    gallery_digest: str = "",
+) -> tuple[Path, ...]:
+    """Write scores beside a store as a result of kind ``evaluation``, if they are to be kept.
+
+    Args:
+        config: of the command.
+        store: that was scored.
+        values: what ``--json`` says; the store is named without its folder.
+        params: of the result.
+        gallery_digest: of another store that was looked up.
+
+    Raises:
+        OutputExistsError, ResourceError: it cannot be written.
+    """
+    from labelkit.commands.common.results import jsonable
+    from labelkit.store.commit import canonical_json
+    from labelkit.store.results import write_result
+
+    if config.result is None:
+        return ()
+    place = {key: store.path.name for key in ("index", "source") if key in values}
+    path = write_result(
+        store,
+        config.result,
+        kind="evaluation",
+        arrays={"metrics": canonical_json(jsonable({**values, **place}))},
+        params=params,
+        stage=" ".join(config.command),
+        overwrite=config.overwrite,
+        gallery_digest=gallery_digest,
+    )
+    return (path,)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from labelkit.errors import LabelkitError
+
 Cell = str | int | float | bool | Path | None
 """One cell of a table; None and not-a-number are shown as a dash."""
 
@@ -60,12 +62,16 @@ class SimpleResult:
         paths: of what was made.
         shown: for people.
         unchanged: whether the paths were there already, with the same content.
+        text: what stands in place of the tables; may be empty.
+        fault: what is wrong, and ends the command after its result was shown.
     """
 
     values: dict[str, object]
     paths: tuple[Path, ...] = ()
     shown: tuple[Table, ...] = ()
     unchanged: bool = field(default=False, kw_only=True)
+    text: str = field(default="", kw_only=True)
+    fault: LabelkitError | None = field(default=None, kw_only=True)
 
     def to_json(self) -> dict[str, object]:
         """Return the values."""
@@ -81,13 +87,22 @@ class SimpleResult:
 
 
 def jsonable(value: object) -> object:
-    """Return the value as JSON has it: paths as text, undefined numbers as null, tuples as lists."""
+    """Return the value as JSON has it: paths as text, undefined numbers as null, tuples and arrays as lists.
+
+    Raises:
+        TypeError: a value that JSON does not know.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
         return {str(key): jsonable(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
+    to_list = getattr(value, "tolist", None)  # numpy and torch, without importing them
+    if callable(to_list):
+        return jsonable(to_list())
+    if isinstance(value, Sequence):
         return [jsonable(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    raise TypeError(f"cannot be written as JSON: {value!r}")

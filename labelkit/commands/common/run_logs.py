@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import CheckpointError
-from labelkit.files import parse_json, read_bytes
+from labelkit.files import parse_object, read_bytes
 from labelkit.training.run_dir import METRICS, read_run_config
 
 _CLOCK = ("epoch", "step", "kind")
@@ -81,15 +81,12 @@ def read_log(folder: Path, name: str) -> Logged:
 
 def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        record = parse_json(line)
-        whole = all(isinstance(record[key], int) for key in ("epoch", "step"))
-        numbers = all(value is None or isinstance(value, int | float) for k, value in record.items() if k != "kind")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        whole = numbers = False
-    if not (whole and numbers):
-        raise CheckpointError(f"{path}:{number}", "is not a line that training writes", "Restore the file.")
-    found: dict[str, Any] = record
-    return found
+        record = parse_object(line, {"epoch": int, "step": int})
+        if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
+            raise ValueError("has a text in place of a number")
+    except ValueError as error:
+        raise CheckpointError(f"{path}:{number}", "is not a line that training writes", "Restore the file.") from error
+    return record
 
 
 def _in_epochs(steps: NDArray[np.int64], ends: dict[int, int]) -> NDArray[np.float64]:

@@ -166,9 +166,8 @@ def embedded_images(
     quick = may_be_quick(len(images), checkpoint, device)
     found = quick_embeddings(images, store.model) if quick else None
     if found is None:
-        from labelkit.commands.common.networks import recorded_network
+        from labelkit.commands.common.networks import embed_queries, recorded_network
         from labelkit.commands.common.onnx_export import keep_for_next_time  # torch loads here
-        from labelkit.commands.common.query_embeddings import embed_queries
 
         model = recorded_network(store.model, checkpoint)
         found = embed_queries(images, model, device)

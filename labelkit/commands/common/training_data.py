@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings_as_images import RowData
-from labelkit.commands.common.holdout import drawn_holdout, has_own_splits, with_holdout
 from labelkit.commands.common.labels import listing_with_labels
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset, join_datasets
@@ -29,6 +28,7 @@ from labelkit.data.splits import (
     first_per_class,
     gcd_split,
     given_split,
+    holdout_rows,
     long_tail_split,
     no_labels_split,
     words_of_file,
@@ -40,6 +40,51 @@ from labelkit.options.embeddings import RowOptions
 from labelkit.options.shared import LabelsOption
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
+
+_AUTO_SHARE = 0.2
+
+
+def has_own_splits(dataset: ImageDataset) -> bool:
+    """Whether a data set comes with more than images to train on."""
+    return not set(dataset.split_names) <= {"train"}
+
+
+def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
+    """Give a listing the splits train and test, test being the named images."""
+    names = set(held_out)
+    splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
+    return replace(dataset, splits=splits, split_names=("train", "test"))
+
+
+def drawn_holdout(
+    dataset: ImageDataset, holdout: float | Literal["odd", "auto"], *, pool: bool, seed: int
+) -> tuple[str, ...]:
+    """Names of the images that ``--holdout`` sets apart.
+
+    Args:
+        dataset: the listing.
+        holdout: share of each class, every second image, or one fifth of each class.
+        pool: forget the splits of the set.
+        seed: of the draw.
+
+    Raises:
+        ConfigError: the set has splits that are not pooled, or none to pool; or no image would be held out.
+    """
+    option = f"--holdout {holdout if isinstance(holdout, str) else format(holdout, 'g')}"
+    if has_own_splits(dataset) != pool:
+        if pool:
+            raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Leave it out.")
+        names = ", ".join(dataset.split_names)
+        remedy = "Leave it out, or pass --pool-splits to draw from all images."
+        raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", remedy)
+    if holdout == "odd":
+        rows = np.arange(1, len(dataset), 2)
+    else:
+        rows = holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
+    if len(rows) == 0:
+        raise ConfigError(option, "holds out no image, since each class keeps one", "Use a set with more images.")
+    return tuple(dataset.sample_ids[row] for row in rows)
+
 
 _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from labelkit.commands.common.results import Cell, Table
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.datasets.options import DatasetsConfig
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import DatasetSpec, compare_counts
@@ -59,12 +59,13 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     problems = []
     if not all(count.agrees(found.get(split, 0)) for split, count in spec.num_images.items()):
         problems.append(compare_counts(found, spec.num_images))
-    if num_classes != spec.num_classes:
-        problems.append(f"expected {spec.num_classes:,} classes, found {num_classes:,}")
-    if num_mask_classes != spec.num_mask_classes:
-        problems.append(f"expected {spec.num_mask_classes:,} classes of pixels, found {num_mask_classes:,}")
-    if num_object_classes != spec.num_object_classes:
-        problems.append(f"expected {spec.num_object_classes:,} classes of objects, found {num_object_classes:,}")
+    for what, expected, there in (
+        ("classes", spec.num_classes, num_classes),
+        ("classes of pixels", spec.num_mask_classes, num_mask_classes),
+        ("classes of objects", spec.num_object_classes, num_object_classes),
+    ):
+        if there != expected:
+            problems.append(f"expected {expected:,} {what}, found {there:,}")
     if not problems:
         return Inventory("whole", dataset.root, found, num_classes, None, num_mask_classes, num_object_classes)
     fault = DatasetIncomplete(
@@ -77,58 +78,10 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     return Inventory("incomplete", dataset.root, found, num_classes, fault, num_mask_classes, num_object_classes)
 
 
-@dataclass(frozen=True)
-class DatasetsResult:
-    """The state of every data set that was looked at.
-
-    Attributes:
-        data_root: where they were looked for.
-        rows: each set and what was found of it.
-        is_single: one set was asked for and is shown closely.
-    """
-
-    data_root: Path
-    rows: tuple[tuple[DatasetSpec, Inventory], ...]
-    is_single: bool
-
-    @property
-    def fault(self) -> DatasetError | None:
-        """What is wrong with the one set that was asked for, if anything."""
-        return self.rows[0][1].fault if self.is_single else None
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything about every set."""
-        return {"data_root": self.data_root, "datasets": [_record(spec, found) for spec, found in self.rows]}
-
-    def made(self) -> list[Path]:
-        """Return nothing: nothing is made."""
-        return []
-
-    def tables(self) -> list[Table]:
-        """Return one table about one set, or what there is, where it comes from and what is wrong."""
-        if self.is_single:
-            return [_closely(*self.rows[0])]
-        columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
-        here = [_state_row(spec, found) for spec, found in self.rows]
-        sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in self.rows]
-        faults: list[tuple[Cell, ...]] = [
-            (spec.name, found.fault.where, found.fault.problem, found.fault.remedy)
-            for spec, found in self.rows
-            if found.state == "incomplete" and found.fault is not None
-        ]
-        tables = [
-            Table(f"data sets in {self.data_root}", columns, here),
-            Table(f"where they come from and how they lie in {self.data_root}", _SOURCE_COLUMNS, sources),
-        ]
-        if faults:
-            tables.append(Table("not whole", ("name", "where", "problem", "what to do"), faults))
-        return tables
-
-
 _SOURCE_COLUMNS = ("name", "source", "license", "layout")
 
 
-def survey_datasets(config: DatasetsConfig) -> DatasetsResult:
+def survey_datasets(config: DatasetsConfig) -> SimpleResult:
     """Count the named data sets, or one of them, without decoding an image.
 
     Raises:
@@ -142,7 +95,28 @@ def survey_datasets(config: DatasetsConfig) -> DatasetsResult:
         for spec in specs:
             rows.append((spec, take_inventory(spec, config.data_root)))
             task.advance()
-    return DatasetsResult(config.data_root, tuple(rows), is_single=config.dataset is not None)
+    values: dict[str, object] = {"data_root": config.data_root, "datasets": [_record(*row) for row in rows]}
+    if config.dataset is not None:
+        return SimpleResult(values, shown=(_closely(*rows[0]),), fault=rows[0][1].fault)
+    return SimpleResult(values, shown=_briefly(config.data_root, rows))
+
+
+def _briefly(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> tuple[Table, ...]:
+    """Return what there is, where it comes from, and what is wrong."""
+    columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
+    here = [_state_row(spec, found) for spec, found in rows]
+    sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in rows]
+    faults: list[tuple[Cell, ...]] = [
+        (spec.name, found.fault.where, found.fault.problem, found.fault.remedy)
+        for spec, found in rows
+        if found.state == "incomplete" and found.fault is not None
+    ]
+    tables = (
+        Table(f"data sets in {data_root}", columns, here),
+        Table(f"where they come from and how they lie in {data_root}", _SOURCE_COLUMNS, sources),
+    )
+    wrong = Table("not whole", ("name", "where", "problem", "what to do"), faults)
+    return (*tables, wrong) if faults else tables
 
 
 def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:

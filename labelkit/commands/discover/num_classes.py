@@ -17,7 +17,7 @@ from labelkit.algorithms.num_classes import (
 )
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.algorithms.unlabeled_classes import other_groups
-from labelkit.commands.common.contradiction import contradiction
+from labelkit.commands.common.labels import contradiction
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator

@@ -11,9 +11,8 @@ from pydantic.config import JsonDict
 
 from labelkit.options.index import IndexConfig
 from labelkit.options.retired import RESULT_NAME, PreviousOption
-from labelkit.options.shared import AddedLabelsOption, MinSizeOption, NewClassesOption, SplitOption, TableOption
+from labelkit.options.shared import AddedLabelsOption, NewClassesOption, SplitOption, TableOption
 
-_MIN_SIZE = str(MinSizeOption.model_fields["min_size"].description)
 _STORE: JsonDict = {"panel": "Store", "preset": False}
 _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 
@@ -21,7 +20,6 @@ _OUTPUT: JsonDict = {"panel": "Output", "preset": False}
 class DiscoverCategoriesConfig(
     SplitOption,
     AddedLabelsOption,
-    MinSizeOption,
     NewClassesOption,
     PreviousOption,
     IndexConfig,
@@ -41,7 +39,12 @@ class DiscoverCategoriesConfig(
     num_classes: int | None = Field(
         None, ge=1, description="Classes to make, if their number is known; default: it is estimated."
     )
-    min_size: int = Field(2, ge=1, description=_MIN_SIZE)
+    min_size: int = Field(
+        2,
+        ge=1,
+        description="Least rows of a group. Smaller ones are set aside while the others are grouped again, and join "
+        "the nearest one. Groups with a label are kept.",
+    )
     min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
     max_classes: int | None = Field(
         None,

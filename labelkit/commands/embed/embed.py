@@ -1,4 +1,4 @@
-"""Embed every image of a data set; a store appears once, complete."""
+"""Embed every image of a data set; a store appears once, complete. Or tell what that would take, from two batches."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit import __version__
-from labelkit.commands.common.embed_images import Computing, choose_computing, color_channels, onnx_network
+from labelkit.commands.common.embed_images import Computing, choose_computing, onnx_network
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import remember_images, remember_model
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network, with_joined_tokens
-from labelkit.commands.common.onnx_session import OnnxNetwork
+from labelkit.commands.common.onnx_session import OnnxNetwork, quick_network
 from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import list_dataset, warn_of_lost
-from labelkit.commands.embed.dry_run import describe_plan
 from labelkit.commands.embed.listing import as_asked, of_run
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
-from labelkit.commands.embed.stored_embeddings import embed_rows
+from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
 from labelkit.commands.embed.views import ViewDraws, embed_views
 from labelkit.data.datasets import ArraySource, FileSource, ImageDataset, ImageSource, LimitedSource
-from labelkit.data.loaders import EvalLoader
-from labelkit.data.views.spec import Normalize
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
+from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -94,8 +92,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
-    channels = color_channels(network.input_spec.channels)
-    reader = Reader(dataset.source, channels, _workers(config, dataset, model, draws, plan.batch_size))
+    reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
     work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws, reader)
     embedded_now = _embed_pending(work)
     store = _published(work)
@@ -191,35 +188,9 @@ def _published(work: _Work) -> EmbeddingStore:
 def _summary(work: _Work, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
     """What is said in the end."""
     out, patches = work.config.out, work.patches
-    labeled_rows = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
     already_done = work.run.already_done and (patches is None or patches.already_done)
-    values: dict[str, object] = {
-        "index": out,
-        "rows": store.n,
-        "dim": store.dim,
-        "shards": store.num_shards,
-        "labeled": labeled_rows,
-        "reused": work.run.plan.num_reused,
-        **({"views": store.view_recipe} if store.view_recipe else {}),
-        "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],
-        "model": {
-            "name": store.model.name,
-            "source": store.model.source,
-            "fingerprint": store.model.weights_fingerprint,
-        },
-        "content_digest": store.content_digest,
-        "already_done": already_done,
-        "seconds": round(seconds, 2),
-        "images_per_second": round(embedded_now / seconds, 1) if embedded_now else None,
-    }
-    tables = [
-        Table(
-            "",
-            ["store", "rows", "dim", "labeled", "skipped", "model", "seconds"],
-            [[out, store.n, store.dim, labeled_rows, len(store.skipped), store.model.name, round(seconds, 1)]],
-        )
-    ]
-    paths = [out]
+    plain = store_summary(store, seconds, embedded_now, already_done=already_done, num_reused=work.run.plan.num_reused)
+    values, tables, paths = plain.values, list(plain.shown), [out]
     if work.reused:
         shown: list[list[Cell]] = [
             [path, count] for path, count in zip(work.config.reuse or (), _reused_of_each(work), strict=True)
@@ -359,7 +330,7 @@ def _embed_rows(
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
     """Embed some rows of a part; return columns of those that can be read, and the others with reasons."""
     runtime, config, network, order = work.runtime, work.config, work.network, work.order
-    spec, plan = network.input_spec, work.run.plan
+    plan = work.run.plan
     found: dict[str, list[NDArray[Any]]] = {
         "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
         "sha256": [np.zeros((0, 32), dtype=np.uint8)],
@@ -370,13 +341,10 @@ def _embed_rows(
     if work.draws is not None:
         found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
     skipped: list[tuple[int, str]] = []
-    loader = EvalLoader(
+    loader = work.model.loader(
         work.dataset,
-        work.model.view,
+        plan.batch_size,
         rows=rows,
-        batch_size=plan.batch_size,
-        normalize=Normalize(spec.mean, spec.std),
-        channels=color_channels(spec.channels),
         device=runtime.device,
         reader=work.reader,
         identify=True,
@@ -416,3 +384,84 @@ def _embed_rows(
             collector.add(batch, keep, maps, config.dataset)
         task.advance(len(batch.rows))
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
+
+
+def _embed(
+    plan: EmbeddingPlan,
+    runtime: Runtime,
+    model: EmbeddingNetwork,
+    quick: OnnxNetwork | None,
+    dataset: ImageDataset,
+    draws: ViewDraws | None,
+    count: int,
+) -> None:
+    """Embed the first images, and wait until that is done."""
+    loader = model.loader(
+        dataset,
+        plan.batch_size,
+        rows=np.arange(count, dtype=np.int64),
+        device=runtime.device,
+        fast_decode="fast_decode" in plan.model.numerics,
+        **({} if draws is None else draws.loading(dataset.sample_ids)),
+    )
+    for batch in loader:
+        for images in (batch.images, *batch.views):
+            with torch.inference_mode(), runtime.autocast():
+                if quick is not None:
+                    quick.embed(images.contiguous().numpy())
+                else:
+                    model.network.embed(images).float().cpu()
+    runtime.wait()
+
+
+def describe_plan(
+    config: EmbedConfig,
+    runtime: Runtime,
+    computing: Computing,
+    model: EmbeddingNetwork,
+    dataset: ImageDataset,
+    plan: EmbeddingPlan,
+    shape: tuple[int, int, int] | None,
+    draws: ViewDraws | None,
+) -> SimpleResult:
+    """Time two batches on real images, after one that is not timed; write nothing.
+
+    A network that is to be computed by ONNX Runtime, and was not exported yet, is timed by torch, which takes longer.
+    """
+    quick = quick_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
+    timed = min(len(dataset), 2 * plan.batch_size)
+    _embed(
+        plan, runtime, model, quick, dataset, draws, min(timed, plan.batch_size)
+    )  # a device starts up, and chooses kernels
+    started = time.perf_counter()
+    _embed(plan, runtime, model, quick, dataset, draws, timed)
+    seconds = (time.perf_counter() - started) / timed
+    width = (1 + plan.num_views) * plan.dim * (2 if config.dtype == "float16" else 4)
+    parameters = sum(p.numel() for p in model.network.parameters())
+    values: dict[str, object] = {
+        "config": config.to_yaml_dict(),
+        "images": len(dataset),
+        "dim": plan.dim,
+        **({} if draws is None else {"views": f"{draws.count}, {draws.augmentation}"}),
+        **({"reused": plan.num_reused} if plan.reused is not None else {}),
+        "model": model.network.identity["name"],
+        "parameters": parameters,
+        "store_mib": round(len(dataset) * (width + 48) / 2**20, 2),
+        "memory_mib": round(runtime.peak_memory() / 2**20),
+        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60, 2),
+        "device": str(runtime.device),
+        "batch_size": plan.batch_size,
+        "precision": computing.precision,
+        "runtime": computing.runtime,
+    }
+    if shape is not None:
+        patches = plan_patches(config, model.network, plan, shape)
+        values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
+        values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
+    rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
+    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    shown = (
+        Table("configuration", ["option", "value"], options),
+        Table("plan (nothing was written)", ["what", "value"], rows_shown),
+    )
+    return SimpleResult(values, (), shown)

@@ -9,9 +9,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.holdout import has_own_splits, with_holdout
 from labelkit.commands.common.labels import numbered
-from labelkit.commands.common.training_data import PreparedData, choose_images, prepare_data, prepare_listing
+from labelkit.commands.common.training_data import (
+    PreparedData,
+    choose_images,
+    has_own_splits,
+    prepare_data,
+    prepare_listing,
+    with_holdout,
+)
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.options.base import flag

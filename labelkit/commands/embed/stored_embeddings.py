@@ -14,7 +14,7 @@ from labelkit import __version__
 from labelkit.commands.common.embeddings_as_images import RowData, recorded_rows, store_listing
 from labelkit.commands.common.locations import find_images, remember_images, remember_model
 from labelkit.commands.common.networks import TrainedRun, headed_fingerprint, load_run, numerics_record, trained_labels
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.embed.listing import class_columns, is_of_run, used_labels, with_run_labels
 from labelkit.errors import ConfigError, Mismatch, output_exists
 from labelkit.models.headed import headed_identity
@@ -67,7 +67,7 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     images = find_images(data.store.content_digest)
     if images is not None:
         remember_images(store.content_digest, *images)
-    return _summary(config, store, time.monotonic() - started, done=done)
+    return store_summary(store, time.monotonic() - started, 0 if done else store.n, already_done=done)
 
 
 def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStore, made_by: ModelIdentity) -> None:
@@ -171,26 +171,35 @@ def _through(
     return torch.cat(embedded).float().numpy(), torch.cat(outputs).float().numpy()
 
 
-def _summary(config: EmbedConfig, store: EmbeddingStore, seconds: float, *, done: bool) -> SimpleResult:
+def store_summary(
+    store: EmbeddingStore, seconds: float, embedded_now: int, *, already_done: bool, num_reused: int = 0
+) -> SimpleResult:
+    """Say what a store is that was embedded.
+
+    Args:
+        store: the store.
+        seconds: that it took.
+        embedded_now: rows that were computed in these.
+        already_done: it was there.
+        num_reused: rows that were copied.
+    """
     labeled = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
+    model = store.model
     values: dict[str, object] = {
-        "index": config.out,
+        "index": store.path,
         "rows": store.n,
         "dim": store.dim,
         "shards": store.num_shards,
         "labeled": labeled,
-        "reused": 0,
-        "skipped": [],
-        "model": {
-            "name": store.model.name,
-            "source": store.model.source,
-            "fingerprint": store.model.weights_fingerprint,
-        },
+        "reused": num_reused,
+        **({"views": store.view_recipe} if store.view_recipe else {}),
+        "skipped": [{"sample_id": name, "reason": reason} for name, reason in store.skipped],
+        "model": {"name": model.name, "source": model.source, "fingerprint": model.weights_fingerprint},
         "content_digest": store.content_digest,
-        "already_done": done,
+        "already_done": already_done,
         "seconds": round(seconds, 2),
-        "images_per_second": None if done else round(store.n / seconds, 1),
+        "images_per_second": round(embedded_now / seconds, 1) if embedded_now else None,
     }
     columns = ["store", "rows", "dim", "labeled", "skipped", "model", "seconds"]
-    table = Table("", columns, [[config.out, store.n, store.dim, labeled, 0, store.model.name, round(seconds, 1)]])
-    return SimpleResult(values, (config.out,), (table,), unchanged=done)
+    row: list[Cell] = [store.path, store.n, store.dim, labeled, len(store.skipped), model.name, round(seconds, 1)]
+    return SimpleResult(values, (store.path,), (Table("", columns, [row]),), unchanged=already_done)

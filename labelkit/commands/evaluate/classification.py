@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.networks import run_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
 from labelkit.data.image_bank import ImageBank
@@ -31,10 +32,7 @@ from labelkit.metrics.classification import (
 )
 from labelkit.options.backbone import BackboneRunConfig
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json, commit_bytes
-from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, write_result
 from labelkit.training.compute_device import images_at_once
 from labelkit.training.devices import Runtime
 from labelkit.training.run_dir import CONFIG, read_run_config
@@ -76,27 +74,19 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     store: EmbeddingStore | None = None
     if config.index is not None:
         store = open_store(config.index)
-        if config.result is not None:
-            check_new_result(
-                store,
-                config.result,
-                overwrite=config.overwrite,
-                kind="evaluation",
-                stage="evaluate classification",
-                params={"groups": config.groups, "seen_only": config.seen_only},
-            )
+        check_kept_result(config, store, "evaluation", groups="auto", seen_only=False)
         scored = _from_store(store, config)
     elif config.checkpoint is not None:
         scored = _from_run(config, config.checkpoint)
     else:
         raise ConfigError("--checkpoint", "is missing", "Give either --checkpoint (a run folder) or --index (a store).")
     num_classes = len(scored.class_names)
-    scores = _usable_scores(scored, config)
-    predictions = scores.argmax(axis=1)
+    _warn_of_unseen(scored)
+    predictions = scored.scores.argmax(axis=1)
     matrix = confusion_matrix(predictions, scored.labels, num_classes)
     per_class = per_class_accuracy(predictions, scored.labels, num_classes)
-    groups = shot_groups(scored.train_counts, config.groups)
-    entries = _group_scores(scored, scores, groups, per_class, config)
+    groups = shot_groups(scored.train_counts, "auto")
+    entries = _group_scores(scored, groups, per_class, config)
     values: dict[str, object] = {
         "source": scored.source,
         "split": scored.split,
@@ -115,39 +105,22 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
         ],
         "confusions": _confusions(matrix, scored.class_names),
     }
-    made: list[Path] = []
-    if config.confusion is not None:
-        commit_bytes(config.confusion, _confusion_csv(matrix, scored.class_names))
-        made.append(config.confusion)
-    if config.result is not None:
-        assert store is not None
-        path = write_result(
-            store,
-            config.result,
-            kind="evaluation",
-            arrays={"metrics": canonical_json(jsonable(values | {"source": store.path.name}))},
-            params={"split": scored.split, "groups": config.groups, "seen_only": config.seen_only},
-            stage="evaluate classification",
-            overwrite=config.overwrite,
-        )
-        made.insert(0, path)
-    return SimpleResult(values, tuple(made), _tables(config, scored, entries, values, per_class, matrix))
+    made: tuple[Path, ...] = ()
+    if store is not None:
+        params = {"split": scored.split, "groups": "auto", "seen_only": False}
+        made = keep_scores(config, store, values, params)
+    return SimpleResult(values, made, _tables(config, scored, entries, values, per_class, matrix))
 
 
-def _usable_scores(scored: _Scored, config: EvaluateClassificationConfig) -> NDArray[np.float32]:
-    """Scores of the classes that may be named, and a warning of classes without a training image."""
+def _warn_of_unseen(scored: _Scored) -> None:
+    """Warn of classes without a training image."""
     unseen = np.flatnonzero(scored.train_counts == 0)
     if len(unseen):
         names = ", ".join(scored.class_names[i] for i in unseen[:5])
         current_progress().warning(
             f"{len(unseen)} classes had no training image ({names}{', ...' if len(unseen) > 5 else ''}); their "
-            + ("prototypes are left out" if config.seen_only else "prototypes can still win (--seen-only forbids it)")
+            "prototypes can still win"
         )
-    if not config.seen_only:
-        return scored.scores
-    scores = scored.scores.copy()
-    scores[:, unseen] = -np.inf
-    return scores
 
 
 @dataclass(frozen=True)
@@ -172,13 +145,12 @@ class _GroupScore:
 
 def _group_scores(
     scored: _Scored,
-    scores: NDArray[np.float32],
     groups: Mapping[str, NDArray[np.int64]],
     per_class: NDArray[np.float64],
     config: EvaluateClassificationConfig,
 ) -> list[_GroupScore]:
     """Score all images, and those of each group of classes that has some."""
-    labels = scored.labels
+    labels, scores = scored.labels, scored.scores
     right = scores.argmax(axis=1) == labels
     num_classes = len(scored.class_names)
     found = []
@@ -236,11 +208,6 @@ def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list
     return [
         {"true": class_names[i], "named": class_names[j], "images": int(wrong[i, j])} for i, j in pairs if wrong[i, j]
     ]
-
-
-def _confusion_csv(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> bytes:
-    rows = ([name, *row] for name, row in zip(class_names, matrix.tolist(), strict=True))
-    return csv_bytes(["true class", *class_names], rows)
 
 
 def _in_class_order(outputs: NDArray[np.float32], columns: NDArray[np.int64], num_classes: int) -> NDArray[np.float32]:

@@ -1,31 +1,33 @@
-"""What the commands on patch features start from, and what they report."""
+"""What the commands on patch features start from, what they report, and predicted masks drawn beside true ones."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.commands.common.images.masks import MaskPicture, write_mask_sheet
+from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
-from labelkit.commands.common.results import Cell, Table, jsonable
-from labelkit.commands.evaluate.dense_options import DenseConfig
-from labelkit.commands.evaluate.segmentation_head import FrozenNetwork
-from labelkit.data.datasets import ImageDataset
+from labelkit.commands.common.results import jsonable
+from labelkit.commands.evaluate.dense_options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
+from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import whole_images
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
-from labelkit.metrics.segmentation import SegmentationScores
-from labelkit.models.inference import PixelNetwork
+from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
+from labelkit.models.inference import InferenceNetwork, PixelNetwork
 from labelkit.models.weights.files import fingerprint
 from labelkit.store.commit import commit_bytes
 from labelkit.training.devices import Runtime
@@ -61,6 +63,59 @@ class PixelPatchNetwork(PixelNetwork):
 
 
 _PIXEL_SIZE = 64
+
+
+@dataclass(frozen=True)
+class FrozenNetwork:
+    """A network whose patch features are judged.
+
+    Attributes:
+        network: on the device, in evaluation mode.
+        size: side of whole images in pixels.
+        batch_size: images per forward pass.
+    """
+
+    network: InferenceNetwork
+    size: int
+    batch_size: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        tensors = [*self.network.parameters(), *self.network.buffers()]
+        return tensors[0].device
+
+    @torch.inference_mode()
+    def features(self, images: Tensor) -> Tensor:
+        """Return (b, rows, cols, f) float32 features of images (b, c, h, w) with values in [0, 1]."""
+        spec = self.network.input_spec
+        prepared = Normalize(spec.mean, spec.std)(images.to(self.device))
+        return self.network.patch_features(prepared).float()
+
+
+@dataclass(frozen=True)
+class WholeBatch:
+    """A few whole images.
+
+    Attributes:
+        rows: (b,) of the data set.
+        features: (b, rows, cols, f).
+        pixels: (h, w, c) of each image.
+        masks: (h, w) of each image.
+    """
+
+    rows: NDArray[np.int64]
+    features: Tensor
+    pixels: list[NDArray[np.uint8]]
+    masks: list[NDArray[np.uint8]]
+
+
+def whole_batches(frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64]) -> Iterator[WholeBatch]:
+    """Yield the features and masks of images, in order."""
+    for start in range(0, len(rows), frozen.batch_size):
+        part = rows[start : start + frozen.batch_size]
+        images, pixels, masks = whole_images(dataset, part, frozen.size)
+        yield WholeBatch(part, frozen.features(images), pixels, masks)
 
 
 @dataclass(frozen=True)
@@ -104,16 +159,13 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
         )
     runtime = Runtime(device=config.device, threads=config.threads)
     model = _network(config, dataset)
-    spec = model.network.input_spec
-    if spec.channels != dataset.in_channels:
-        raise ConfigError(
-            "--dataset",
-            f"{config.dataset} has {dataset.in_channels} channels, the network takes {spec.channels}",
-            "Choose another network or set.",
-        )
-    size = config.image_size or spec.size
+    check_channels(model, dataset)
+    size = config.image_size or model.network.input_spec.size
     frozen = FrozenNetwork(model.network.to(runtime.device).eval(), size, config.batch_size)
-    record: dict[str, object] = {"network": _network_record(model, size), "data": _data_record(dataset)}
+    record: dict[str, object] = {
+        "network": network_record(model) | {"image_size": size},
+        "data": {"dataset": dataset.name, "digest": dataset.digest(), "mask_classes": list(dataset.mask_classes)},
+    }
     return DenseInput(frozen, dataset, record, model.source)
 
 
@@ -127,18 +179,26 @@ def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
     )
 
 
-def _network_record(model: EmbeddingNetwork, size: int) -> dict[str, object]:
+def network_record(model: EmbeddingNetwork) -> dict[str, object]:
+    """Return what identifies a network whose maps are judged, as plain JSON."""
     return {
         **model.network.patch_identity,
         "source": model.source,
         "weights_fingerprint": fingerprint(model.network),
         "weights_file_sha256": model.weights_sha256,
-        "image_size": size,
     }
 
 
-def _data_record(dataset: ImageDataset) -> dict[str, object]:
-    return {"dataset": dataset.name, "digest": dataset.digest(), "mask_classes": list(dataset.mask_classes)}
+def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
+    """Refuse a network for images of another number of channels.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    channels = model.network.input_spec.channels
+    if channels != dataset.in_channels:
+        problem = f"{dataset.name} has {dataset.in_channels} channels, the network takes {channels}"
+        raise ConfigError("--dataset", problem, "Choose another network or set.")
 
 
 def choose_rows(
@@ -171,6 +231,36 @@ def choose_rows(
     if limit is not None and len(rows) > limit:
         rows = np.sort(keyed_generator(seed, f"images of {split}").choice(rows, limit, replace=False))
     return split, rows
+
+
+class ChosenSplits(NamedTuple):
+    """Names and rows of the images that are trained on, and of those that are scored."""
+
+    train: str
+    train_rows: NDArray[np.int64]
+    eval: str
+    eval_rows: NDArray[np.int64]
+
+
+def choose_splits(
+    config: EvaluateSegmentationConfig | EvaluateDetectionConfig, dataset: ImageDataset, order: Sequence[str]
+) -> ChosenSplits:
+    """Choose images to train on, of the first split of an order for ``auto``, and others to score.
+
+    Raises:
+        ConfigError: there are no such splits, or they share images.
+        DatasetError: a split is not there, or is empty.
+    """
+    (train, train_rows), (scored, eval_rows) = (
+        choose_rows(dataset, split, names, option=option, limit=config.max_images, seed=config.seed)
+        for split, names, option in (
+            (config.split, order, "--split"),
+            (config.eval_split, ("val", "test"), "--eval-split"),
+        )
+    )
+    if len(np.intersect1d(train_rows, eval_rows)):
+        raise ConfigError("--eval-split", f"images of {scored} are trained on (--split {train})", "Choose two splits.")
+    return ChosenSplits(train, train_rows, scored, eval_rows)
 
 
 @dataclass(frozen=True)
@@ -214,26 +304,21 @@ class MaskScores:
             ],
         }
 
-    def class_table(self) -> Table:
-        """Return the table of the scores of every class in %."""
-        rows: list[list[Cell]] = [
-            [name, percent(float(self.iou[i])), percent(float(self.accuracy[i]))] for i, name in enumerate(self.names)
-        ]
-        return Table("every class in %", ["class", "IoU", "accuracy"], rows)
+
+def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
+    """Write a result as indented JSON, if the command was told where."""
+    if path is None:
+        return ()
+    commit_bytes(path, (json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n").encode())
+    return (path,)
 
 
 def write_asked(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
-    """Write the result as indented JSON and the pictures, each if the command was told where."""
-    made = []
-    if config.out is not None:
-        text = json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n"
-        commit_bytes(config.out, text.encode())
-        made.append(config.out)
-    if config.sheet is not None:
-        made.append(write_mask_sheet(config.sheet, pictures, names))
-    return tuple(made)
+    """Write the result and the pictures, each if the command was told where."""
+    made = write_scores(config.out, values)
+    return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
 
 
 def mean_and_spread(values: Sequence[float]) -> dict[str, object]:
@@ -260,3 +345,76 @@ def class_means(scores: Sequence[SegmentationScores]) -> tuple[NDArray[np.float6
         total = np.where(known, values, 0).sum(axis=0)
         means.append(np.divide(total, known.sum(axis=0), out=np.full(len(total), np.nan), where=known.any(axis=0)))
     return means[0], means[1]
+
+
+_WHITE = np.array([255, 255, 255], dtype=np.uint8)
+_LEGEND_WIDTH = 4
+
+
+class MaskPicture(NamedTuple):
+    """One image with both masks.
+
+    Attributes:
+        name: below the image.
+        pixels: (h, w, c) uint8.
+        truth: (h, w) uint8, 255 = ignored, drawn white.
+        prediction: (h, w) uint8.
+    """
+
+    name: str
+    pixels: NDArray[np.uint8]
+    truth: NDArray[np.uint8]
+    prediction: NDArray[np.uint8]
+
+
+def mask_colors(number: int) -> NDArray[np.uint8]:
+    """Return (number, 3) colors, black first, that neighbors can be told apart by: those of the PASCAL VOC masks."""
+    colors = np.zeros((number, 3), dtype=np.uint8)
+    for label in range(number):
+        for bit in range(8):
+            for channel in range(3):
+                colors[label, channel] |= ((label >> (3 * bit + channel)) & 1) << (7 - bit)
+    return colors
+
+
+def paint_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return a mask in color, (h, w, 3) uint8."""
+    painted: NDArray[np.uint8] = mask_colors(IGNORE + 1)[mask]
+    painted[mask == IGNORE] = _WHITE
+    return painted
+
+
+def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> Path:
+    """Write a PNG with a row per image: it, its true mask, the predicted one; then the colors of the classes.
+
+    Args:
+        path: PNG to write; an existing file is replaced.
+        pictures: what to draw.
+        names: of the classes; of those that occur the colors are shown.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    rows: list[list[Picture]] = []
+    met: set[int] = set()
+    for name, pixels, truth, prediction in pictures:
+        met |= set(np.unique(truth)) | set(np.unique(prediction))
+        counts = SegmentationCounts(IGNORE)
+        counts.add(prediction, truth)
+        right = f"{percent(counts.scores().pixel_accuracy)} % of pixels right" if counts.counts.any() else "ignored"
+        rows.append(
+            [
+                Picture(pixels, ("/".join(name.split("/")[-2:]),)),
+                Picture(paint_mask(truth), ("truth",)),
+                Picture(paint_mask(prediction), ("prediction", right)),
+            ]
+        )
+    colors = mask_colors(IGNORE + 1)
+    legend = [
+        Picture(
+            np.full((8, 8, 3), colors[label], dtype=np.uint8), (names[label] if label < len(names) else str(label),)
+        )
+        for label in sorted(met - {IGNORE})
+    ]
+    rows += [legend[start : start + _LEGEND_WIDTH] for start in range(0, len(legend), _LEGEND_WIDTH)]
+    return write_contact_sheet(path, rows)

@@ -13,14 +13,12 @@ from labelkit.options.base import option
 from labelkit.options.gate import GateConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
-    AbsentClassesOption,
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
     ListingOptions,
     MaxImagesOption,
     OverwriteOption,
-    PerClassOption,
     PrecisionOptions,
     ScoresOutOptions,
     ThreadsOption,
@@ -63,11 +61,11 @@ class DenseConfig(
     )
 
 
-class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitOption, DenseConfig):
+class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     """``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
-    constants: ClassVar[Mapping[str, object]] = {"final_lr": None}
+    constants: ClassVar[Mapping[str, object]] = {"final_lr": None, "absent_as_zero": False, "per_class": False}
 
     split: str = Field(
         "auto",
@@ -123,12 +121,14 @@ class EvaluateSegmentationConfig(PerClassOption, AbsentClassesOption, EvalSplitO
         return self.lr or (_TUNED_LR if self.tune else _HEAD_LR,)
 
 
-class EvaluatePatchClustersConfig(PerClassOption, AbsentClassesOption, DenseConfig):
+class EvaluatePatchClustersConfig(DenseConfig):
     """``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
     constants: ClassVar[Mapping[str, object]] = {
         "max_patches": 200000,
+        "absent_as_zero": False,
+        "per_class": False,
         "grid": None,
     }
 
@@ -172,7 +172,6 @@ class EvaluateTrackingConfig(DenseConfig):
 
 
 class EvaluateDetectionConfig(
-    PerClassOption,
     OverwriteOption,
     ThreadsOption,
     PrecisionOptions,
@@ -191,6 +190,8 @@ class EvaluateDetectionConfig(
     constants: ClassVar[Mapping[str, object]] = {
         "warmup_steps": None,
         "lr_drops": (0.75, 0.9167),
+        "sheet": None,
+        "per_class": False,
     }
 
     dataset: str = Field(
@@ -242,11 +243,6 @@ class EvaluateDetectionConfig(
         json_schema_extra=option("Run"),
     )
     seeds: int = Field(1, ge=1, le=100, description="Detectors trained, from --seed on; scores are their mean.")
-    sheet: Path | None = Field(
-        None,
-        description="Also draw the boxes found beside the true ones to this PNG.",
-        json_schema_extra={**_OUT, "makes": "png"},
-    )
 
     @field_validator("train_sizes")
     @classmethod

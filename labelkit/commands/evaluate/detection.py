@@ -2,121 +2,253 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from labelkit.commands.common.images.contact_sheet import Picture, outlined, write_contact_sheet
-from labelkit.commands.common.images.masks import mask_colors
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.evaluate.dense import choose_rows, mean_and_spread, percent_and_spread
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.evaluate.dense import (
+    ChosenSplits,
+    check_channels,
+    choose_splits,
+    mean_and_spread,
+    network_record,
+    percent_and_spread,
+    write_scores,
+)
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
-from labelkit.commands.evaluate.detection_training import DetectionPlan, detect, train_detector
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.keyed_random import keyed_generator, keyed_uniform
 from labelkit.data.object_images import (
     HAVE_BOXES,
     SCORES,
     ExamplePlan,
     coco_scores,
+    encode_mask,
     encode_outline,
     need_pycocotools,
     read_example,
+    read_examples,
 )
 from labelkit.data.registry import load_dataset
-from labelkit.errors import ConfigError, DatasetError
-from labelkit.formatting import percent
-from labelkit.models.weights.files import fingerprint
-from labelkit.options.shared import PICTURES
+from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.models.inference import InferenceNetwork
+from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
 from labelkit.protocols.detection.average_precision import Boxes, voc_scores
-from labelkit.protocols.detection.detector import DetectorSize
-from labelkit.store.commit import commit_bytes
+from labelkit.protocols.detection.detector import (
+    DetectionBackbone,
+    DetectorSize,
+    build_detector,
+    keep_statistics,
+)
 from labelkit.training.devices import Runtime
 
 _WARMUP = 500
 # Shares of all steps after which the learning rate drops to a tenth (published: after 9 and 11 of 12 epochs).
 _LR_DROPS = (0.75, 0.9167)
+_PLACES = ("pos_embed", "cls_token", "reg_token")
+_BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
+
+
+class Updates(NamedTuple):
+    """How many updates a training takes, in which of the first its rate rises, and after which it is a tenth."""
+
+    steps: int
+    warmup: int
+    drops: tuple[int, ...]
+
+    @classmethod
+    def of(cls, config: EvaluateDetectionConfig, num_images: int) -> Updates:
+        """Return those for so many training images."""
+        steps = config.steps or -(-config.epochs * num_images // config.batch_size)
+        return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
+
+    def factor(self, step: int) -> float:
+        """Return what the learning rate is multiplied by in a step, counted from 0."""
+        rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        return rise * 0.1 ** sum(step >= drop for drop in self.drops)
+
+
+def train_detector(
+    config: EvaluateDetectionConfig,
+    network: InferenceNetwork,
+    dataset: ImageDataset,
+    rows: NDArray[np.int64],
+    runtime: Runtime,
+    *,
+    seed: int,
+    advance: Callable[[int], None] = lambda number: None,
+) -> nn.Module:
+    """Train a detector by the sum of its losses, by AdamW.
+
+    Args:
+        config: which detector, and how it is trained.
+        network: it stays as it is.
+        dataset: has boxes.
+        rows: images to train on, each with an object.
+        runtime: where, and in which precision.
+        seed: of the new weights, the order, mirror images and samples.
+        advance: told how many steps were done.
+
+    Returns:
+        torchvision's model, in evaluation mode.
+
+    Raises:
+        ConfigError: the network has no backbone, or none that fits.
+        DivergenceError: a loss is no number.
+        DatasetError: an image or an outline cannot be used.
+    """
+    updates, num_classes = Updates.of(config, len(rows)), len(dataset.object_classes)
+    size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
+    detector = build_detector(network, config.detector, num_classes, size=size, seed=seed)
+    body: DetectionBackbone = detector.backbone
+    body.autocast = runtime.autocast
+    if not config.tune:
+        body.backbone.requires_grad_(False)
+    optimizer = torch.optim.AdamW(_groups(detector, body, config), lr=config.lr)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    detector.train()
+    keep_statistics(body.backbone)
+    if not config.tune:
+        body.backbone.eval()
+    detector.transform.min_size = config.train_sizes or (config.shorter_side,)
+    with _seeded(runtime.device, seed):
+        for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * updates.factor(step)
+            losses = detector(_on(images, runtime), [_moved(target, runtime) for target in targets])
+            loss = torch.stack([value.float() for value in losses.values()]).sum()
+            if not torch.isfinite(loss):
+                bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
+                raise DivergenceError(f"step {step}", f"no number: {bad or 'the sum of losses'}", "Use a smaller --lr.")
+            runtime.backward(loss)
+            runtime.clip_and_step(optimizer, [], None)
+            advance(1)
+    detector.transform.min_size = (config.shorter_side,)
+    trained: nn.Module = detector.eval()
+    return trained
+
+
+@contextmanager
+def _seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Draw from a seed what torchvision draws from torch's global generators, and put these back."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), seeded_init(seed):
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetectionConfig) -> list[dict[str, Any]]:
+    """Return groups of parameters by rate and decay."""
+    depth = len(getattr(body.backbone.net, "blocks", ())) if body.plain else 0
+    if config.layer_decay < 1 and not depth:
+        raise ConfigError(
+            "--layer-decay", f"{body.backbone.info.name} is no plain ViT with blocks", "Leave it out, or use a ViT."
+        )
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in detector.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
+        rate = config.lr * config.layer_decay ** depth_below(name, depth)
+        groups.setdefault((rate, decay), []).append(parameter)
+    return [{"params": own, "lr": rate, "weight_decay": decay} for (rate, decay), own in groups.items()]
+
+
+def depth_below(name: str, depth: int) -> int:
+    """Return how many blocks, and what follows them, stand between a parameter of the backbone and the pyramid."""
+    if not depth or not name.startswith("backbone.backbone.net."):
+        return 0
+    block = _BLOCK.search(name)
+    if block:
+        return depth - int(block[1])
+    return 0 if ".norm." in name or ".fc_norm." in name else depth + 1
+
+
+def _batches(
+    dataset: ImageDataset, rows: NDArray[np.int64], config: EvaluateDetectionConfig, steps: int, seed: int
+) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
+    """Yield images (c, h, w) and what is in them, pass after pass in new orders."""
+    plans = _plans(dataset, rows, steps * config.batch_size, seed, masks=config.detector != "faster-rcnn")
+    examples = read_examples(dataset, plans, config.num_workers or 0)
+    while batch := list(itertools.islice(examples, config.batch_size)):
+        yield [example.image for example in batch], [example.target for example in batch]
+
+
+def _plans(
+    dataset: ImageDataset, rows: NDArray[np.int64], wanted: int, seed: int, *, masks: bool
+) -> Iterator[ExamplePlan]:
+    assert dataset.objects is not None
+    for drawn in range(wanted):
+        epoch, place = divmod(drawn, len(rows))
+        if not place:
+            order = keyed_generator(seed, "detection", epoch).permutation(len(rows))
+            mirrored = keyed_uniform(seed, epoch, np.arange(len(rows)), 0, "mirrored objects", 1)[:, 0] < 0.5
+        row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
+        objects = dataset.objects.read(row)
+        yield ExamplePlan.of(dataset, row, objects=objects.select(objects.learnable()), mirror=mirror, masks=masks)
+
+
+def detect(
+    detector: nn.Module,
+    dataset: ImageDataset,
+    rows: NDArray[np.int64],
+    runtime: Runtime,
+    *,
+    masks: bool,
+    num_workers: int = 0,
+    advance: Callable[[int], None] = lambda number: None,
+) -> list[dict[str, Any]]:
+    """Return the detections in images, as `labelkit.data.object_images.coco_scores` takes them.
+
+    Args:
+        detector: in evaluation mode.
+        dataset: the set.
+        rows: images; image i is row ``rows[i]``.
+        runtime: where.
+        masks: also return run lengths of their masks.
+        num_workers: processes that decode images.
+        advance: told how many images were done.
+    """
+    found: list[dict[str, Any]] = []
+    plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
+    for image, example in enumerate(read_examples(dataset, plans, num_workers)):
+        with torch.inference_mode():
+            (result,) = detector(_on([example.image], runtime))
+        boxes = result["boxes"].float().cpu().numpy()
+        scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
+        shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
+        for place in range(len(boxes)):
+            entry = {"image": image, "label": int(labels[place]), "box": boxes[place], "score": float(scores[place])}
+            if shapes is not None:
+                entry["mask"] = encode_mask(shapes[place])
+            found.append(entry)
+        advance(1)
+    return found
+
+
+def _on(images: Sequence[Tensor], runtime: Runtime) -> list[Tensor]:
+    """Bring images to the device, as numbers in [0, 1]."""
+    return [image.to(runtime.device).float().div_(255) for image in images]
+
+
+def _moved(target: Mapping[str, Tensor], runtime: Runtime) -> dict[str, Tensor]:
+    return {name: value.to(runtime.device) for name, value in target.items()}
+
+
 _VOC_SCORES = ("ap50_11_point", "ap50")
 Entries = list[dict[str, Any]]
 Scores = tuple[dict[str, float], NDArray[np.float64]]
-_SURE = 0.5
-_LEGEND_WIDTH = 4
-
-
-class BoxPicture(NamedTuple):
-    """One image with both kinds of boxes.
-
-    Attributes:
-        name: below the image.
-        pixels: (h, w, c) uint8.
-        truth: box and class of each object.
-        found: box, class and score of each detection, in any order.
-    """
-
-    name: str
-    pixels: NDArray[np.uint8]
-    truth: Sequence[tuple[Sequence[float], int]]
-    found: Sequence[tuple[Sequence[float], int, float]]
-
-
-def shown_boxes(picture: BoxPicture) -> list[tuple[Sequence[float], int, float]]:
-    """Return the detections that are drawn: those with a score of 0.5 or more; without any, the surest one."""
-    ranked = sorted(picture.found, key=lambda entry: -entry[2])
-    return [entry for entry in ranked if entry[2] >= _SURE] or ranked[:1]
-
-
-def write_box_sheet(path: Path, pictures: Sequence[BoxPicture], names: Sequence[str]) -> Path:
-    """Write a PNG with a row per image: true boxes, found ones; then the colors of the classes that occur.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        pictures: what to draw.
-        names: of the classes.
-
-    Raises:
-        ResourceError: it cannot be written.
-    """
-    colors = mask_colors(len(names) + 1)
-    rows: list[list[Picture]] = []
-    met: set[int] = set()
-    for picture in pictures:
-        shown = shown_boxes(picture)
-        met |= {label for _, label in picture.truth} | {label for _, label, _ in shown}
-        true, found = (
-            outlined(picture.pixels, [(box, _color(colors[label + 1])) for box, label in boxes])
-            for boxes in (picture.truth, [(box, label) for box, label, _ in shown])
-        )
-        least = f", {shown[-1][2]:.2f} or more" if shown else ""
-        rows.append(
-            [
-                Picture(true, ("/".join(picture.name.split("/")[-2:]), f"{len(picture.truth)} objects")),
-                Picture(found, ("found", f"{len(shown)} boxes{least}")),
-            ]
-        )
-    legend = [Picture(np.full((8, 8, 3), colors[label + 1], dtype=np.uint8), (names[label],)) for label in sorted(met)]
-    rows += [legend[start : start + _LEGEND_WIDTH] for start in range(0, len(legend), _LEGEND_WIDTH)]
-    return write_contact_sheet(path, rows)
-
-
-def _color(channels: NDArray[np.uint8]) -> tuple[int, int, int]:
-    red, green, blue = (int(value) for value in channels)
-    return red, green, blue
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows and names of the splits."""
-
-    train: str
-    train_rows: NDArray[np.int64]
-    eval: str
-    eval_rows: NDArray[np.int64]
 
 
 def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
@@ -128,8 +260,9 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a detector failed.
     """
-    dataset = _open(config)
-    assert dataset.objects is not None
+    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
+    if dataset.objects is None:
+        raise DatasetError(config.dataset, "has no boxes", HAVE_BOXES)
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
         raise ConfigError(
@@ -141,19 +274,15 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     rows = _choose(config, dataset)
     runtime = Runtime(device=config.device, threads=config.threads, precision=config.precision)
     model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
-    if model.network.input_spec.channels != dataset.in_channels:
-        problem = (
-            f"{config.dataset} has {dataset.in_channels} channels, the network {model.network.input_spec.channels}"
-        )
-        raise ConfigError("--dataset", problem, "Choose another network or set.")
+    check_channels(model, dataset)
     network = model.network.to(runtime.device).eval()
-    plan = _plan(config, dataset, rows)
+    updates = Updates.of(config, len(rows.train_rows))
     truth = true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
-    first: Entries = []
     for seed in range(config.seed, config.seed + config.seeds):
-        with current_progress().task(f"train {config.detector} (seed {seed})", total=plan.steps) as task:
-            detector = train_detector(network, dataset, rows.train_rows, plan, runtime, seed=seed, advance=task.advance)
+        with current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps) as task:
+            trained_on = rows.train_rows
+            detector = train_detector(config, network, dataset, trained_on, runtime, seed=seed, advance=task.advance)
         with current_progress().task("detect", total=len(rows.eval_rows)) as task:
             found = detect(
                 detector,
@@ -164,78 +293,22 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
                 num_workers=config.num_workers or 0,
                 advance=task.advance,
             )
-        if not parts:
-            first = found
         for part, scores in score(dataset, truth, found, len(rows.eval_rows), masks=masks).items():
             parts.setdefault(part, []).append(scores)
-    result = _result(config, dataset, rows, plan, model, parts)
-    if config.sheet is None:
-        return result
-    pictures = _pictures(dataset, rows.eval_rows[:PICTURES], first)
-    sheet = write_box_sheet(config.sheet, pictures, dataset.object_classes)
-    return replace(result, paths=(*result.paths, sheet))
+    return _result(config, dataset, rows, updates, model, parts)
 
 
-def _pictures(dataset: ImageDataset, rows: NDArray[np.int64], found: Entries) -> list[BoxPicture]:
-    assert dataset.objects is not None
-    pictures = []
-    for image, row in enumerate(rows):
-        plan = ExamplePlan.of(dataset, int(row))
-        pixels = read_example(dataset.source, dataset.in_channels, plan).image.permute(1, 2, 0).numpy()
-        objects = dataset.objects.read(int(row)).select(dataset.objects.read(int(row)).learnable())
-        truth = list(zip(objects.boxes.tolist(), objects.labels.tolist(), strict=True))
-        own = [(entry["box"].tolist(), entry["label"], entry["score"]) for entry in found if entry["image"] == image]
-        pictures.append(BoxPicture(dataset.sample_ids[row], pixels, truth, own))
-    return pictures
-
-
-def _open(config: EvaluateDetectionConfig) -> ImageDataset:
-    dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
-    if dataset.objects is None:
-        raise DatasetError(config.dataset, "has no boxes", HAVE_BOXES)
-    return dataset
-
-
-def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> _Rows:
-    (train, train_rows), (scored, eval_rows) = (
-        choose_rows(dataset, split, order, option=option, limit=config.max_images, seed=config.seed)
-        for split, order, option in (
-            (config.split, ("train",), "--split"),
-            (config.eval_split, ("val", "test"), "--eval-split"),
-        )
-    )
-    if len(np.intersect1d(train_rows, eval_rows)):
-        raise ConfigError("--eval-split", f"images of {scored} are trained on (--split {train})", "Choose two splits.")
+def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSplits:
+    chosen = choose_splits(config, dataset, ("train",))
     assert dataset.objects is not None
     objects = dataset.objects
-    kept = np.array([row for row in train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
+    kept = np.array([row for row in chosen.train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
     if not len(kept):
-        raise DatasetError(config.dataset, f"no image of {train} has a box to learn", "Choose another --split.")
-    if all(objects.read(int(row)).ignored.all() for row in eval_rows):
-        raise DatasetError(config.dataset, f"no image of {scored} has a box to find", "Choose another --eval-split.")
-    return _Rows(train, kept, scored, eval_rows)
-
-
-def _plan(config: EvaluateDetectionConfig, dataset: ImageDataset, rows: _Rows) -> DetectionPlan:
-    steps = config.steps or -(-config.epochs * len(rows.train_rows) // config.batch_size)
-    warmup = min(_WARMUP, steps // 10)
-    size = DetectorSize(config.shorter_side, config.longest_side, config.proposals, config.samples_per_image)
-    return DetectionPlan(
-        kind=config.detector,
-        num_classes=len(dataset.object_classes),
-        size=size,
-        train_sides=config.train_sizes or (config.shorter_side,),
-        tune=config.tune,
-        steps=steps,
-        batch_size=config.batch_size,
-        lr=config.lr,
-        drops=tuple(round(share * steps) for share in _LR_DROPS),
-        warmup=warmup,
-        weight_decay=config.weight_decay,
-        layer_decay=config.layer_decay,
-        mirror=not dataset.chiral,
-        num_workers=config.num_workers or 0,
-    )
+        raise DatasetError(config.dataset, f"no image of {chosen.train} has a box to learn", "Choose another --split.")
+    if all(objects.read(int(row)).ignored.all() for row in chosen.eval_rows):
+        problem = f"no image of {chosen.eval} has a box to find"
+        raise DatasetError(config.dataset, problem, "Choose another --eval-split.")
+    return chosen._replace(train_rows=kept)
 
 
 def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
@@ -308,8 +381,8 @@ def _by_class(entries: Sequence[Mapping[str, Any]], num_classes: int) -> list[Bo
 def _result(
     config: EvaluateDetectionConfig,
     dataset: ImageDataset,
-    rows: _Rows,
-    plan: DetectionPlan,
+    rows: ChosenSplits,
+    updates: Updates,
     model: EmbeddingNetwork,
     parts: Mapping[str, Sequence[Scores]],
 ) -> SimpleResult:
@@ -327,42 +400,26 @@ def _result(
             {"class": name, **{f"{part}_ap": float(own[i]) for part, own in per_class.items()}}
             for i, name in enumerate(dataset.object_classes)
         ],
-        "network": {
-            **model.network.patch_identity,
-            "source": model.source,
-            "weights_fingerprint": fingerprint(model.network),
-            "weights_file_sha256": model.weights_sha256,
-        },
+        "network": network_record(model),
         "data": {
             "dataset": dataset.name,
             "digest": dataset.digest(),
             "object_classes": list(dataset.object_classes),
             "scoring": dataset.objects.scoring,
         },
-        "protocol": _protocol(config, rows, plan),
+        "protocol": _protocol(config, dataset, rows, updates),
     }
-    made: tuple[Path, ...] = ()
-    if config.out is not None:
-        text = json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n"
-        commit_bytes(config.out, text.encode())
-        made = (config.out,)
+    made = write_scores(config.out, values)
     what = "backbone and detector" if config.tune else "detector"
     title = (
         f"detection in %: {config.detector} on {model.told_source}, {what} trained on {len(rows.train_rows)} images of "
     )
-    title += f"{rows.train} for {plan.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
+    title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
     lines: list[list[Cell]] = [
         [part, *(percent_and_spread(own[name]) for name in names)] for part, own in means.items()
     ]
     tables = [Table(title, ["of", *(_HEADERS[name] for name in names)], lines)]
-    if config.per_class:
-        classes: list[list[Cell]] = [
-            [name, *(percent(float(own[i])) for own in per_class.values())]
-            for i, name in enumerate(dataset.object_classes)
-        ]
-        kind = "AP" if dataset.objects.scoring == "coco" else "AP50"
-        tables.append(Table("every class in %", ["class", *(f"{part} {kind}" for part in per_class)], classes))
     return SimpleResult(values, made, tuple(tables))
 
 
@@ -372,28 +429,23 @@ _HEADERS = {
 }  # fmt: skip
 
 
-def _protocol(config: EvaluateDetectionConfig, rows: _Rows, plan: DetectionPlan) -> dict[str, object]:
+def _protocol(
+    config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
+) -> dict[str, object]:
+    as_asked = ("detector", "batch_size", "tune", "lr", "weight_decay", "layer_decay", "proposals", "samples_per_image")
     return {
-        "detector": config.detector,
+        **{name: getattr(config, name) for name in (*as_asked, "precision")},
         "train_split": rows.train,
         "train_images": len(rows.train_rows),
         "eval_split": rows.eval,
         "eval_images": len(rows.eval_rows),
-        "steps": plan.steps,
-        "batch_size": plan.batch_size,
-        "tune": plan.tune,
+        "steps": updates.steps,
         "optimizer": "adamw",
-        "lr": plan.lr,
-        "lr_drop_steps": list(plan.drops),
-        "warmup_steps": plan.warmup,
-        "weight_decay": plan.weight_decay,
-        "layer_decay": plan.layer_decay,
-        "shorter_side": plan.size.shorter_side,
-        "longer_side": plan.size.longer_side,
-        "train_sizes": list(plan.train_sides),
-        "proposals": plan.size.proposals,
-        "samples_per_image": plan.size.samples,
-        "mirror": plan.mirror,
-        "precision": config.precision,
+        "lr_drop_steps": list(updates.drops),
+        "warmup_steps": updates.warmup,
+        "shorter_side": config.shorter_side,
+        "longer_side": config.longest_side,
+        "train_sizes": list(config.train_sizes or (config.shorter_side,)),
+        "mirror": not dataset.chiral,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import labels_to_use
-from labelkit.commands.common.outputs import check_kept_result
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -27,9 +27,8 @@ from labelkit.metrics.clustering import (
     normalized_mutual_information,
 )
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, list_results, read_result, write_result
+from labelkit.store.results import Result, list_results, read_result
 
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
@@ -81,31 +80,10 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": [one.to_dict() for one in scored],
     }
-    return SimpleResult(values, _keep(config, store, values), tuple(_tables(config, scored, held_out=held_out)))
-
-
-def _keep(config: EvaluateClusteringConfig, store: EmbeddingStore, values: dict[str, object]) -> tuple[Path, ...]:
-    """Write the scores beside the store if they are to be kept."""
-    if config.result is None:
-        return ()
-    path = write_result(
-        store,
-        config.result,
-        kind="evaluation",
-        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-        params={
-            "protocol": config.protocol,
-            "rows": config.rows,
-            "split": config.split,
-            "mapping_from": config.mapping_from,
-            "results": list(config.results),
-            "bootstrap": config.bootstrap,
-            "seed": config.seed,
-        },
-        stage="evaluate clustering",
-        overwrite=config.overwrite,
-    )
-    return (path,)
+    chosen = ("protocol", "rows", "split", "mapping_from", "bootstrap", "seed")
+    params = {name: getattr(config, name) for name in chosen} | {"results": list(config.results)}
+    made = keep_scores(config, store, values, params)
+    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
 
 
 @dataclass(frozen=True)
@@ -120,7 +98,7 @@ class _Scored:
     ami: float
     ari: float
     intervals: dict[str, tuple[float, float]] | None
-    per_class: list[_ClassScore]
+    per_class: list[dict[str, Any]]
 
     @property
     def shown(self) -> list[Cell]:
@@ -136,12 +114,6 @@ class _Scored:
         shares = (score.true_old, score.false_old, score.true_new, score.false_new)
         return [*self.shown, *(percent(share) for share in shares)]
 
-    def class_rows(self) -> list[list[Cell]]:
-        return [
-            [*self.shown, row.name, "old" if row.old else "new", row.images, percent(row.accuracy)]
-            for row in self.per_class
-        ]
-
     def to_dict(self) -> dict[str, object]:
         names = self.result.arrays.get("names")
         return {
@@ -154,7 +126,7 @@ class _Scored:
             "ari": self.ari,
             **self.accuracy.to_dict(),
             "intervals": self.intervals,
-            "per_class": [row.to_dict() for row in self.per_class],
+            "per_class": self.per_class,
             "cluster_names": list(names) if names is not None else None,
         }
 
@@ -284,11 +256,6 @@ def _tables(config: EvaluateClusteringConfig, scored: list[_Scored], *, held_out
             [*one.shown, *(_percent_range(interval) for interval in (one.intervals or {}).values())] for one in scored
         ]
         tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], rows))
-    if config.per_class:
-        columns = ["result", "split", "class", "kind", "images", "accuracy"]
-        tables.append(
-            Table("accuracy of each class in %", columns, [row for one in scored for row in one.class_rows()])
-        )
     return tables
 
 
@@ -354,31 +321,23 @@ def _rows(
     return {name: rows[keep[rows]] for name, rows in parts.items() if keep[rows].any()}
 
 
-@dataclass(frozen=True)
-class _ClassScore:
-    """How many images of a class are in the cluster matched with it."""
-
-    name: str
-    old: bool
-    images: int
-    accuracy: float
-
-    def to_dict(self) -> dict[str, object]:
-        return {"class": self.name, "old": self.old, "images": self.images, "accuracy": self.accuracy}
-
-
 def _per_class(
     score: ClusterAccuracy,
     labels: NDArray[np.int64],
     clusters: NDArray[np.int64],
     class_names: tuple[str, ...],
     old_classes: NDArray[np.bool_],
-) -> list[_ClassScore]:
+) -> list[dict[str, Any]]:
     right = score.mapping[clusters] == labels
     sizes = np.bincount(labels, minlength=len(class_names))
     hits = np.bincount(labels[right], minlength=len(class_names))
     return [
-        _ClassScore(class_names[label], bool(old_classes[label]), int(sizes[label]), float(hits[label] / sizes[label]))
+        {
+            "class": class_names[label],
+            "old": bool(old_classes[label]),
+            "images": int(sizes[label]),
+            "accuracy": float(hits[label] / sizes[label]),
+        }
         for label in np.flatnonzero(sizes)
     ]
 

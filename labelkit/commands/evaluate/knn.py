@@ -1,26 +1,273 @@
-"""Judge the features of a store by a vote of the nearest rows, and by a linear classifier trained on them."""
+"""Judge the features of a store: by a vote of the nearest rows, and by a linear classifier, as published tables do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.feature_probes import knn_votes, linear_probe
+from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
 from labelkit.algorithms.projection import mapped_rows, principal_map
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.labeled_splits import LabeledSplits, choose_labeled_splits
-from labelkit.commands.common.outputs import check_kept_result
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.evaluate.options import EvaluateKNNConfig
-from labelkit.errors import ConfigError
+from labelkit.commands.common.embeddings import split_rows, zero_rows
+from labelkit.commands.common.labels import labels_to_use, with_labels
+from labelkit.commands.common.max_memory import stored_rows
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.formatting import percent
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+
+
+@dataclass(frozen=True)
+class LabeledSplits:
+    """Features and labels of both.
+
+    Attributes:
+        store: the store.
+        gallery: (g, d) features whose labels are known.
+        gallery_labels: (g,) int64.
+        queries: (q, d).
+        query_labels: (q,) int64, for scoring only.
+        class_names: of these numbers.
+        names: of the two splits.
+        own: (q,) int64, place of each query in the gallery; -1 = it is not there.
+    """
+
+    store: EmbeddingStore
+    gallery: StoredRows
+    gallery_labels: NDArray[np.int64]
+    queries: StoredRows
+    query_labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    names: tuple[str, str]
+    own: NDArray[np.int64]
+
+    @property
+    def leave_one_out(self) -> bool:
+        """Whether gallery and queries are the same rows."""
+        return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
+
+
+def choose_labeled_splits(
+    store: EmbeddingStore,
+    gallery: str,
+    queries: str,
+    labels: Path | None = None,
+    *,
+    label_column: str | None = None,
+    leave_one_out: bool = False,
+) -> LabeledSplits:
+    """Choose the labeled rows of two splits.
+
+    Args:
+        store: the store.
+        gallery: split whose labels are known.
+        queries: split whose labels are to be found.
+        labels: ``--labels``: only these labels of the gallery are known, and their rows are no queries; the splits may
+            then be the same. Where the store has no labels of these classes, all rows are judged by them.
+        label_column: header of the column of labels of a CSV; None for the usual one.
+        leave_one_out: whether the splits may be the same, and are all rows where train and test are asked for and
+            the store has no splits.
+
+    Raises:
+        StoreError: the store has no labels in one of the splits, or nothing but zeros in the gallery.
+        DatasetError: ``labels`` cannot be used, or gives none to the gallery.
+        ConfigError: no such split, or both are the same.
+    """
+    every = np.arange(store.n, dtype=np.int64)
+    if not (labels_to_use(labels, store, every, label_column=label_column).truth >= 0).any():
+        store, labels, label_column = with_labels(store, labels, label_column), None, None
+    if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
+        gallery = queries = "all"
+    if gallery == queries and labels is None and not leave_one_out:
+        raise ConfigError(
+            "--queries", f"{queries} is the gallery too, so each row would find itself", "Choose two splits."
+        )
+    if labels is None:
+        known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
+        known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
+    else:
+        given = labels_to_use(labels, store, every, label_column=label_column, own_labels=False)
+        known = split_rows(store, gallery, option="--gallery")
+        known = known[given.labeled[known]]
+        if not len(known):
+            raise DatasetError(given.where, f"gives no row of split {gallery} a label", "Choose another --gallery.")
+        asked = _labeled_rows(store, queries, "--queries")
+        asked = asked[~given.labeled[asked]]
+        if not len(asked):
+            problem = f"every row of split {queries} whose class is known has a label in {given.where}"
+            raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
+        known_labels, class_names = given.labels[known], given.class_names
+    features = stored_rows(store, known)
+    if zero_rows(features).all():
+        raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
+    truth = np.asarray(store.labels, dtype=np.int64)[asked]
+    places = np.full(store.n, -1, dtype=np.int64)
+    places[known] = np.arange(len(known))
+    return LabeledSplits(
+        store,
+        features,
+        known_labels,
+        stored_rows(store, asked, in_blocks=True),
+        truth,
+        class_names,
+        (gallery, queries),
+        places[asked],
+    )
+
+
+def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.int64]:
+    rows = split_rows(store, split, option=option)
+    if store.labels is not None:
+        rows = rows[np.asarray(store.labels)[rows] >= 0]
+    if store.labels is None or not len(rows):
+        raise StoreError(
+            f"{store.path}:/labels", f"no row of split {split} has a label", "Embed a data set with labels."
+        )
+    return rows
+
+
+_SMALL: Final = 20_000
+_LR: Final = {"sgd": 10.0, "adamw": 0.01}
+
+
+def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
+    """Accuracy of a linear classifier that is trained on the rows of one split and asked for those of another.
+
+    All labels of the store are used, also those that training was not given: this measures features, it makes none.
+    With ``--labels``, only those are known, and all other rows of the queries are asked for.
+
+    Raises:
+        StoreError: the store has no labels in one of the splits.
+        ConfigError: no such split, or both are the same.
+    """
+    store = open_store(config.index)
+    check_kept_result(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
+    splits = choose_labeled_splits(
+        store, config.gallery, config.queries, config.labels, label_column=config.label_column
+    )
+    splits = _drawn(splits, config.max_gallery, config.seed)
+    store = splits.store
+    num_classes = len(splits.class_names)
+    solver = config.solver
+    if solver == "auto":
+        solver = "lbfgs" if len(splits.gallery) <= _SMALL else "sgd"
+    protocol: dict[str, object] = {
+        "solver": solver,
+        "gallery": config.gallery,
+        "queries": config.queries,
+        "rescale": config.rescale,
+        "max_gallery": config.max_gallery,
+    }
+    outputs = _outputs(config, splits, num_classes, solver, protocol)
+    top1 = mean_and_spread([top_k_accuracy(one, splits.query_labels) for one in outputs])
+    top5 = None
+    if num_classes > 5:
+        top5 = mean_and_spread([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
+    right = np.mean([per_class_accuracy(one, splits.query_labels, num_classes) for one in outputs], axis=0)
+    per_class = dict(zip(splits.class_names, right.tolist(), strict=True))
+    values: dict[str, object] = {
+        "measured": f"linear classification of {config.queries} of {config.index}",
+        "index": config.index,
+        "gallery": {"split": config.gallery, "rows": len(splits.gallery)},
+        "queries": {"split": config.queries, "rows": len(splits.queries)},
+        "accuracy": top1,
+        "top5_accuracy": top5,
+        "per_class": per_class,
+        "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
+        "protocol": protocol,
+    }
+    params = {key: value for key, value in protocol.items() if key != "sweep"}
+    made = keep_scores(config, store, values, params)
+    best: list[Cell] = [percent_and_spread(top1), None if top5 is None else percent_and_spread(top5)]
+    row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
+    table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
+    return SimpleResult(values, made, (table,))
+
+
+def _outputs(
+    config: EvaluateLinearConfig,
+    splits: LabeledSplits,
+    num_classes: int,
+    solver: Literal["lbfgs", "sgd", "adamw"],
+    protocol: dict[str, object],
+) -> list[NDArray[Any]]:
+    """Return the outputs for the queries, one array per training; the protocol gets what was chosen."""
+    outputs: list[NDArray[Any]] = []
+    with current_progress().task("train classifier", total=None):
+        if solver == "lbfgs":
+            l2, sweep = _choose_l2(config.l2, splits, num_classes, config.seed)
+            outputs.append(
+                logistic_regression(
+                    splits.gallery, splits.gallery_labels, splits.queries, num_classes=num_classes, l2=l2
+                )
+            )
+            protocol |= {"l2": l2, "sweep": sweep}
+        else:
+            seeds = range(config.seed, config.seed + config.seeds)
+            outputs += [
+                linear_probe(
+                    splits.gallery,
+                    splits.gallery_labels,
+                    splits.queries,
+                    num_classes=num_classes,
+                    epochs=config.epochs,
+                    lr=config.lr or _LR[solver],
+                    batch_size=config.batch_size,
+                    seed=seed,
+                    optimizer=solver,
+                    rescale=config.rescale,
+                )
+                for seed in seeds
+            ]
+            protocol |= {
+                "lr": config.lr or _LR[solver],
+                "epochs": config.epochs,
+                "batch_size": config.batch_size,
+                "seeds": list(seeds),
+            }
+    return outputs
+
+
+def _drawn(splits: LabeledSplits, most: int | None, seed: int) -> LabeledSplits:
+    """Leave out rows of the gallery at random until there are no more than asked for."""
+    if most is None or len(splits.gallery) <= most:
+        return splits
+    kept = np.sort(keyed_generator(seed, "gallery of evaluate linear").choice(len(splits.gallery), most, replace=False))
+    return replace(splits, gallery=splits.gallery.subset(kept), gallery_labels=splits.gallery_labels[kept])
+
+
+def _choose_l2(
+    penalties: Sequence[float], splits: LabeledSplits, num_classes: int, seed: int
+) -> tuple[float, list[dict[str, float]]]:
+    """Return the penalty of highest accuracy on a held-out fifth of the gallery, and all that were tried."""
+    order = keyed_generator(seed, "choose l2").permutation(len(splits.gallery))
+    cut = max(1, len(order) // 5)
+    held, kept = order[:cut], order[cut:]
+    if len(penalties) == 1 or not len(kept):
+        return penalties[0], []
+    tried = []
+    for l2 in penalties:
+        logits = logistic_regression(
+            splits.gallery.subset(kept),
+            splits.gallery_labels[kept],
+            splits.gallery.subset(held),
+            num_classes=num_classes,
+            l2=l2,
+        )
+        tried.append({"l2": l2, "accuracy": top_k_accuracy(logits, splits.gallery_labels[held])})
+    return max(tried, key=lambda entry: entry["accuracy"])["l2"], tried
+
 
 # Passes of the training of --linear.
 _LINEAR_EPOCHS = 100
@@ -81,26 +328,9 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     voted = "" if config.pca is None else f", on {config.pca} principal components"
     title = f"accuracy in %{voted}" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
-    return SimpleResult(values, _keep(config, store, values, gallery, queries), (table,))
-
-
-def _keep(
-    config: EvaluateKNNConfig, store: EmbeddingStore, values: dict[str, object], gallery: str, queries: str
-) -> tuple[Path, ...]:
-    """Write the scores beside the store if they are to be kept."""
-    if config.result is None:
-        return ()
-    path = write_result(
-        store,
-        config.result,
-        kind="evaluation",
-        arrays={"metrics": canonical_json(jsonable(values | {"index": store.path.name}))},
-        params={key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
-        | {"gallery": gallery, "queries": queries, "k": list(config.k)},
-        stage="evaluate knn",
-        overwrite=config.overwrite,
-    )
-    return (path,)
+    params = {key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
+    params |= {"gallery": gallery, "queries": queries, "k": list(config.k)}
+    return SimpleResult(values, keep_scores(config, store, values, params), (table,))
 
 
 def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from labelkit.commands.common.networks import embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
+from labelkit.commands.evaluate.probes import crops_of, resized
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
@@ -35,8 +35,6 @@ from labelkit.models.inference import BackboneNetwork, InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
-
-# Source: ``facebookresearch/deepcluster:eval_voc_classif.py``, whose protocol SeLa follows.
 
 Part: TypeAlias = Literal["linear", "fully-connected"]
 _BIAS = 0.1
@@ -142,9 +140,8 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
         _images(config, dataset, split, option, spec.size, Normalize(spec.mean, spec.std), runtime)
         for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split"))
     )
-    area = _SCALES
     hflip = 0.0 if dataset.chiral else 0.5
-    view = ViewSpec(spec.size, area_range=area, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
+    view = ViewSpec(spec.size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
     scores = _score(config, head, test, view, spec.size, mirror=not dataset.chiral)
     return _result(config, names, scores, test.presence[test.bank.rows], len(train.bank.rows))

@@ -55,7 +55,6 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
 
 
 class EvaluateClusteringConfig(
-    PerClassOption,
     ResamplesOptions,
     SplitOption,
     GateConfig,
@@ -65,7 +64,7 @@ class EvaluateClusteringConfig(
     """``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
-    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
+    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False}
 
     results: tuple[str, ...] = Field(
         (), description="Names of the results to score, comma-separated; default: all that group rows."
@@ -129,10 +128,11 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
         return value
 
 
-class EvaluateLinearConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig):
+class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
+    constants: ClassVar[Mapping[str, object]] = {"per_class": False}
 
     gallery: str = Field("train", description="Split that the classifier is trained on.")
     queries: str = Field("test", description="Split that is scored.")
@@ -237,10 +237,13 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         return self
 
 
-class EvaluateClassificationConfig(HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig):
+class EvaluateClassificationConfig(
+    HeldOutOptions, ThreadsOption, PerClassOption, ResamplesOptions, GateConfig, ScoresConfig
+):
     """``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
+    constants: ClassVar[Mapping[str, object]] = {"groups": "auto", "seen_only": False, "confusion": None}
 
     checkpoint: Path | None = Field(
         None, description="Run folder of a trained classifier, or a checkpoint in it.", json_schema_extra=_STORE
@@ -250,30 +253,10 @@ class EvaluateClassificationConfig(HeldOutOptions, ThreadsOption, PerClassOption
         description="With --checkpoint: folder where named sets live; default: as in training.",
         json_schema_extra=_STORE,
     )
-    index: Path | None = Field(
+    index: Path | None = Field(  # type: ignore[assignment]  # or a run
         None,
         description="Instead of --checkpoint: a store that was embedded with a classifier's output.",
         json_schema_extra=STORE,
-    )
-    result: str | None = Field(
-        None,
-        pattern=RESULT_NAME,
-        description="With --index: also keep the scores as a result of this name; default: not kept.",
-        json_schema_extra=_OUTPUT,
-    )
-    overwrite: bool = Field(False, description="Replace a result of this name.", json_schema_extra=_OUTPUT)
-    groups: Literal["auto", "rank", "counts", "none"] = Field(
-        "auto",
-        description="How to tell classes with many, medium and few training images apart. counts: above 100, 20 "
-        "to 100, below 20. rank: the 3, 4 and 3 of 10 or 36, 35 and 29 of 100 most frequent, as "
-        "published for CIFAR. auto: rank for 10 or 100 classes, else counts; none if the largest "
-        "class has less than twice the images of the smallest.",
-    )
-    seen_only: bool = Field(False, description="Never answer with a class that had no training image.")
-    confusion: Path | None = Field(
-        None,
-        description="Also write the confusion matrix to this CSV: a row per true class.",
-        json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     batch_size: int | None = Field(
         None,

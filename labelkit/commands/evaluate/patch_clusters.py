@@ -13,18 +13,19 @@ from numpy.typing import NDArray
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.matching import contingency
 from labelkit.algorithms.projection import principal_directions
-from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     DenseInput,
+    MaskPicture,
     MaskScores,
+    WholeBatch,
     choose_rows,
     open_dense,
     percent_and_spread,
+    whole_batches,
     write_asked,
 )
 from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
-from labelkit.commands.evaluate.segmentation_head import WholeBatch, whole_batches
 from labelkit.data.datasets import IGNORE
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
@@ -80,7 +81,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(patches.images, found, strict=True)
             ][:PICTURES]
-        scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
+        scores.append(counts.scores())
     summary = MaskScores.of(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
@@ -94,7 +95,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "pca": config.pca,
             "restarts": config.num_inits,
             "iterations": config.max_iterations,
-            "absent_as_zero": config.absent_as_zero,
+            "absent_as_zero": False,
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
     }
@@ -105,8 +106,6 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]
-    if config.per_class:
-        tables.append(summary.class_table())
     return SimpleResult(values, made, tuple(tables))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,14 @@ from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliabili
 from labelkit.algorithms.matching import as_ids, contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import class_names_of, with_labels
-from labelkit.commands.common.outputs import check_kept_result
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, newest_name, read_result, write_result
+from labelkit.store.results import Result, newest_name, read_result
 
 _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
@@ -46,24 +45,10 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         raise StoreError(result.where, problem, "Name a result of `labelkit discover answer` with --answer.")
     judged = _judge(store, result, config)
     values = {"index": config.index, "answer": result.name, **judged.values}
-    made: list[Path] = []
-    if config.result is not None:
-        made.append(
-            write_result(
-                store,
-                config.result,
-                kind="evaluation",
-                arrays={"metrics": jsonable(values | {"index": store.path.name})},  # type: ignore[dict-item]  # an object, as metrics may be
-                params={"answer": result.name, "split": config.split},
-                stage="evaluate answer",
-                overwrite=config.overwrite,
-            )
-        )
+    made = list(keep_scores(config, store, values, {"answer": result.name, "split": config.split}))
     if config.plot is not None:
         from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
 
-        if config.plot.suffix == ".h5":
-            raise StoreError(str(config.plot), "is a store, or named like one", "Choose another name for --plot.")
         curves = {"before calibration": judged.before, "after": judged.after}
         title = f"{judged.num_rows:,} images held out from calibration"
         made.append(write_reliability_plot(config.plot, curves, judged.risk, title=title))

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
-from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -36,12 +35,32 @@ from labelkit.options.backbone import BackboneRunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
 
+_RESIZED = 256 / 224
+
+
+def resized(size: int) -> int:
+    """Side from which crops of a size are taken: 256 for 224."""
+    return round(size * _RESIZED)
+
+
+def crops_of(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
+    """Center, or corners and center and their mirror images, of (b, c, s, s)."""
+    far = images.shape[-1] - size
+    middle = round(far / 2)
+    places = [(0, 0), (0, far), (far, 0), (far, far)] if ten else []
+    seen = [images, images.flip(-1)] if ten and mirror else [images]
+    return [one[..., y : y + size, x : x + size] for one in seen for y, x in [*places, (middle, middle)]]
+
+
 _Probe: TypeAlias = "ConvProbe | FeatureProbe"
 
 _MOMENTUM = 0.9
 # Numbers of a probe at a convolution: maps are pooled until they have no more (published: 9,216 to 9,600).
 _MAX_VALUES = 9600
 _EMBEDDING = "embedding"
+_PROTOCOL = (
+    "at", "augmentation", "crops", "epochs", "batch_size", "lr", "lr_drop_epochs", "weight_decay", "seed",
+)  # fmt: skip
 
 
 def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
@@ -243,20 +262,7 @@ def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, ju
         "best_layer": best.layer,
         "best_accuracy": best.accuracy,
         "probes": [asdict(score) for score in scores],
-        "protocol": {
-            name: getattr(config, name)
-            for name in (
-                "at",
-                "augmentation",
-                "crops",
-                "epochs",
-                "batch_size",
-                "lr",
-                "lr_drop_epochs",
-                "weight_decay",
-                "seed",
-            )
-        },
+        "protocol": {name: getattr(config, name) for name in _PROTOCOL},
     }
     rows: list[list[Cell]] = [
         [

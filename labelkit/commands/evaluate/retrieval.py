@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,8 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows, zero_rows
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.max_memory import block_bytes, bounded_rows
-from labelkit.commands.common.outputs import check_kept_result
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
@@ -23,9 +22,7 @@ from labelkit.formatting import percent
 from labelkit.metrics.clustering import normalized_mutual_information
 from labelkit.metrics.retrieval import RetrievalScores, score_retrieval
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
 
 # Blocks without a bound; larger ones gain nothing.
 _BLOCKS_BYTES = 1 << 30
@@ -255,27 +252,10 @@ def _result(
             | ({"map_at_r": row[-2], "r_precision": row[-1]} if config.at_r else {})
             for row in class_rows
         ]
-    made: tuple[Path, ...] = ()
-    if config.result is not None:
-        skip = ("index", "queries", "gallery")
-        kept = {key: value for key, value in values.items() if key not in skip}
-        path = write_result(
-            store,
-            config.result,
-            kind="evaluation",
-            arrays={"metrics": canonical_json(jsonable({"index": store.path.name, **kept}))},
-            params={
-                "k": list(config.k),
-                "queries": asked.what,
-                "gallery": held.what,
-                "nmi_seeds": config.nmi_seeds,
-                "seed": config.seed,
-            },
-            stage="evaluate retrieval",
-            overwrite=config.overwrite,
-            gallery_digest=held.store.content_digest,
-        )
-        made = (path,)
+    kept = {key: value for key, value in values.items() if key not in ("queries", "gallery")}
+    params: dict[str, object] = {"k": list(config.k), "queries": asked.what, "gallery": held.what}
+    params |= {"nmi_seeds": config.nmi_seeds, "seed": config.seed}
+    made = keep_scores(config, store, kept, params, held.store.content_digest)
     return SimpleResult(values, made, _tables(config, asked, held, scores, nmi, duplicates, class_rows))
 
 

@@ -1,57 +1,50 @@
-"""Judge a network by a head that is trained to name the class of every pixel, on its patch features or with it."""
+"""Judge a network by a head that is trained to name the class of every pixel, on its patch features or with it.
+
+Source: our CoTAP specification, section 6.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
-from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
+    ChosenSplits,
     DenseInput,
+    FrozenNetwork,
+    MaskPicture,
     MaskScores,
+    WholeBatch,
     choose_rows,
+    choose_splits,
     open_dense,
     percent_and_spread,
+    whole_batches,
     write_asked,
 )
 from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
-from labelkit.commands.evaluate.segmentation_head import (
-    FrozenNetwork,
-    HeadPlan,
-    pixel_loss,
-    predict_masks,
-    train_head,
-    training_crops,
-    whole_batches,
-)
-from labelkit.data.datasets import ImageDataset
+from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.views.spec import Normalize
+from labelkit.data.views.spec import Normalize, ViewSpec
+from labelkit.data.views.transforms import masked_crops, resize_mask, whole_images
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
-from labelkit.protocols.segmentation.segmenter import Segmenter
+from labelkit.protocols.segmentation.segmenter import Segmenter, build_segmentation_head
 
 _FCN_FINAL_LR = 1e-4
 WEIGHT_DECAY = 0.05
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows and names of the splits."""
-
-    train: str
-    train_rows: NDArray[np.int64]
-    eval: str
-    eval_rows: NDArray[np.int64]
+# Share of the area that a training crop shows.
+_AREA = (0.8, 1.0)
 
 
 def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
@@ -64,7 +57,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         DivergenceError: training of a head failed.
     """
     given = open_dense(config, classes=True)
-    rows = _choose(config, given)
+    rows = choose_splits(config, given.dataset, ("probe", "train"))
     names = given.dataset.mask_classes
     lr, sweep = _choose_lr(config, given, rows)
     scores: list[SegmentationScores] = []
@@ -72,7 +65,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = _train(config, given, rows.train_rows, lr, seed)
         counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
-        scores.append(counts.scores(absent_as_zero=config.absent_as_zero))
+        scores.append(counts.scores())
         pictures += drawn
     summary = MaskScores.of(scores, names)
     values: dict[str, object] = {
@@ -94,51 +87,25 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
             [row],
         )
     ]
-    if config.per_class:
-        tables.append(summary.class_table())
     return SimpleResult(values, made, tuple(tables))
 
 
-def _choose(config: EvaluateSegmentationConfig, given: DenseInput) -> _Rows:
-    (train, train_rows), (scored, eval_rows) = (
-        choose_rows(given.dataset, split, order, option=option, limit=config.max_images, seed=config.seed)
-        for split, order, option in (
-            (config.split, ("probe", "train"), "--split"),
-            (config.eval_split, ("val", "test"), "--eval-split"),
-        )
-    )
-    if len(np.intersect1d(train_rows, eval_rows)):
-        raise ConfigError("--eval-split", f"images of {scored} are trained on (--split {train})", "Choose two splits.")
-    return _Rows(train, train_rows, scored, eval_rows)
-
-
-def _plan(config: EvaluateSegmentationConfig, given: DenseInput, lr: float) -> HeadPlan:
-    # at the end of a cosine; a linear head is trained without decay
-    final_lr = 0.0 if config.tune else min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
-    return HeadPlan(
-        kind=config.head,
-        num_classes=len(given.dataset.mask_classes),
-        lr=lr,
-        final_lr=final_lr,
-        samples=config.samples,
-        batch_size=config.batch_size,
-        size=config.train_size or given.frozen.size,
-        augment=config.augment,
-        mirror=not given.dataset.chiral,
-    )
+def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
+    """Return the rate at the end of a cosine; a linear head is trained without decay."""
+    return 0.0 if config.tune else min(_FCN_FINAL_LR, lr) if config.head == "fcn" else None
 
 
 def _train(
     config: EvaluateSegmentationConfig, given: DenseInput, rows: NDArray[np.int64], lr: float, seed: int
 ) -> tuple[FrozenNetwork, nn.Module]:
     """Return what makes features of images, and logits of these."""
-    plan = _plan(config, given, lr)
     what = "network and head" if config.tune else "head"
     with current_progress().task(f"train {what} (seed {seed}, lr {lr:g})", total=config.samples) as task:
         if config.tune:
-            tuned = tune_network(given.frozen, given.dataset, rows, plan, seed=seed, advance=task.advance)
+            tuned = tune_network(config, given.frozen, given.dataset, rows, lr, seed=seed, advance=task.advance)
             return tuned, nn.Identity()
-        return given.frozen, train_head(given.frozen, given.dataset, rows, plan, seed=seed, advance=task.advance)
+        head = train_head(config, given.frozen, given.dataset, rows, lr, seed=seed, advance=task.advance)
+        return given.frozen, head
 
 
 def _score(
@@ -160,7 +127,7 @@ def _score(
 
 
 def _choose_lr(
-    config: EvaluateSegmentationConfig, given: DenseInput, rows: _Rows
+    config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits
 ) -> tuple[float, list[dict[str, float]]]:
     """Return the learning rate of highest mean IoU on images that are neither trained on nor scored, and all tried."""
     if len(config.rates) == 1:
@@ -180,12 +147,13 @@ def _choose_lr(
     for lr in config.rates:
         network, head = _train(config, given, trained, lr, config.seed)
         counts, _ = _score(network, given, head, judged)
-        tried.append({"lr": lr, "mean_iou": counts.scores(absent_as_zero=config.absent_as_zero).mean_iou})
+        tried.append({"lr": lr, "mean_iou": counts.scores().mean_iou})
     return max(tried, key=lambda entry: entry["mean_iou"])["lr"], tried
 
 
-def _protocol(config: EvaluateSegmentationConfig, given: DenseInput, rows: _Rows, lr: float) -> dict[str, object]:
-    plan = _plan(config, given, lr)
+def _protocol(
+    config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits, lr: float
+) -> dict[str, object]:
     return {
         "head": config.head,
         "train_split": rows.train,
@@ -197,21 +165,61 @@ def _protocol(config: EvaluateSegmentationConfig, given: DenseInput, rows: _Rows
         "tune": config.tune,
         "optimizer": "adamw" if config.tune else "adam",
         "lr": lr,
-        "final_lr": plan.final_lr,
-        "train_size": plan.size,
+        "final_lr": _final_lr(config, lr),
+        "train_size": config.train_size or given.frozen.size,
         "augment": config.augment,
-        "mirror": config.augment and plan.mirror,
-        "absent_as_zero": config.absent_as_zero,
+        "mirror": config.augment and not given.dataset.chiral,
+        "absent_as_zero": False,
         "select_split": config.select_split,
         "seeds": list(range(config.seed, config.seed + config.seeds)),
     }
 
 
-def tune_network(
+def train_head(
+    config: EvaluateSegmentationConfig,
     frozen: FrozenNetwork,
     dataset: ImageDataset,
     rows: NDArray[np.int64],
-    plan: HeadPlan,
+    lr: float,
+    *,
+    seed: int,
+    advance: Callable[[int], None] = lambda number: None,
+) -> nn.Module:
+    """Train a head by cross-entropy over all pixels that are not ignored, by Adam.
+
+    Args:
+        config: which head, and how it is trained.
+        frozen: the network.
+        dataset: has masks.
+        rows: images to train on.
+        lr: learning rate at the start.
+        seed: of the head's weights, the order and the crops.
+        advance: told how many images were seen.
+
+    Raises:
+        DivergenceError: the loss is no number.
+        DatasetError: an image or mask cannot be used.
+    """
+    if config.augment:
+        crops = training_crops(config, dataset, rows, frozen.size, seed)
+        source = ((frozen.features(images), labels) for images, labels in crops)
+    else:
+        source = _cached(config, frozen, dataset, rows, seed)
+    first = next(source)
+    head = build_segmentation_head(config.head, first[0].shape[3], len(dataset.mask_classes), seed).to(frozen.device)
+    optimizer = torch.optim.Adam(head.parameters(), lr=lr)
+    # clone: features are no longer of inference mode
+    batches = ((found.permute(0, 3, 1, 2).clone(), labels) for found, labels in itertools.chain([first], source))
+    _fit(config, head, optimizer, batches, lr, advance)
+    return head.eval()
+
+
+def tune_network(
+    config: EvaluateSegmentationConfig,
+    frozen: FrozenNetwork,
+    dataset: ImageDataset,
+    rows: NDArray[np.int64],
+    lr: float,
     *,
     seed: int,
     advance: Callable[[int], None] = lambda number: None,
@@ -219,10 +227,11 @@ def tune_network(
     """Train a copy of a network and a head by cross-entropy over all pixels that are not ignored, by AdamW.
 
     Args:
+        config: which head, and how it is trained.
         frozen: the network; it stays as it is.
         dataset: has masks.
         rows: images to train on.
-        plan: how.
+        lr: learning rate at the start.
         seed: of the head's weights, the order and the crops.
         advance: told how many images were seen.
 
@@ -234,25 +243,102 @@ def tune_network(
         DivergenceError: the loss is no number.
         DatasetError: an image or mask cannot be used.
     """
-    tuned = Segmenter(frozen.network, plan.kind, plan.num_classes, size=plan.size, seed=seed)
+    size = config.train_size or frozen.size
+    tuned = Segmenter(frozen.network, config.head, len(dataset.mask_classes), size=size, seed=seed)
     tuned.train()
     # a bias or a norm has nothing to decay toward
     decayed = [parameter for parameter in tuned.parameters() if parameter.ndim >= 2]
     others = [parameter for parameter in tuned.parameters() if parameter.ndim < 2]
     groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=plan.lr)
     normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
-    steps = -(-plan.samples // plan.batch_size)
-    for step, (images, labels) in enumerate(training_crops(dataset, rows, plan, seed)):
-        if plan.final_lr is not None:
-            cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+    crops = training_crops(config, dataset, rows, frozen.size, seed)
+    batches = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
+    _fit(config, tuned.logits, torch.optim.AdamW(groups, lr=lr), batches, lr, advance)
+    return FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size)
+
+
+def _fit(
+    config: EvaluateSegmentationConfig,
+    logits_of: Callable[[Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    lr: float,
+    advance: Callable[[int], None],
+) -> None:
+    final_lr, steps = _final_lr(config, lr), -(-config.samples // config.batch_size)
+    for step, (inputs, labels) in enumerate(batches):
+        if final_lr is not None:
             for group in optimizer.param_groups:
-                group["lr"] = plan.final_lr + (plan.lr - plan.final_lr) * cosine
-        loss = pixel_loss(tuned.logits(normalize(images.to(frozen.device))), labels.to(frozen.device))
+                group["lr"] = final_lr + (lr - final_lr) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
-            raise DivergenceError(f"step {step}", "the loss is no number", "Use a smaller --lr.")
+            remedy = "Use a smaller --lr, or look at the features."
+            raise DivergenceError(f"step {step}", "the loss of the head is no number", remedy)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say
         optimizer.step()
         advance(len(labels))
-    return FrozenNetwork(tuned.eval(), frozen.size, frozen.batch_size)
+
+
+def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy in nats of logits (b, c, h', w'), stretched to labels (b, h, w); 255 is left out.
+
+    0 if every label is 255.
+    """
+    stretched = functional.interpolate(logits, labels.shape[-2:], mode="bilinear", align_corners=False)
+    total = functional.cross_entropy(stretched, labels, ignore_index=IGNORE, reduction="sum")
+    return total / (labels != IGNORE).sum().clamp(min=1)
+
+
+@torch.inference_mode()
+def predict_masks(head: nn.Module, batch: WholeBatch) -> list[NDArray[np.uint8]]:
+    """Return the most likely class of every pixel of whole images, each as large as its mask."""
+    logits = head(batch.features.permute(0, 3, 1, 2))
+    return [
+        functional.interpolate(one[None], mask.shape, mode="bilinear", align_corners=False)[0]
+        .argmax(0)
+        .to(torch.uint8)
+        .cpu()
+        .numpy()
+        for one, mask in zip(logits, batch.masks, strict=True)
+    ]
+
+
+def _drawn_rows(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Yield places among so many rows, batch by batch, and how many were drawn before; each pass has a new order."""
+    passes = -(-config.samples // count)
+    orders = [keyed_generator(seed, "segmentation", epoch).permutation(count) for epoch in range(passes)]
+    order = np.concatenate(orders)[: config.samples]
+    for start in range(0, len(order), config.batch_size):
+        yield order[start : start + config.batch_size], start
+
+
+def training_crops(
+    config: EvaluateSegmentationConfig, dataset: ImageDataset, rows: NDArray[np.int64], size: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield images (b, c, s, s) in [0, 1] and masks (b, s, s), as they are trained on; s is ``size`` by default."""
+    size = config.train_size or size
+    view = ViewSpec(size, area_range=_AREA, hflip=0.0 if dataset.chiral else 0.5, interpolation="bilinear")
+    for places, drawn in _drawn_rows(config, len(rows), seed):
+        if config.augment:
+            keys = np.arange(drawn, drawn + len(places), dtype=np.int64)
+            yield masked_crops(dataset, rows[places], keys, view, seed=seed)
+            continue
+        images, _, masks = whole_images(dataset, rows[places], size)
+        yield images, _labels(masks, size)
+
+
+def _cached(
+    config: EvaluateSegmentationConfig, frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64], seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield features and masks of whole images; features are computed once."""
+    size = config.train_size or frozen.size
+    batches = list(whole_batches(FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows))
+    features = torch.cat([batch.features for batch in batches])
+    labels = _labels([mask for batch in batches for mask in batch.masks], size)
+    for places, _ in _drawn_rows(config, len(rows), seed):
+        yield features[places], labels[places]
+
+
+def _labels(masks: list[NDArray[np.uint8]], size: int) -> Tensor:
+    return torch.from_numpy(np.stack([resize_mask(mask, size, size) for mask in masks]).astype(np.int64))

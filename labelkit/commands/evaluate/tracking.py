@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.commands.common.images.masks import MaskPicture
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import choose_rows, open_dense, write_asked
+from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_asked
 from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
-from labelkit.commands.evaluate.segmentation_head import FrozenNetwork
 from labelkit.data.datasets import IGNORE, ImageDataset, read_pair
 from labelkit.data.views.transforms import resize_mask
 from labelkit.errors import ConfigError, DatasetError

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from labelkit.algorithms.affine_sift import need_opencv, opencv_version, use_one
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
-from labelkit.commands.common.images.png import write_png
+from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import SimpleResult, Table
@@ -248,14 +247,10 @@ def _same_class(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[n
 
 
 def _table(values: dict[str, object]) -> Table:
-    columns: Sequence[str] = ("images", "without keypoints", "compared", "matched", "covered", "same class", "seconds")
     names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
-    cells = [values[name] for name in names]
-    return Table(
-        "matched: pairs of images; covered: images with a partner; same class: of the matched pairs, where known",
-        list(columns),
-        [[cell if isinstance(cell, int | float | str) else None for cell in cells]],
-    )
+    cells = [cell if isinstance(cell := values[name], int | float | str) else None for name in names]
+    title = "matched: pairs of images; covered: images with a partner; same class: of the matched pairs, where known"
+    return Table(title, [name.replace("_", " ") for name in names], [cells])
 
 
 def write_match_sheet(path: Path, matches: Matches, images: ImageDataset, dataset_rows: NDArray[np.int64]) -> Path:

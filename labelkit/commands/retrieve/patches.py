@@ -15,8 +15,8 @@ from labelkit.commands.common.images.read import image_pixels, indexed_images
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import is_store, query_images, row_label
-from labelkit.commands.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.commands.retrieve.options import RetrieveConfig
+from labelkit.commands.retrieve.search import chosen_rows, nothing_passes
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
@@ -167,8 +167,10 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         if is_store(config.query) or config.query.is_dir():
             problem = f"{config.query} is no image file; a patch is looked up in one image"
             raise ConfigError("--query", problem, "Give an image file, or --query-rows ROW.")
-        from labelkit.commands.common.networks import recorded_network
-        from labelkit.commands.common.query_embeddings import query_patches  # torch loads here
+        from labelkit.commands.common.networks import (
+            query_patches,  # torch loads here
+            recorded_network,
+        )
 
         images = query_images(config.query, **config.listing())
         model = recorded_network(store.model, config.checkpoint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from labelkit.commands.common.embeddings import zero_rows
 from labelkit.commands.common.images.read import image_pixels, indexed_images
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.max_memory import has_room, stored_rows
-from labelkit.commands.common.onnx_session import load_ahead, may_be_quick
+from labelkit.commands.common.onnx_session import loading_ahead
 from labelkit.commands.common.outputs import check_kept_result
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import (
@@ -29,9 +28,17 @@ from labelkit.commands.common.search_queries import (
     rows_of_other,
     rows_of_store,
 )
-from labelkit.commands.retrieve.filters import chosen_rows, nothing_passes
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.search import FoundIndex, Search, few_rows, find, indexed_search, planned_index
+from labelkit.commands.retrieve.search import (
+    Search,
+    chosen_rows,
+    few_rows,
+    find,
+    indexed_search,
+    nothing_passes,
+    planned_index,
+)
+from labelkit.commands.retrieve.stored_index import Found
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
@@ -86,23 +93,15 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
 
         return retrieve_patches(config)
     images: ImageDataset | None = None
-    loading: threading.Thread | None = None
     if config.query is not None and not is_store(config.query):
         images = query_images(config.query, **config.listing())
-        # Another process checks the store meanwhile.
-        quick = may_be_quick(len(images), config.checkpoint, config.device)
-        loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
-        loading.start()
-    try:
+    with loading_ahead(0 if images is None else len(images), config.checkpoint, config.device):
         opened = open_store(config.index)
         store = with_labels(opened, config.labels, config.label_column)
         if config.k > store.n:
             raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
         check_kept_result(config, store, "neighbors", **_settings(config))
         gallery = _gallery(store, config)
-    finally:
-        if loading is not None:
-            loading.join()
     if images is not None:
         queries = embedded_images(
             images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
@@ -138,7 +137,7 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
 
 def _search(
     store: EmbeddingStore, gallery: _Gallery, queries: Queries, config: RetrieveConfig
-) -> tuple[list[list[_Hit]], FoundIndex | None, float]:
+) -> tuple[list[list[_Hit]], Found | None, float]:
     """Return hits per query, the index if one was used, and the seconds of the search itself."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     progress = current_progress()
@@ -146,29 +145,25 @@ def _search(
     num_chosen = int(chosen.sum())
     if num_chosen < config.k:
         progress.warning(f"only {num_chosen} rows pass the filters")
-    found: FoundIndex | None = None
-    order: NDArray[np.int64] | None = None
+    found: Found | None = None
     filtered = num_chosen < len(rows)
     if config.search != "exact" and filtered and few_rows(num_chosen):
         progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
     elif config.search != "exact":
-        planned = planned_index(features, metric, config, len(queries.names))
-        if planned is not None:
-            in_blocks = not has_room(config, 4 * len(rows) * store.dim)
-            found = indexed_search(store, features.read(in_blocks=in_blocks), planned, metric)
-            order = planned.found.order
-            features, rows, chosen = features.subset(order), rows[order], chosen[order]
+        found = planned_index(features, metric, config, len(queries.names))
     search: Search
-    if found is None:
+    in_blocks = not has_room(config, 4 * len(rows) * store.dim)
+    if found is not None:
+        search, found = indexed_search(store, features.read(in_blocks=in_blocks), found, metric)
+        features, rows, chosen = features.subset(found.order), rows[found.order], chosen[found.order]
+    else:
         if filtered:
             features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
-        in_blocks = not has_room(config, 4 * len(rows) * store.dim)
+            in_blocks = not has_room(config, 4 * len(rows) * store.dim)
         device = None if config.device == "auto" else products_device(config.device)
         search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
-    else:
-        search = found.search
     hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
-    if found is not None and order is not None:
+    if found is not None:
         # of equal scores the first row of the store comes first
         far = 1 if metric == "l2" else -1
         hits = [sorted(listed, key=lambda hit: (far * hit.score, hit.row)) for listed in hits]
@@ -234,7 +229,7 @@ def _result(
     store: EmbeddingStore,
     queries: Queries,
     hits: list[list[_Hit]],
-    index: FoundIndex | None,
+    index: Found | None,
     seconds: float,
     config: RetrieveConfig,
 ) -> SimpleResult:
@@ -287,8 +282,9 @@ def _result(
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _index_table(index: FoundIndex) -> Table:
+def _index_table(index: Found) -> Table:
     measured = index.measured
+    assert measured is not None
     title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
     columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
     row: list[Cell] = [

@@ -1,11 +1,11 @@
-"""Search the rows of a store, exactly or by an index that is built once and kept in the user's cache."""
+"""Search the rows of a store that pass filters, exactly or by an index that is built once and kept in the cache."""
 
 from __future__ import annotations
 
+import fnmatch
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.indexes import LINKS, WIDTHS, ApproximateSearch, Kind, default_pq_bytes, read_index
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
+from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import has_room
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extended_index, keep_index, look_up
@@ -43,71 +44,12 @@ class Search(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class FoundIndex:
-    """An index that is ready.
-
-    Attributes:
-        kind: of index.
-        search: looks rows up.
-        path: of its file; ``None`` if it could not be kept.
-        num_rows: that it has.
-        built_rows: of these, added just now.
-        measured: how good it is.
-    """
-
-    kind: Kind
-    search: ApproximateSearch
-    path: Path | None
-    num_rows: int
-    built_rows: int
-    measured: Measured
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its file."""
-        return 0 if self.path is None else self.path.stat().st_size
-
-    @property
-    def origin(self) -> str:
-        """Where it came from, in words."""
-        if not self.built_rows:
-            return "from the cache"
-        if self.built_rows == self.num_rows:
-            return "built now"
-        return f"extended by {self.built_rows:,} rows"
-
-    def to_json(self) -> dict[str, object]:
-        """Return what a program may want to know."""
-        return {
-            "kind": self.kind,
-            "path": self.path,
-            "built": self.built_rows == self.num_rows,
-            "added_rows": self.built_rows,
-            "bytes": self.size_bytes,
-            "measured": asdict(self.measured),
-        }
-
-
 def few_rows(num_rows: int) -> bool:
     """Whether so few rows are left by a filter that no index is needed."""
     return num_rows <= _FEW_ROWS
 
 
-@dataclass(frozen=True)
-class PlannedIndex:
-    """An index that is wanted.
-
-    Attributes:
-        kind: of index.
-        found: what the cache has of it.
-    """
-
-    kind: Kind
-    found: Found
-
-
-def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> PlannedIndex | None:
+def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> Found | None:
     """Return the index to be used; with ``auto`` the first kind that fits, said with the reason, or ``None``: none.
 
     Args:
@@ -129,13 +71,12 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
         if config.search not in ("auto", kind):
             continue
         found = look_up(gallery, kind, metric)
-        planned = PlannedIndex(kind, found)
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
             if few_rows(num_rows) and found.missing:
                 progress.message(f"--search {kind}: {told} are soon compared exactly too; --search auto chooses")
-            return planned
+            return found
         if has_room(config, num_bytes):
             if found.missing * _NUMBERS_PER_ADDED_ROW > num_queries * num_rows * dim:
                 asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
@@ -147,38 +88,41 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
             within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
             reasons = "; ".join([*needed, f"{kind} takes {size}"])
             progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
-            return planned
+            return found
         needed.append(f"{kind} would take {size}")
     progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
     return None
 
 
-def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedIndex, metric: Metric) -> FoundIndex:
+def indexed_search(
+    store: EmbeddingStore, gallery: StoredRows, found: Found, metric: Metric
+) -> tuple[ApproximateSearch, Found]:
     """Return the index of the cache, or extend or build it, measure it, and keep it in the cache.
 
     Args:
         store: whose rows they are.
         gallery: (g, d) rows that can be found, as they stand in the store.
-        planned: the index.
+        found: what the cache has of it.
         metric: of the rows.
 
     Raises:
         ConfigError: the rows are too few for the kind of index.
     """
-    kind, found, progress = planned.kind, planned.found, current_progress()
+    kind, progress = found.kind, current_progress()
     rows = gallery.subset(found.order)
     if found.path is not None and found.measured is not None and not found.missing:
         try:
             kept = read_index(found.path, is_extended=False)
             search = ApproximateSearch(kept, rows, metric=metric, width=found.measured.width)
-            return FoundIndex(kind, search, found.path, len(rows), 0, _said(kind, found.measured))
+            _say(kind, found.measured)
+            return search, found
         except ValueError as error:
             progress.warning(f"{found.path} is damaged ({error}); the index is built again")
             discard(found.path)
             found = replace(found, path=None, rows=0, trained_rows=0, measured=None)
     began = time.monotonic()
     try:
-        index: Any = extended_index(gallery, found, kind, metric)
+        index: Any = extended_index(gallery, found, metric)
         search = ApproximateSearch(index, rows, metric=metric)
     except ValueError as error:
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
@@ -191,11 +135,12 @@ def indexed_search(store: EmbeddingStore, gallery: StoredRows, planned: PlannedI
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
         measured = measure(search, rows)
-    path = keep_index(store.path, index, gallery, found, kind, metric, measured)
-    return FoundIndex(kind, search, path, len(rows), found.missing, _said(kind, measured))
+    path = keep_index(store.path, index, gallery, found, metric, measured)
+    _say(kind, measured)
+    return search, replace(found, path=path, measured=measured)
 
 
-def _said(kind: Kind, measured: Measured) -> Measured:
+def _say(kind: Kind, measured: Measured) -> None:
     """Say how much an index finds."""
     found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
@@ -204,7 +149,6 @@ def _said(kind: Kind, measured: Measured) -> Measured:
         current_progress().message(
             f"{found} in {measured.index_ms:.2f} ms a query; exact search takes {measured.exact_ms:.2f} ms"
         )
-    return measured
 
 
 def find(
@@ -280,3 +224,38 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
         search.search(query[None], k)
         times.append(time.perf_counter() - begin)
     return 1000 * float(np.median(times))
+
+
+def nothing_passes(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+    """The error of filters that leave no row."""
+    options = [
+        flag
+        for flag, value in (
+            ("--label", config.label),
+            ("--split", config.split),
+            ("--path-pattern", config.path_pattern),
+        )
+        if value is not None
+    ]
+    return ConfigError(" and ".join(options), f"no row of {store.path} passes", "Choose others.")
+
+
+def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
+    """(n,) whether a row passes the filters."""
+    chosen = np.ones(store.n, dtype=np.bool_)
+    if config.label is not None:
+        unknown = [name for name in config.label if name not in store.class_names]
+        if unknown or store.labels is None:
+            known = ", ".join(store.class_names[:20]) + (", ..." if len(store.class_names) > 20 else "")
+            problem = f"{store.path} has no class {(unknown or config.label)[0]!r} (it has: {known or 'none'})"
+            raise ConfigError("--label", problem, "Choose one of them.")
+        chosen &= np.isin(store.labels, [store.class_names.index(name) for name in config.label])
+    if config.split is not None:
+        marks = np.zeros(store.n, dtype=np.bool_)
+        for split in config.split:
+            marks[split_rows(store, split)] = True
+        chosen &= marks
+    if config.path_pattern is not None:
+        pattern = config.path_pattern
+        chosen &= np.fromiter((fnmatch.fnmatchcase(name, pattern) for name in store.sample_ids), np.bool_, store.n)
+    return chosen

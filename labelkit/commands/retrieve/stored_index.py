@@ -1,9 +1,9 @@
 """The index of a store in the user's cache: a file that is found by what the rows of the store hold.
 
 An index is never read from beside a store: the reader of faiss is not safe on foreign bytes. In the cache a file is
-``NAME-<kind>-<digest of settings>-<digest of its rows>.index``: the index as faiss writes it, a number for each row,
-which follows from what the row holds, then a line of JSON. The line says what the index is of, how well it was found to
-search, and the SHA-256 of all that is before it and of what it says.
+``NAME-<kind>-<digest of settings>-<digest of its rows>.index``: the index as faiss writes it, then a number for each
+row, which follows from what the row holds. The .json beside it says what the index is of, how well it was found to
+search, and the SHA-256 of the file.
 
 A file serves a store that has all of its rows, wherever they stand: images stand in the order of their names, so that
 new ones come between old ones. Rows that the file lacks are added to the index. An index of rows that are gone is never
@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,12 +27,11 @@ from labelkit.algorithms.neighbors import Metric, as_rows
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.cache import cache_folder
 from labelkit.errors import LabelkitError
-from labelkit.files import open_regular, parse_object
+from labelkit.files import open_regular, read_record, sha256_file
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json, commit_file
+from labelkit.store.commit import canonical_json, commit_file, commit_json
 
-_FORMAT, _FORMAT_VERSION = "labelkit.index", "3.0"
-_MAX_LINE = 1 << 16
+_FORMAT, _FORMAT_VERSION = "labelkit.index", "4.0"
 _CHUNK_BYTES = 1 << 20
 # Rows added at once: between these, a signal is answered.
 _ROWS_AT_ONCE = 4096
@@ -69,14 +68,16 @@ class Found:
     """What the cache has of the index of a gallery.
 
     Attributes:
+        kind: of index.
         order: (g,) places of rows in the gallery: first those of the file, in its order, then the others.
-        path: of the file; ``None``: there is none.
-        rows: of the file.
+        path: of the file; ``None``: there is none, or it could not be kept.
+        rows: of the file, before any were added now.
         trained_rows: of the store that the lists of the file were trained for.
         store: that it was built for.
         measured: how well it searches.
     """
 
+    kind: Kind
     order: NDArray[np.int64]
     path: Path | None = None
     rows: int = 0
@@ -86,26 +87,52 @@ class Found:
 
     @property
     def missing(self) -> int:
-        """Rows that the file lacks."""
+        """Rows that the file lacks, or lacked before they were added now."""
         return len(self.order) - self.rows
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its file."""
+        return 0 if self.path is None else self.path.stat().st_size
+
+    @property
+    def origin(self) -> str:
+        """Where it came from, in words."""
+        if self.rows and self.missing:
+            return f"extended by {self.missing:,} rows"
+        return "built now" if self.missing else "from the cache"
+
+    def to_json(self) -> dict[str, object]:
+        """Return what a program may want to know of an index that is ready."""
+        return {
+            "kind": self.kind,
+            "path": self.path,
+            "built": self.rows == 0,
+            "added_rows": self.missing,
+            "bytes": self.size_bytes,
+            "measured": None if self.measured is None else asdict(self.measured),
+        }
 
 
 def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
     """Find the file of most rows that fits a gallery, (g, d); damaged ones are said and removed."""
-    settings, best = _settings(kind, metric, gallery.shape[1]), Found(np.arange(len(gallery)))
+    settings, best = _settings(kind, metric, gallery.shape[1]), Found(kind, np.arange(len(gallery)))
     keys: NDArray[np.uint64] | None = None
     for path in sorted(_folder().glob(f"*-{kind}-{settings[:16]}-*.index")):
         try:
-            line, its_keys = _read_end(path)
+            line = read_record(path.parent, path.with_suffix(".json").name, _LINE)
+            if line is None:
+                raise ValueError("nothing says what it is of")
             if line["settings"] != settings or not best.rows < line["rows"] <= len(gallery):
                 continue
             if kind == "ivfpq" and len(gallery) > _OUTGROWN * line["trained_rows"]:
                 continue
             keys = _row_keys(gallery) if keys is None else keys
-            places = _places(its_keys, keys)
+            places = _places(_keys_of(path, line["rows"]), keys)
             if places is None:
                 continue
-            _check_digest(path)
+            if sha256_file(path) != line["sha256"]:
+                raise ValueError("its bytes are not those that were written")
         except (OSError, ValueError, LabelkitError) as error:
             reason = error.problem if isinstance(error, LabelkitError) else str(error)
             current_progress().warning(f"{path} is damaged ({reason}); the index is built again")
@@ -115,22 +142,24 @@ def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
         rest[places] = False
         order = np.concatenate([places, np.flatnonzero(rest)])
         measured = Measured(**{key: line[key] for key in _MEASURED})
-        best = Found(order, path, line["rows"], line["trained_rows"], line["store"], measured)
+        best = Found(kind, order, path, line["rows"], line["trained_rows"], line["store"], measured)
     return best
 
 
-def extended_index(gallery: StoredRows, found: Found, kind: Kind, metric: Metric) -> Any:
+def extended_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
     """Return the index of all rows, in the order that was found: that of the file and what it lacks.
 
     Raises:
         ValueError: too few rows for the kind of index.
     """
     if found.path is None:
-        index = empty_index(gallery, kind, metric=metric)
+        index = empty_index(gallery, found.kind, metric=metric)
     else:
         index = read_index(found.path, is_extended=True)
     verb = "building" if found.path is None else "extending"
-    with current_progress().task(f"{verb} the {kind} index of {len(gallery):,} rows", total=found.missing) as task:
+    with current_progress().task(
+        f"{verb} the {found.kind} index of {len(gallery):,} rows", total=found.missing
+    ) as task:
         for start in range(found.rows, len(gallery), _ROWS_AT_ONCE):
             part = gallery[found.order[start : start + _ROWS_AT_ONCE]]
             index.add(as_rows(part, "gallery", metric))
@@ -139,14 +168,14 @@ def extended_index(gallery: StoredRows, found: Found, kind: Kind, metric: Metric
 
 
 def keep_index(
-    store: Path, index: Any, gallery: StoredRows, found: Found, kind: Kind, metric: Metric, measured: Measured
+    store: Path, index: Any, gallery: StoredRows, found: Found, metric: Metric, measured: Measured
 ) -> Path | None:
     """Write an index to the cache, whole or not at all; an older one of the same store that it extends goes.
 
     Returns:
         Its file; ``None`` if it cannot be written, which is said.
     """
-    settings = _settings(kind, metric, gallery.shape[1])
+    settings = _settings(found.kind, metric, gallery.shape[1])
     keys = _row_keys(gallery)[found.order]
     line: dict[str, Any] = {
         "settings": settings,
@@ -155,24 +184,23 @@ def keep_index(
         "store": str(store.absolute()),
         **measured.__dict__,
     }
-    name = f"{store.stem}-{kind}-{settings[:16]}-{hashlib.sha256(keys.tobytes()).hexdigest()[:24]}.index"
+    name = f"{store.stem}-{found.kind}-{settings[:16]}-{hashlib.sha256(keys.tobytes()).hexdigest()[:24]}.index"
     path = _folder() / name
 
-    def write(file: BinaryIO) -> None:
-        digest = hashlib.sha256()
+    digest = hashlib.sha256()
 
+    def write(file: BinaryIO) -> None:
         def take(data: Any) -> None:
             digest.update(data)
             file.write(data)
 
         write_index(index, take)
         take(keys.tobytes())
-        digest.update(canonical_json(line).encode())
-        file.write(b"\n" + canonical_json({**line, "sha256": digest.hexdigest()}).encode() + b"\n")
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         commit_file(path, write)
+        commit_json(path.with_suffix(".json"), {**line, "sha256": digest.hexdigest()})
     except (OSError, LabelkitError) as error:
         current_progress().warning(f"the index could not be kept and will be built again next time: {error}")
         return None
@@ -185,6 +213,7 @@ def discard(path: Path) -> None:
     """Remove an index file, as far as the system lets us."""
     with contextlib.suppress(OSError):
         path.unlink()
+        path.with_suffix(".json").unlink()
 
 
 def _folder() -> Path:
@@ -222,59 +251,8 @@ def _places(wanted: NDArray[np.uint64], keys: NDArray[np.uint64]) -> NDArray[np.
     return places
 
 
-def _read_end(path: Path) -> tuple[dict[str, Any], NDArray[np.uint64]]:
-    """Return what the last line of an index file says, and the keys of its rows.
-
-    Raises:
-        ValueError: there is none, or the file belongs to another user.
-    """
-    with _opened(path) as file:
-        line, length = _last_line(file)
-        file.seek(max(0, length - 8 * line["rows"]))
-        return line, np.frombuffer(file.read(8 * line["rows"]), dtype="<u8")
-
-
-def _check_digest(path: Path) -> None:
-    """Compare a file with its digest.
-
-    Raises:
-        ValueError: it is another one.
-    """
-    with _opened(path) as file:
-        line, length = _last_line(file)
-        expected = line.pop("sha256")
-        file.seek(0)
-        digest = hashlib.sha256()
-        for start in range(0, length, _CHUNK_BYTES):
-            digest.update(file.read(min(length - start, _CHUNK_BYTES)))
-        digest.update(canonical_json(line).encode())
-        if digest.hexdigest() != expected:
-            raise ValueError("its bytes are not those that were written")
-
-
-def _opened(path: Path) -> BinaryIO:
-    """Open a file of the cache.
-
-    Raises:
-        ValueError: it belongs to another user, who may have put anything into it, with a digest to match.
-        OSError: it is no regular file, or the system does not let us read it.
-    """
-    file = open_regular(path)
-    if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
-        file.close()
-        raise ValueError("it belongs to another user")
-    return file
-
-
-def _last_line(file: BinaryIO) -> tuple[dict[str, Any], int]:
-    """Return what the last line of an index file says, and the bytes before it.
-
-    Raises:
-        ValueError: there is none.
-    """
-    size = os.fstat(file.fileno()).st_size
-    file.seek(max(0, size - _MAX_LINE))
-    before, end, line = file.read().rstrip(b"\n").rpartition(b"\n")
-    if not end or not before:
-        raise ValueError("it has no last line that says what it is of")
-    return parse_object(line, _LINE), size - len(line) - 2
+def _keys_of(path: Path, count: int) -> NDArray[np.uint64]:
+    """Return the keys of the rows of an index file."""
+    with open_regular(path) as file:
+        file.seek(-8 * count, os.SEEK_END)
+        return np.frombuffer(file.read(), dtype="<u8")

@@ -11,16 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.commands.common.images.read import one_image
-from labelkit.commands.common.networks import TrainedRun, load_run
+from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.show.images import image_channels, shown_dataset, shown_rows
+from labelkit.commands.show.images import (
+    as_pixels,
+    class_name,
+    network_input,
+    shown_images,
+)
 from labelkit.commands.show.options import ShowAssemblyConfig
-from labelkit.data.datasets import ImageDataset
-from labelkit.data.image_bank import ImageBank
-from labelkit.data.loaders import EvalLoader
-from labelkit.data.views.spec import Normalize
-from labelkit.errors import CheckpointError, DatasetError
+from labelkit.errors import CheckpointError
 from labelkit.methods.metric.assembly_network import Assembly
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.progress import current_progress
@@ -95,12 +95,7 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
         )
     runtime = Runtime(device=config.device)
     network.to(runtime.device)
-    chosen: list[tuple[str, ImageDataset, int]] = []
-    if config.image is not None:
-        chosen = [(str(path), one_image(path), 0) for path in config.image]
-    else:
-        dataset = shown_dataset(config, run)
-        chosen = [(dataset.sample_ids[row], dataset, int(row)) for row in shown_rows(config, run, dataset)]
+    chosen = shown_images(config, run)
     from labelkit.commands.common.images.plots import write_panels  # matplotlib takes a second to load
 
     described: list[dict[str, object]] = []
@@ -108,10 +103,8 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     drawn: list[list[Panel | None]] = []
     with current_progress().task("assembly", total=len(chosen)) as task:
         for name, dataset, row in chosen:
-            view, pixels = _view(run, runtime, dataset, row)
-            seen = _look(network, view, config)
-            label = int(dataset.labels[row])
-            called = dataset.class_names[label] if label >= 0 else None
+            view = network_input(run, dataset, row, runtime.device)
+            seen, pixels, called = _look(network, view), as_pixels(view, run.method), class_name(dataset, row)
             described.append({"image": name, "label": called, **seen.numbers, "moves": seen.listed_moves()})
             cells.append([name, called, *seen.numbers.values(), len(seen.moves)])
             drawn.append(_panels(seen, pixels, (Path(name).name[-24:], called or "")))
@@ -129,7 +122,7 @@ def show_assembly(config: ShowAssemblyConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), (Table(title, columns, cells),))
 
 
-def _look(network: MetricNetwork, view: Tensor, config: ShowAssemblyConfig) -> _Seen:
+def _look(network: MetricNetwork, view: Tensor) -> _Seen:
     """What the assembly does with one image (1, c, h, w)."""
     with torch.no_grad():
         assembly = network(view).assembly
@@ -164,23 +157,6 @@ def _panels(seen: _Seen, pixels: NDArray[np.float32], lines: tuple[str, str]) ->
         Panel(pixels, seen.stays, (0.0, 1.0), (f"stays {seen.numbers['stays']:.2f}",)),
         Panel(pixels, seen.sources, (1.0, most), (f"sources {seen.numbers['sources']:.1f}",)),
     ]
-
-
-def _view(run: TrainedRun, runtime: Runtime, dataset: ImageDataset, row: int) -> tuple[Tensor, NDArray[np.float32]]:
-    """The network's input, (1, c, h, w), and the same as pixels in [0, 1], (h, w, c).
-
-    Raises:
-        DatasetError: the image cannot be read.
-    """
-    spec = run.method.network.input_spec
-    bank = ImageBank(dataset, [row], image_channels(run.method), device=runtime.device, num_threads=1)
-    for bad, reason in bank.bad.items():
-        raise DatasetError(dataset.sample_ids[bad], f"cannot be read as an image: {reason}", "Choose another one.")
-    loader = EvalLoader(bank, run.method.eval_view(), batch_size=1, normalize=Normalize(spec.mean, spec.std))
-    (batch,) = loader
-    mean, std = (batch.images.new_tensor(values)[:, None, None] for values in (spec.mean, spec.std))
-    pixels = (batch.images[0] * std + mean).clamp(0, 1).permute(1, 2, 0).cpu().numpy().astype(np.float32)
-    return batch.images, pixels
 
 
 def _moves(seen: Assembly, min_weight: float, most: int) -> list[_Move]:

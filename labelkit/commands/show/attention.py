@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
@@ -17,14 +16,18 @@ from labelkit.algorithms.attention import carry_map, map_correlation, map_entrop
 from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun, load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.show.images import DEFAULT_IMAGES, image_channels, shown_dataset, shown_rows
+from labelkit.commands.show.images import (
+    DEFAULT_IMAGES,
+    as_pixels,
+    class_name,
+    shown_dataset,
+    shown_rows,
+    training_views,
+)
 from labelkit.commands.show.options import ShowAttentionConfig
 from labelkit.data.batch import Batch
-from labelkit.data.datasets import ImageDataset
-from labelkit.data.image_bank import ImageBank
-from labelkit.data.loaders import TrainLoader
-from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.errors import CheckpointError, ConfigError, DatasetError
+from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import CheckpointError, ConfigError
 from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones.registry import Backbone
@@ -55,23 +58,12 @@ class _Sample:
     batch: Batch
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """What is told of one image and block; NaN where it is not defined, None where there is no update."""
-
-    entropy_teacher: float
-    entropy_updated: float | None
-    entropy_student: float
-    correlation: float
-    correlation_updated: float | None
-    patch_share_teacher: float
-    patch_share_student: float
-    energy_align_before: float
-    energy_align_after: float | None
-    energy_prior_before: float
-    energy_prior_after: float | None
-    update_rel: float | None
-    attn_to_query_entropy: float
+#: What is told of one image and block; NaN where it is not defined, None where there is no update.
+_Numbers = dict[str, float | None]
+_SHOWN = (
+    "entropy_teacher", "entropy_updated", "entropy_student", "correlation", "correlation_updated",
+    "energy_align_before", "energy_align_after", "update_rel",
+)  # fmt: skip
 
 
 def show_attention(config: ShowAttentionConfig) -> SimpleResult:
@@ -170,77 +162,36 @@ def _no_attention(run: TrainedRun, error: UnsupportedBackboneError) -> Checkpoin
 # --- images and views ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Listed:
-    """A sampler that draws what it is told."""
-
-    rows: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def indices(self, epoch: int) -> NDArray[np.int64]:
-        return self.rows
-
-
 def _samples(config: ShowAttentionConfig, run: TrainedRun, runtime: Runtime) -> list[_Sample]:
     """Read the chosen images and make their views.
 
     Raises:
         ConfigError, DatasetError: there is no such image, or it cannot be read.
     """
+    views = _view_specs(run.method)
     if config.image is not None:
+        named = [(str(path), one_image(path)) for path in config.image]
+        one = np.zeros(1, dtype=np.int64)
         return [
-            _cut(config, run, runtime, one_image(path), np.zeros(1, dtype=np.int64), [str(path)])[0]
-            for path in config.image
+            _Sample(name, None, None, training_views(run, views, image, one, config.seed, runtime.device))
+            for name, image in named
         ]
     dataset = shown_dataset(config, run)
     rows = shown_rows(config, run, dataset)
-    return _cut(config, run, runtime, dataset, rows, [dataset.sample_ids[row] for row in rows])
+    batch = training_views(run, views, dataset, rows, config.seed, runtime.device)
+    return [
+        _Sample(dataset.sample_ids[row], row, class_name(dataset, row), _one_of(batch, i))
+        for i, row in enumerate(rows.tolist())
+    ]
 
 
-def _cut(
-    config: ShowAttentionConfig,
-    run: TrainedRun,
-    runtime: Runtime,
-    dataset: ImageDataset,
-    rows: NDArray[np.int64],
-    names: Sequence[str],
-) -> list[_Sample]:
-    """Make teacher's and student's view of each row, as training makes them in its first epoch."""
-    spec = run.method.network.input_spec
-    bank = ImageBank(
-        dataset, np.unique(rows), image_channels(run.method), device=runtime.device, base_size=spec.size, num_threads=1
+def _one_of(batch: Batch, i: int) -> Batch:
+    return Batch(
+        tuple(view[i : i + 1] for view in batch.views),
+        batch.labels[i : i + 1],
+        batch.sample_index[i : i + 1],
+        tuple(type(seen)(seen.matrices[i : i + 1]) for seen in batch.geometry),
     )
-    for row, reason in bank.bad.items():
-        raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
-    loader = TrainLoader(
-        bank,
-        _view_specs(run.method),
-        _Listed(rows),
-        np.full(len(dataset), -1),
-        batch_size=len(rows),
-        seed=config.seed,
-        normalize=Normalize(spec.mean, spec.std),
-    )
-    (batch,) = loader.epoch(0)
-    samples = []
-    for i, (row, name) in enumerate(zip(rows.tolist(), names, strict=True)):
-        label = int(dataset.labels[row])
-        samples.append(
-            _Sample(
-                name,
-                None if config.image is not None else row,
-                dataset.class_names[label] if label >= 0 else None,
-                Batch(
-                    tuple(view[i : i + 1] for view in batch.views),
-                    batch.labels[i : i + 1],
-                    batch.sample_index[i : i + 1],
-                    tuple(type(seen)(seen.matrices[i : i + 1]) for seen in batch.geometry),
-                ),
-            )
-        )
-    return samples
 
 
 def _view_specs(method: Method[Any]) -> tuple[ViewSpec, ViewSpec]:
@@ -260,21 +211,21 @@ def _numbers(seen: BlockAttention, batch: Batch) -> _Numbers:
     updated = None if seen.updated is None else seen.updated.mean(dim=1)
     log = {name: float(value) for name, value in seen.log.items()}
     has_update = updated is not None
-    return _Numbers(
-        entropy_teacher=float(map_entropy(teacher)),
-        entropy_updated=None if updated is None else float(map_entropy(updated)),
-        entropy_student=float(map_entropy(student)),
-        correlation=float(map_correlation(teacher, at_teacher, visible)),
-        correlation_updated=None if updated is None else float(map_correlation(updated, at_teacher, visible)),
-        patch_share_teacher=float(teacher.sum()),
-        patch_share_student=float(student.sum()),
-        energy_align_before=log["energy_align_before"],
-        energy_align_after=log["energy_align_after"] if has_update else None,
-        energy_prior_before=log["energy_prior_before"],
-        energy_prior_after=log["energy_prior_after"] if has_update else None,
-        update_rel=log["update_rel"] if has_update else None,
-        attn_to_query_entropy=log["attn_to_query_entropy"],
-    )
+    return {
+        "entropy_teacher": float(map_entropy(teacher)),
+        "entropy_updated": None if updated is None else float(map_entropy(updated)),
+        "entropy_student": float(map_entropy(student)),
+        "correlation": float(map_correlation(teacher, at_teacher, visible)),
+        "correlation_updated": None if updated is None else float(map_correlation(updated, at_teacher, visible)),
+        "patch_share_teacher": float(teacher.sum()),
+        "patch_share_student": float(student.sum()),
+        "energy_align_before": log["energy_align_before"],
+        "energy_align_after": log["energy_align_after"] if has_update else None,
+        "energy_prior_before": log["energy_prior_before"],
+        "energy_prior_after": log["energy_prior_after"] if has_update else None,
+        "update_rel": log["update_rel"] if has_update else None,
+        "attn_to_query_entropy": log["attn_to_query_entropy"],
+    }
 
 
 def _describe(
@@ -288,7 +239,7 @@ def _describe(
     """One image for ``--json``."""
     blocks: list[dict[str, object]] = []
     for block, seen in maps.items():
-        entry: dict[str, object] = {"block": block, "aligned": block in aligned, **asdict(numbers[block])}
+        entry: dict[str, object] = {"block": block, "aligned": block in aligned, **numbers[block]}
         if heads:
             kinds = {"teacher": seen.teacher, "updated": seen.updated, "student": seen.student}
             entry["heads"] = {
@@ -300,19 +251,7 @@ def _describe(
 
 
 def _cells(sample: _Sample, block: int, numbers: _Numbers) -> list[Cell]:
-    return [
-        sample.name,
-        sample.label,
-        block,
-        numbers.entropy_teacher,
-        numbers.entropy_updated,
-        numbers.entropy_student,
-        numbers.correlation,
-        numbers.correlation_updated,
-        numbers.energy_align_before,
-        numbers.energy_align_after,
-        numbers.update_rel,
-    ]
+    return [sample.name, sample.label, block, *(numbers[name] for name in _SHOWN)]
 
 
 # --- the picture ---------------------------------------------------------------------------------
@@ -359,7 +298,7 @@ def _draw(
     """Rows of the picture: the mean over heads and, if asked for, each head."""
     from labelkit.commands.common.images.plots import Panel  # matplotlib takes a second to load
 
-    weak, strong = (_pixels(method, view) for view in sample.batch.views)
+    weak, strong = (as_pixels(view, method) for view in sample.batch.views)
     first = [
         Panel(weak, lines=(sample.name, *([sample.label] if sample.label is not None else []))),
         Panel(strong),
@@ -387,18 +326,19 @@ def _draw(
 
 def _lines(numbers: _Numbers, spans: Sequence[str], *, moves: bool) -> list[tuple[str, ...]]:
     """What stands below the maps of one block."""
-    before = f"entropy {_number(numbers.entropy_teacher)}, r {_number(numbers.correlation)}"
-    student = f"entropy {_number(numbers.entropy_student)}"
-    energies = f"E {_number(numbers.energy_align_before)}, prior {_number(numbers.energy_prior_before)}"
-    if numbers.entropy_updated is None or numbers.correlation_updated is None:
+    said = {name: _number(value) for name, value in numbers.items()}
+    before = f"entropy {said['entropy_teacher']}, r {said['correlation']}"
+    student = f"entropy {said['entropy_student']}"
+    energies = f"E {said['energy_align_before']}, prior {said['energy_prior_before']}"
+    if numbers["entropy_updated"] is None:
         return [(before, spans[0], energies), (student, spans[1])]
-    after = f"entropy {_number(numbers.entropy_updated)}, r {_number(numbers.correlation_updated)}"
+    after = f"entropy {said['entropy_updated']}, r {said['correlation_updated']}"
     if not moves:
         return [(before, spans[0], energies), (after, spans[1], "no update in this block"), (student, spans[2])]
     step = (
         after,
-        f"E {_number(numbers.energy_align_before)} → {_number(numbers.energy_align_after)}",
-        f"prior {_number(numbers.energy_prior_before)} → {_number(numbers.energy_prior_after)}",
+        f"E {said['energy_align_before']} → {said['energy_align_after']}",
+        f"prior {said['energy_prior_before']} → {said['energy_prior_after']}",
     )
     return [(before, spans[0]), step, (student, spans[2])]
 
@@ -413,14 +353,6 @@ def _number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "–"  # noqa: RUF001 - a dash, as in tables
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
-
-
-def _pixels(method: Method[Any], view: Tensor) -> NDArray[np.float32]:
-    """A view as it looks, (h, w, c) in [0, 1]."""
-    spec = method.network.input_spec
-    mean, std = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.std))
-    pixels: NDArray[np.float32] = (view[0].cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
-    return pixels
 
 
 def _enlarged(found: Tensor) -> NDArray[np.float32]:

@@ -17,10 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import carry_map, map_correlation
-from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.show.images import image_channels, shown_dataset, shown_rows
+from labelkit.commands.show.images import (
+    as_pixels,
+    class_name,
+    image_channels,
+    shown_dataset,
+    shown_images,
+)
 from labelkit.commands.show.options import ShowAttentionConfig
 from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
@@ -119,17 +124,13 @@ def _views(
     config: ShowAttentionConfig, run: TrainedRun, runtime: Runtime
 ) -> tuple[list[tuple[str, str | None, Batch]], list[Batch]]:
     """Return what is drawn, with name and label, and what is measured."""
-    shown: list[tuple[str, str | None, Batch]] = []
+    shown = []
+    for name, dataset, row in shown_images(config, run):
+        (batch,) = _batches(config, run, runtime, dataset, np.array([row]))
+        shown.append((name, class_name(dataset, row), batch))
     if config.image is not None:
-        for path in config.image:
-            batch = next(_batches(config, run, runtime, one_image(path), np.zeros(1, dtype=np.int64)))
-            shown.append((str(path), None, batch))
         return shown, [batch for _, _, batch in shown]
     dataset = shown_dataset(config, run)
-    for row in shown_rows(config, run, dataset).tolist():
-        number = int(dataset.labels[row])
-        (batch,) = _batches(config, run, runtime, dataset, np.array([row]))
-        shown.append((dataset.sample_ids[row], dataset.class_names[number] if number >= 0 else None, batch))
     every = np.arange(len(dataset))[:: max(1, math.ceil(len(dataset) / _MEASURED))]
     return shown, list(_batches(config, run, runtime, dataset, every))
 
@@ -201,9 +202,7 @@ def _row(run: TrainedRun, name: str, label: str | None, batch: Batch, pairs: dic
     """One row of the picture."""
     from labelkit.commands.common.images.plots import Panel  # matplotlib takes a second to load
 
-    spec = run.method.network.input_spec
-    mean, std = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.std))
-    views = [(view[0].cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy() for view in batch.views]
+    views = [as_pixels(view, run.method) for view in batch.views]
     panels = [Panel(views[0], lines=(name, *([label] if label is not None else []))), Panel(views[1])]
     for pair in pairs.values():
         maps = [pair.first, pair.second, torch.where(pair.visible, pair.carried, torch.nan)]

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun
 from labelkit.commands.common.training_data import choose_split_rows, prepare_data
 from labelkit.commands.show.options import ShowImagesConfig
+from labelkit.data.batch import Batch
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
+from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.registry import load_dataset
+from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
 from labelkit.training.method import Method
@@ -51,9 +59,100 @@ def shown_rows(config: ShowImagesConfig, run: TrainedRun, dataset: ImageDataset)
     return _given_rows(config.rows, dataset) if config.rows is not None else _drawn_rows(config, run, dataset)
 
 
+def shown_images(config: ShowImagesConfig, run: TrainedRun) -> list[tuple[str, ImageDataset, int]]:
+    """The images that were asked for: name, listing, and row of it.
+
+    Raises:
+        ConfigError, DatasetError: there is no such image, or too few can be read.
+    """
+    if config.image is not None:
+        return [(str(path), one_image(path), 0) for path in config.image]
+    dataset = shown_dataset(config, run)
+    return [(dataset.sample_ids[row], dataset, row) for row in shown_rows(config, run, dataset).tolist()]
+
+
+def class_name(dataset: ImageDataset, row: int) -> str | None:
+    """Name of the class of an image; ``None`` without one."""
+    label = int(dataset.labels[row])
+    return dataset.class_names[label] if label >= 0 else None
+
+
 def image_channels(method: Method[Any]) -> Channels:
     """Channels that the network of a method looks at."""
     return 1 if method.network.input_spec.channels == 1 else 3
+
+
+def network_input(run: TrainedRun, dataset: ImageDataset, row: int, device: torch.device) -> Tensor:
+    """Return an image as the network of a run gets it to embed, (1, c, h, w), normalized.
+
+    Raises:
+        DatasetError: it cannot be read.
+    """
+    spec = run.method.network.input_spec
+    loader = EvalLoader(
+        dataset,
+        run.method.eval_view(),
+        rows=[row],
+        batch_size=1,
+        normalize=Normalize(spec.mean, spec.std),
+        channels=image_channels(run.method),
+        device=device,
+    )
+    (batch,) = loader
+    if batch.bad:
+        raise DatasetError(dataset.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another one.")
+    return batch.images
+
+
+def as_pixels(view: Tensor, method: Method[Any]) -> NDArray[np.float32]:
+    """Return a network's input (1, c, h, w) as it looks, (h, w, c) in [0, 1]."""
+    spec = method.network.input_spec
+    mean, std = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.std))
+    pixels: NDArray[np.float32] = (view[0].cpu() * std + mean).clamp(0, 1).permute(1, 2, 0).numpy()
+    return pixels
+
+
+def training_views(
+    run: TrainedRun,
+    views: tuple[ViewSpec, ...],
+    dataset: ImageDataset,
+    rows: NDArray[np.int64],
+    seed: int,
+    device: torch.device,
+) -> Batch:
+    """Make views of some rows, in their order, as training makes them in its first epoch.
+
+    Raises:
+        DatasetError: an image cannot be read.
+    """
+    spec, channels = run.method.network.input_spec, image_channels(run.method)
+    bank = ImageBank(dataset, np.unique(rows), channels, device=device, base_size=spec.size, num_threads=1)
+    for row, reason in bank.bad.items():
+        raise DatasetError(dataset.sample_ids[row], f"cannot be read as an image: {reason}", "Choose another one.")
+    loader = TrainLoader(
+        bank,
+        views,
+        _Listed(rows),
+        np.full(len(dataset), -1),
+        batch_size=len(rows),
+        seed=seed,
+        normalize=Normalize(spec.mean, spec.std),
+    )
+    (batch,) = loader.epoch(0)
+    return batch
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A sampler that draws what it is told."""
+
+    rows: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def indices(self, epoch: int) -> NDArray[np.int64]:
+        return self.rows
 
 
 def _given_rows(rows: Sequence[int], dataset: ImageDataset) -> NDArray[np.int64]:

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import one_image
 from labelkit.commands.common.networks import TrainedRun, load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.show.images import image_channels, shown_dataset, shown_rows
+from labelkit.commands.show.images import (
+    as_pixels,
+    network_input,
+    shown_images,
+)
 from labelkit.commands.show.options import ShowPrototypesConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.loaders import EvalLoader
-from labelkit.data.views.spec import Normalize
-from labelkit.errors import CheckpointError, DatasetError
+from labelkit.errors import CheckpointError
 from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.training.compute_device import compute_device
 
@@ -41,11 +42,7 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
     if not isinstance(network, DenseNetwork) or network.filter is None:
         problem = "its network has no object-aware filter, so that there are no prototypes to show"
         raise CheckpointError(str(run.folder), problem, "Give a run of `labelkit train cotap` with the filter on.")
-    if config.image is not None:
-        listed: list[tuple[ImageDataset, int]] = [(one_image(path), 0) for path in config.image]
-    else:
-        dataset = shown_dataset(config, run)
-        listed = [(dataset, int(row)) for row in shown_rows(config, run, dataset)]
+    listed = shown_images(config, run)
     views, maps = _look(network.to(compute_device(config.device)).eval(), run, listed)
     total = np.mean([found.mean(axis=(0, 1)) for found in maps], axis=0)
     order = np.argsort(-total, kind="stable")[:_NUM_PROTOTYPES]
@@ -54,8 +51,7 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
     drawn: list[list[Any]] = []
     described: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
-    for (images, row), view, found in zip(listed, views, maps, strict=True):
-        name = images.sample_ids[row]
+    for (name, _, _), view, found in zip(listed, views, maps, strict=True):
         limits = (0.0, max(float(found[:, :, order].max()), 1e-6))
         means = found.mean(axis=(0, 1))
         text = "".join(character if character.isprintable() else "?" for character in name)[-24:]
@@ -82,31 +78,14 @@ def show_prototypes(config: ShowPrototypesConfig) -> SimpleResult:
 
 
 def _look(
-    network: DenseNetwork, run: TrainedRun, listed: list[tuple[ImageDataset, int]]
+    network: DenseNetwork, run: TrainedRun, listed: list[tuple[str, ImageDataset, int]]
 ) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
-    """Return each image as pixels (h, w, c) in [0, 1], and its attention (rows, cols, m) to the prototypes.
-
-    Raises:
-        DatasetError: an image cannot be read.
-    """
-    spec = network.input_spec
-    mean, std = (np.array(value, dtype=np.float32) for value in (spec.mean, spec.std))
+    """Return each image as pixels (h, w, c) in [0, 1], and its attention (rows, cols, m) to the prototypes."""
     views, maps = [], []
-    for images, row in listed:
-        loader = EvalLoader(
-            images,
-            run.method.eval_view(),
-            rows=[row],
-            batch_size=1,
-            normalize=Normalize(spec.mean, spec.std),
-            channels=image_channels(run.method),
-            device=next(network.parameters()).device,
-        )
-        batch = next(iter(loader))
-        if batch.bad:
-            raise DatasetError(images.sample_ids[row], f"cannot be read: {batch.bad[0][1]}", "Choose another one.")
+    for _, images, row in listed:
+        view = network_input(run, images, row, next(network.parameters()).device)
         with torch.inference_mode():
-            attention = network.prototype_attention(batch.images)[0].mean(dim=0).float()
+            attention = network.prototype_attention(view)[0].mean(dim=0).float()
         maps.append(attention.cpu().numpy())
-        views.append(np.clip(batch.images[0].permute(1, 2, 0).cpu().numpy() * std + mean, 0, 1))
+        views.append(as_pixels(view, run.method))
     return views, maps

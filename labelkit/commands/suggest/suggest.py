@@ -26,6 +26,7 @@ from labelkit.commands.common.images.read import image_pixels, indexed_images
 from labelkit.commands.common.labels import GivenLabels, labels_to_use
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.stable_ids import read_groups
 from labelkit.commands.common.stored_predictions import expected_chances
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.data.datasets import ImageDataset
@@ -36,7 +37,6 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import read_result
 
 _Choice = tuple[NDArray[np.int64], NDArray[np.float64], list[str]]  # places, scores, reasons but for numbers
 COLUMNS = ("path", "label", "score", "reason", "guess")
@@ -240,21 +240,12 @@ def _doubt_of_result(
     Raises:
         StoreError: it does not group the rows, or into one group only.
     """
-    result = read_result(store, name)
-    keys = ("group_ids", "pseudo_labels", "cluster_ids")
-    ids = next((np.asarray(result.arrays[key], dtype=np.int64) for key in keys if key in result.arrays), None)
-    if ids is None:
-        raise StoreError(
-            str(result.path),
-            f"holds {result.kind} ({result.stage}), which does not group the rows",
-            "Name a result of cluster or discover; labels are given with --labels.",
-        )
-    groups = ids[rows]
+    grouped = read_groups(store, name)
+    result, groups = grouped.result, grouped.ids[rows]
     there = np.unique(groups[groups >= 0])
     if len(there) < 2:
         raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
-    told = result.arrays.get("names")
-    names = [f"group {group}" for group in range(int(there.max()) + 1)] if told is None else list(told)
+    names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
     claims = class_claims(features, _means(features, groups, there), there)
 
     def guess(row: int) -> str:

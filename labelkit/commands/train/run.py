@@ -20,8 +20,7 @@ from labelkit import __version__
 from labelkit.commands.common.networks import trained_labels_of
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import PreparedData, info_record
-from labelkit.commands.train.dry_run import plan_training
-from labelkit.commands.train.frozen_score import starts_from_weights
+from labelkit.commands.train.dry_run import plan_training, starts_from_weights
 from labelkit.commands.train.reuse import keep_views, plan_reuse
 from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
@@ -133,7 +132,6 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)
-        _note_other_code(run, method_name)
     checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
     setup = set_up(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
@@ -211,27 +209,6 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
         f"the data are no longer those of the run ({images} images, {then} when it began; or other labels or rows)",
         "Put them back as they were, or start a new run (--init-from takes the weights along).",
     )
-
-
-def _note_other_code(run: RunDir, method_name: str) -> None:
-    """Warn if the file with a method of the user changed since the run began, and note it with the run."""
-    if method_name not in OWN_SOURCES:
-        return
-    source = OWN_SOURCES[method_name]
-    try:
-        facts = read_object(run.path / ENVIRONMENT)
-        noted = list(facts[OWN_CODE]["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):  # of a run that began otherwise
-        current_progress().warning(f"the run does not say with which {source.name} it began: it may be another one now")
-        return
-    if source.sha256 not in noted:
-        noted.append(source.sha256)
-        facts[OWN_CODE]["sha256"] = noted
-        run.write_json(ENVIRONMENT, facts)
-    if len(noted) > 1:
-        current_progress().warning(
-            f"{source.name} was changed since the run began: the run has steps by {len(noted)} versions of it"
-        )
 
 
 def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.holdout import has_own_splits
-from labelkit.commands.common.own_code import is_same_code
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.common.training_data import chosen_old_classes, read_listing
+from labelkit.commands.common.training_data import chosen_old_classes, has_own_splits, read_listing
 from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
@@ -28,17 +25,18 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
 from labelkit.options.base import nearest, value_text
 from labelkit.options.data import DataConfig
-from labelkit.pipelines.compare.judges import JUDGES, embed_for_judges, judge_store
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
+    JUDGES,
     DataFacts,
-    MethodRuns,
     RunFailed,
-    Stopped,
-    Workplace,
+    embed_for_judges,
+    judge_store,
     kept_record,
     method_config,
+    trained_and_judged,
 )
+from labelkit.pipelines.own_code import check_same_code
 from labelkit.progress import Progress, current_progress
 from labelkit.store.commit import commit_json
 from labelkit.store.parts import locked, translated
@@ -116,7 +114,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     data, images, config = _data(config)
     with _workplace(config) as folder:
         rows = _references(names, config, data, folder)
-        rows += _trained(names, config, data, Workplace(folder))
+        rows += _trained(names, config, data, folder)
     values: dict[str, object] = {
         "measured": f"features of {len(names)} methods on {data.test_split} of {config.dataset}",
         "images": images,
@@ -206,20 +204,10 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
                 raise ConfigError("--keep", problem, "Give the same options, or another folder.")
         else:
             commit_json(about, now)
-        _check_code(config.keep, _chosen(config.methods))
+        for name in _chosen(config.methods):
+            remedy = f"Remove {name}-s* and {name}.* there, or give another folder."
+            check_same_code(config.keep / f"{name}.code.json", name, remedy)
         yield config.keep
-
-
-def _check_code(keep: Path, names: Sequence[str]) -> None:
-    """Note with which code methods of the user run there.
-
-    Raises:
-        ConfigError: runs of one are by other code.
-    """
-    for name in names:
-        if not is_same_code(keep / f"{name}.code.json", name):
-            problem = f"{keep} holds runs of other code of {name}"
-            raise ConfigError("--keep", problem, f"Remove {name}-s* and {name}.* there, or give another folder.")
 
 
 def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
@@ -264,39 +252,26 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
     return rows
 
 
-def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, place: Workplace) -> list[Row]:
-    """Train and judge, several methods at a time if asked."""
+def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
+    """Train and judge, one run after the other."""
     progress = current_progress()
-
-    def work(name: str) -> Row:
-        row = Row(name)
-        runs = MethodRuns(name, config, data, place)
-        for seed in range(config.seeds):
-            try:
-                options: Any = method_config(name, config, data, seed)
-                row.kind, row.network = options.label_kind, options.backbone
-                record = runs.run(seed)
-            except Stopped:
-                return row
-            except (RunFailed, LabelkitError) as error:
-                row.failures[seed] = str(error).strip()
-                continue
-            row.runs.append(record | {"minutes": record["seconds"] / 60})
-        return row
-
-    finished: dict[str, Row] = {}
-    with ThreadPoolExecutor(config.jobs) as pool, progress.task("compare", total=len(names)) as task:
-        try:
-            for future in as_completed([pool.submit(work, name) for name in names]):
-                row = future.result()
-                finished[row.name] = row
-                _say(progress, row)
-                task.advance()
-        except BaseException:
-            # the processes would go on without us
-            place.stop.set()
-            raise
-    return [finished[name] for name in names]
+    rows = []
+    with progress.task("compare", total=len(names)) as task:
+        for name in names:
+            row = Row(name)
+            for seed in range(config.seeds):
+                try:
+                    options: Any = method_config(name, config, data, seed)
+                    row.kind, row.network = options.label_kind, options.backbone
+                    record = trained_and_judged(name, config, data, folder, seed)
+                except (RunFailed, LabelkitError) as error:
+                    row.failures[seed] = str(error).strip()
+                    continue
+                row.runs.append(record | {"minutes": record["seconds"] / 60})
+            _say(progress, row)
+            rows.append(row)
+            task.advance()
+    return rows
 
 
 def _say(progress: Progress, row: Row) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     """``labelkit compare``."""
 
     command: ClassVar[tuple[str, ...]] = ("compare",)
+    constants: ClassVar[Mapping[str, object]] = {"method_preset": None, "jobs": 1}
 
     methods: tuple[str, ...] = Field(
         (), description="Methods to compare, comma-separated (`labelkit list methods`); default: all."
@@ -74,11 +76,6 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     split_seed: int = Field(
         0, ge=0, description="Seed of --holdout and of the labels for discovery.", json_schema_extra=_DATA
     )
-    method_preset: str | None = Field(
-        None,
-        description="Preset of every method by name, or none; default: the one named like the data set (folder for a "
-        "path).",
-    )
     neighbors: int = Field(10, ge=1, description="Neighbors that vote in the kNN judge.")
 
     keep: Path | None = Field(
@@ -90,17 +87,10 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     out: Path | None = Field(
         None, description="Also write everything as JSON.", json_schema_extra={**_OUTPUT, "makes": "json"}
     )
-    jobs: int = Field(
-        1,
-        ge=1,
-        le=64,
-        description="Runs at a time. Use at most the number of cores; more would slow each other down.",
-        json_schema_extra=_RUN,
-    )
     threads: int = Field(1, ge=1, description="CPU threads of each run.", json_schema_extra=_RUN)
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
-        {"methods", "seeds", "data_root", "keep", "out", "overwrite", "jobs"}
+        {"methods", "seeds", "data_root", "keep", "out", "overwrite"}
     )
     """Options that may differ when a kept comparison goes on."""
 

@@ -1,34 +1,54 @@
-"""One method of a comparison: its options, its length, its runs in processes of their own, its scores."""
+"""One method of a comparison: its options, its length, its runs in processes of their own, its scores.
+
+The judges are the same for every network, whatever it was trained with.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
+from labelkit.commands.cluster.cluster import cluster_store
+from labelkit.commands.cluster.options import KMeansConfig
+from labelkit.commands.discover.categories import discover_head
+from labelkit.commands.discover.options import DiscoverHeadConfig
+from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.evaluate.classification import evaluate_classification
+from labelkit.commands.evaluate.groups import evaluate_clustering
+from labelkit.commands.evaluate.knn import evaluate_knn
+from labelkit.commands.evaluate.options import (
+    EvaluateClassificationConfig,
+    EvaluateClusteringConfig,
+    EvaluateKNNConfig,
+    EvaluateRetrievalConfig,
+)
+from labelkit.commands.evaluate.retrieval import evaluate_retrieval
 from labelkit.commands.train.run import train_method
 from labelkit.errors import InputError, LabelkitError
-from labelkit.files import parse_object, read_bytes, read_object
+from labelkit.files import read_bytes, read_object
 from labelkit.methods.registry import METHODS, own_digest
+from labelkit.options.embed import EmbedConfig
 from labelkit.options.presets import resolve
 from labelkit.options.training import RunConfig
-from labelkit.pipelines.compare.judges import embed_for_judges, judge_store
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.store.commit import commit_bytes, commit_json
+from labelkit.store.embeddings import open_store
 
-# a run may take so much more than the budget before it is shortened once more
+JUDGES = ("knn_accuracy", "clustering_accuracy", "recall_at_1")
+"""Scores that every network has, in [0, 1]; ``own_accuracy`` those with a classifier."""
+
+# a run that takes so much more than the budget is marked
 _SLACK = 1.25
 # and is stopped here; starting and reading images take time too
 _LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
@@ -36,16 +56,81 @@ _LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
 _END_SECONDS = 60
 
 
+def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **model: Any) -> None:
+    """Embed all images, of training and held out.
+
+    Args:
+        config: which images.
+        out: store to write.
+        holdout: share that is held out; ``None`` for a set with splits.
+        model: options of ``embed`` that name a network.
+    """
+    # of what a run was trained on, embed knows the split from the run
+    split: dict[str, Any] = {"holdout": holdout, "split_seed": config.split_seed, "label_split": "none"}
+    embed_images(
+        EmbedConfig(
+            dataset=config.dataset,
+            data_root=config.data_root,
+            **config.listing(),
+            split="all",
+            max_per_class=config.max_per_class,
+            device=config.device,
+            threads=config.threads,
+            out=out,
+            overwrite=True,
+            **({} if "checkpoint" in model else split),
+            **model,
+        )
+    )
+
+
+def judge_store(index: Path, test_split: str, *, neighbors: int, seed: int, own: str) -> dict[str, float]:
+    """Score a store with training and held-out images.
+
+    Args:
+        index: the store.
+        test_split: held-out images; those of training are in split train.
+        neighbors: that vote for a class.
+        seed: of k-means.
+        own: what the network's own output is: ``names`` of classes, unnamed ``groups``, or ``nothing``.
+
+    Returns:
+        Of the held-out images, in [0, 1]: ``knn_accuracy`` among the training images; ``clustering_accuracy`` and
+        ``nmi`` of k-means over all images with as many groups as classes (v2); ``recall_at_1`` and ``map_at_r`` among
+        each other; ``own_accuracy`` of the own output, groups matched with classes (v2).
+    """
+    store = open_store(index)
+    num_classes, has_output = len(store.class_names), "logits" in store.extras
+    scores: dict[str, float] = {}
+    knn: dict[str, Any] = evaluate_knn(EvaluateKNNConfig(index=index, k=(neighbors,), queries=test_split)).to_json()
+    scores["knn_accuracy"] = knn["knn_accuracy"]
+    cluster_store(KMeansConfig(index=index, num_clusters=num_classes, seed=seed, overwrite=True))
+    groups = _grouping(index, test_split, "k-means")
+    scores |= {"clustering_accuracy": groups["all_accuracy"], "nmi": groups["nmi"]}
+    retrieval: dict[str, Any] = evaluate_retrieval(
+        EvaluateRetrievalConfig(index=index, k=(1,), split=(test_split,), nmi_seeds=0)
+    ).to_json()
+    scores |= {"recall_at_1": retrieval["recall"]["1"], "map_at_r": retrieval["map_at_r"]}
+    if own == "groups" and has_output:
+        discover_head(DiscoverHeadConfig(index=index, overwrite=True))
+        scores["own_accuracy"] = _grouping(index, test_split, "head")["all_accuracy"]
+    elif own == "names" and has_output:
+        named: dict[str, Any] = evaluate_classification(
+            EvaluateClassificationConfig(index=index, split=test_split, bootstrap=0)
+        ).to_json()
+        scores["own_accuracy"] = named["scores"][0]["accuracy"]
+    return scores
+
+
+def _grouping(index: Path, test_split: str, result: str) -> dict[str, Any]:
+    config = EvaluateClusteringConfig(index=index, results=(result,), split=test_split, rows="all", bootstrap=0)
+    scored: Any = evaluate_clustering(config).to_json()["scores"]
+    found: dict[str, Any] = scored[0]
+    return found
+
+
 class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is always caught
     """A run that did not finish; its message is the reason."""
-
-
-class TooSlow(RunFailed):
-    """A run that was stopped since it took too long."""
-
-
-class Stopped(Exception):  # noqa: N818 - no error
-    """The comparison was asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -61,21 +146,6 @@ class DataFacts:
     num_classes: int
     test_split: str
     holdout: float | None
-
-
-@dataclass
-class Workplace:
-    """Where runs are kept and how they take turns.
-
-    Attributes:
-        folder: for runs, stores and scores.
-        one_at_a_time: held by whoever computes in this process.
-        stop: set when all are to end.
-    """
-
-    folder: Path
-    one_at_a_time: threading.Lock = field(default_factory=threading.Lock)
-    stop: threading.Event = field(default_factory=threading.Event)
 
 
 def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
@@ -105,7 +175,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
         "threads": config.threads,
         "device": config.device,
     }
-    preset = resolve(spec.config, preset=config.method_preset, overrides={"dataset": config.dataset}).config
+    preset = resolve(spec.config, overrides={"dataset": config.dataset}).config
     kind = preset.label_kind
     if kind == "few":
         common |= {"num_labels": config.labels_per_class * data.num_classes, "label_seed": seed}
@@ -120,137 +190,93 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     return made
 
 
-class MethodRuns:
-    """All runs of a method, one after the other; what is finished in the folder is not done again.
+def trained_and_judged(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
+    """Train a method and judge it; what is finished in a folder is not done again.
 
     Args:
         name: of the method.
         config: of the comparison.
         data: the common images.
-        place: where to work.
+        folder: for runs, stores and scores.
+        seed: of the run.
+
+    Returns:
+        The record of the run.
+
+    Raises:
+        RunFailed: with the reason.
     """
+    record = folder / f"{name}-s{seed}.json"
+    if record.exists():
+        return kept_record(record)
+    try:
+        length = _length(name, config, data, folder)
+        options = method_config(name, config, data, seed, length["fraction"])
+        run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
+        cost = _train(name, config, options, run)
+        summary = kept_record(run / "summary.json")
+        embed_for_judges(config, store, data.holdout, checkpoint=run)
+        scores = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own=options.own_output)
+    except LabelkitError as error:
+        raise RunFailed(str(error).strip()) from error
+    except Exception as error:
+        if own_digest(name) is None or isinstance(error, RunFailed):
+            raise
+        raise RunFailed(f"{type(error).__name__}: {error}") from error  # the code of a user, whatever it raises
+    values = {
+        "method": name,
+        "seed": seed,
+        "labels": summary["samples"]["labeled"],
+        "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
+        "network": getattr(options, "backbone", None),
+        "length": options.length(),
+        "share_of_preset": min(1.0, length["fraction"]),
+        "seconds_per_step_probed": length["seconds_per_step"],
+        "steps": summary["steps"],
+        "seconds": summary["seconds"],
+        "over_budget": summary["seconds"] > _SLACK * config.budget_seconds,
+        **cost,
+        "scores": scores,
+    }
+    commit_json(record, values)
+    return values
 
-    def __init__(self, name: str, config: CompareConfig, data: DataFacts, place: Workplace) -> None:
-        self.name = name
-        self.config = config
-        self.data = data
-        self.place = place
-        self.length_file = place.folder / f"{name}.length.json"
-        self.time_limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
 
-    def run(self, seed: int) -> dict[str, Any]:
-        """Train and judge with one seed; return the record of it.
+def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
+    """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
+    kept = folder / f"{name}.length.json"
+    if kept.exists():
+        return kept_record(kept)
+    options = method_config(name, config, data, 0).model_copy(update={"dry_run": True})
+    plan: dict[str, Any] = train_method(options).to_json()
+    seconds = plan["seconds_per_step"] * plan["steps"]
+    length = {
+        "seconds_per_step": plan["seconds_per_step"],
+        "steps": plan["steps"],
+        "fraction": min(1.0, config.budget_seconds / seconds) if seconds else 1.0,
+    }
+    commit_json(kept, length)
+    return length
 
-        Raises:
-            RunFailed: with the reason.
-            Stopped: the comparison is to end.
-        """
-        record = self.place.folder / f"{self.name}-s{seed}.json"
-        if record.exists():
-            return kept_record(record)
-        try:
-            values = self._train_and_judge(seed)
-        except LabelkitError as error:
-            raise RunFailed(str(error).strip()) from error
-        except Exception as error:
-            if own_digest(self.name) is None or isinstance(error, RunFailed | Stopped):
-                raise
-            raise RunFailed(f"{type(error).__name__}: {error}") from error  # the code of a user, whatever it raises
-        commit_json(record, values)
-        return values
 
-    def _train_and_judge(self, seed: int) -> dict[str, Any]:
-        length = self._length()
-        run = self.place.folder / f"{self.name}-s{seed}"
-        while True:
-            config = method_config(self.name, self.config, self.data, seed, length["fraction"])
-            # the others keep the length of the first: their runs are to be alike
-            is_last_try = bool(length["shortened_again"] or seed or config.is_shortest)
-            try:
-                cost = self._train(config, run)
-            except TooSlow:
-                done = steps_logged(run) / (length["steps"] * length["fraction"])
-                if is_last_try or not done:
-                    raise
-                seconds = self.time_limit / min(1.0, done)
-            else:
-                summary = kept_record(run / "summary.json")
-                seconds = summary["seconds"]
-                if is_last_try or seconds <= _SLACK * self.config.budget_seconds:
-                    break
-            length |= {
-                "fraction": length["fraction"] * self.config.budget_seconds / seconds,
-                "shortened_again": True,
-            }
-            commit_json(self.length_file, length)
-        store = self.place.folder / f"{self.name}-s{seed}.h5"
-        with self.place.one_at_a_time:
-            self._check_stop()
-            embed_for_judges(self.config, store, self.data.holdout, checkpoint=run)
-            scores = judge_store(
-                store, self.data.test_split, neighbors=self.config.neighbors, seed=seed, own=config.own_output
-            )
-        return {
-            "method": self.name,
-            "seed": seed,
-            "labels": summary["samples"]["labeled"],
-            "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
-            "network": getattr(config, "backbone", None),
-            "length": config.length(),
-            "share_of_preset": min(1.0, length["fraction"]),
-            "seconds_per_step_probed": length["seconds_per_step"],
-            "steps": summary["steps"],
-            "seconds": summary["seconds"],
-            "over_budget": summary["seconds"] > _SLACK * self.config.budget_seconds,
-            **cost,
-            "scores": scores,
-        }
-
-    def _length(self) -> dict[str, Any]:
-        """Return the share of the preset's length that fits, by the time of a few steps; kept for all seeds."""
-        if self.length_file.exists():
-            return kept_record(self.length_file)
-        config = method_config(self.name, self.config, self.data, 0).model_copy(update={"dry_run": True})
-        with self.place.one_at_a_time:
-            self._check_stop()
-            plan: dict[str, Any] = train_method(config).to_json()
-        seconds = plan["seconds_per_step"] * plan["steps"]
-        length = {
-            "seconds_per_step": plan["seconds_per_step"],
-            "steps": plan["steps"],
-            "fraction": min(1.0, self.config.budget_seconds / seconds) if seconds else 1.0,
-            "shortened_again": False,
-        }
-        commit_json(self.length_file, length)
-        return length
-
-    def _train(self, config: RunConfig, run: Path) -> dict[str, float]:
-        """Train in a process of its own; return what it took."""
-        self._check_stop()
-        if run.exists():
-            # it was stopped: what it took would not be known
-            shutil.rmtree(run)
-        options = run.with_name(f"{run.name}.yaml")
-        commit_bytes(options, yaml.safe_dump(config.to_yaml_dict(operational=False), sort_keys=False).encode())
-        command = [
-            *(sys.executable, "-m", "labelkit", "train", self.name, "--preset", "none"),
-            *("--config", str(options), "--out", str(run), "--json"),
-        ]
-        said = run.with_name(f"{run.name}.log")
-        cost, code = run_process(
-            command,
-            said,
-            limit=self.time_limit,
-            stop=self.place.stop,
-            environment=os.environ | {"OMP_NUM_THREADS": str(self.config.threads)},
-        )
-        if code != 0:
-            raise RunFailed(_reason(said, code))
-        return cost
-
-    def _check_stop(self) -> None:
-        if self.place.stop.is_set():
-            raise Stopped
+def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> dict[str, float]:
+    """Train in a process of its own; return what it took."""
+    if run.exists():
+        # it was stopped: what it took would not be known
+        shutil.rmtree(run)
+    written = run.with_name(f"{run.name}.yaml")
+    commit_bytes(written, yaml.safe_dump(options.to_yaml_dict(operational=False), sort_keys=False).encode())
+    command = [
+        *(sys.executable, "-m", "labelkit", "train", name, "--preset", "none"),
+        *("--config", str(written), "--out", str(run), "--json"),
+    ]
+    said = run.with_name(f"{run.name}.log")
+    limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
+    environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
+    cost, code = run_process(command, said, limit=limit, environment=environment)
+    if code != 0:
+        raise RunFailed(_reason(said, code))
+    return cost
 
 
 def kept_record(path: Path) -> dict[str, Any]:
@@ -265,18 +291,8 @@ def kept_record(path: Path) -> dict[str, Any]:
         raise InputError(str(path), f"cannot be read: {error}", "Remove it, and it is made again.") from error
 
 
-def steps_logged(run: Path) -> int:
-    """Return the last step that a run logged; 0 if it logged none."""
-    log = run / "metrics.jsonl"
-    lines = read_bytes(log).splitlines() if log.exists() else []
-    for line in reversed(lines):
-        with contextlib.suppress(ValueError):  # a line that was cut when it was stopped
-            return int(parse_object(line, {"step": int})["step"])
-    return 0
-
-
 def run_process(
-    command: Sequence[str], said: Path, *, limit: float, stop: threading.Event, environment: dict[str, str]
+    command: Sequence[str], said: Path, *, limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
     """Run a process to its end; return its CPU seconds, peak memory in MiB and exit code.
 
@@ -284,57 +300,35 @@ def run_process(
         command: words.
         said: file for what it says on stderr.
         limit: seconds after which it is stopped.
-        stop: set when it is to end.
         environment: of the process.
 
     Raises:
-        Stopped: ``stop`` was set; the process has ended.
-        TooSlow: it took longer than ``limit``; likewise.
+        RunFailed: it took longer than ``limit``; the process has ended.
     """
     deadline = time.monotonic() + limit
     peak = cpu_seconds = 0.0
     with said.open("wb") as errors:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
-        asked = float("inf")  # when it was asked to end
-        while True:
-            peak = max(peak, peak_of_running(process.pid))
-            cpu_seconds = max(cpu_seconds, _cpu_seconds(process.pid))
-            if process.poll() is not None:
-                break
-            if asked == float("inf") and (stop.is_set() or time.monotonic() > deadline):
+        try:
+            while process.poll() is None and time.monotonic() <= deadline:
+                with contextlib.suppress(psutil.Error):  # it is gone
+                    running = psutil.Process(process.pid)
+                    times, memory = running.cpu_times(), running.memory_info()
+                    cpu_seconds = max(cpu_seconds, times.user + times.system)
+                    peak = max(peak, memory.rss / 2**20)
+                time.sleep(0.05)
+        finally:  # also where the comparison is stopped
+            in_time = process.poll() is not None
+            if not in_time:
                 process.terminate()
-                asked = time.monotonic()
-            if time.monotonic() > asked + _END_SECONDS:
-                process.kill()
-            time.sleep(0.05)
-    if stop.is_set():
-        raise Stopped
-    if asked < float("inf"):
-        raise TooSlow(f"not done after {limit:.0f} s, so it was stopped")
-    cost = {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}
-    return cost, process.returncode
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return the processor time that a process took so far; 0 if it is gone."""
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except psutil.Error:
-        return 0.0
-    return float(times.user + times.system)
-
-
-def peak_of_running(pid: int) -> float:
-    """Return the most memory that a process had resident so far, in MiB; where the system tells only that, now."""
-    with contextlib.suppress(OSError):
-        found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), flags=re.MULTILINE)
-        if found:
-            return int(found[1]) / 2**10
-    try:
-        memory = psutil.Process(pid).memory_info()
-    except psutil.Error:
-        return 0.0
-    return float(getattr(memory, "peak_wset", memory.rss)) / 2**20
+                try:
+                    process.wait(_END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+    if not in_time:
+        raise RunFailed(f"not done after {limit:.0f} s, so it was stopped")
+    return {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}, process.returncode
 
 
 def _reason(said: Path, code: int) -> str:

@@ -9,7 +9,6 @@ import codecs
 import json
 import re
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,8 +19,8 @@ import numpy as np
 from labelkit.algorithms.answer_rule import AnswerRule, group_rule
 from labelkit.commands.common.embeddings import check_features, unit_rows
 from labelkit.commands.common.label_files import LabeledImages, placed_csv
-from labelkit.commands.common.onnx_session import load_ahead, may_be_quick
-from labelkit.commands.common.results import Table
+from labelkit.commands.common.onnx_session import loading_ahead
+from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
 from labelkit.commands.common.stored_predictions import group_names, new_groups, stored_answers
 from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, sorted_by_bytes
@@ -163,38 +162,7 @@ class Prediction:
         return [self.path, self.label, self.kind, stated, self.note]
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """All answers.
-
-    Attributes:
-        values: for programs.
-        paths: files that were made.
-        table: for people.
-        text: what stands in place of the table; may be empty.
-        fault: more photos could not be read than are allowed.
-    """
-
-    values: dict[str, object]
-    paths: tuple[Path, ...]
-    table: Table
-    text: str
-    fault: DatasetError | None
-
-    def to_json(self) -> dict[str, object]:
-        """Return the values."""
-        return self.values
-
-    def made(self) -> list[Path]:
-        """Return the paths."""
-        return list(self.paths)
-
-    def tables(self) -> list[Table]:
-        """Return the table."""
-        return [self.table]
-
-
-def predict_photos(config: PredictConfig) -> Predictions:
+def predict_photos(config: PredictConfig) -> SimpleResult:
     """Answer for photos, for those in folders, and for the rows of stores.
 
     Raises:
@@ -207,17 +175,10 @@ def predict_photos(config: PredictConfig) -> Predictions:
     photos = list(dict.fromkeys(_photos(config, stores)))
     if not photos and not stores:
         raise DatasetError("standard input", "names no photo", "Write one path in a line, or part them by NUL.")
-    quick = may_be_quick(len(photos), config.checkpoint, config.device)
-    loading = threading.Thread(target=load_ahead, kwargs={"quick": quick})
-    if photos:
-        loading.start()  # another process checks the store meanwhile
-    try:
+    with loading_ahead(len(photos), config.checkpoint, config.device):
         source = open_source(config.from_, config.result)
         min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
         asked = [rows_of_other(source.store, path) for path in stores]
-    finally:
-        if photos:
-            loading.join()
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
         found = embedded_images(
@@ -325,7 +286,7 @@ def _result(
     skipped: list[tuple[str, str]],
     min_confidence: float,
     truth: dict[str, str],
-) -> Predictions:
+) -> SimpleResult:
     """Write what was asked for, and say what was found."""
     counts = Counter(line.kind for line in predictions)
     values: dict[str, object] = {
@@ -346,7 +307,8 @@ def _result(
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))
         made, text = (config.out,), ""
         table = Table("answers", list(counts), [list(counts.values())])
-    return Predictions(values, made, table, text, _too_many(config, len(predictions), skipped))
+    fault = _too_many(config, len(predictions), skipped)
+    return SimpleResult(values, made, (table,), text=text, fault=fault)
 
 
 def _judged(source: Source, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:

@@ -23,13 +23,22 @@ from pathlib import Path
 from typing import Any
 
 from labelkit import __version__
-from labelkit.commands.common.own_code import is_same_code
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
 from labelkit.files import read_json
-from labelkit.pipelines.reproduce.filling import chosen_rows, complete_command, missing_of, needs_of, with_options
+from labelkit.pipelines.own_code import check_same_code
 from labelkit.pipelines.reproduce.options import ReproduceConfig
-from labelkit.pipelines.reproduce.tables import PublishedTable, Row, available_tables, read_table
+from labelkit.pipelines.reproduce.tables import (
+    PublishedTable,
+    Row,
+    available_tables,
+    chosen_rows,
+    complete_command,
+    missing_of,
+    needs_of,
+    read_table,
+    with_options,
+)
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_text
@@ -37,29 +46,26 @@ from labelkit.store.csv_table import csv_text
 _END_SECONDS = 30
 
 
-class Commands:
-    """Runs commands."""
+def run_command(words: Sequence[str]) -> tuple[int, bytes]:
+    """Run a command of labelkit to its end.
 
-    def run(self, words: Sequence[str]) -> tuple[int, bytes]:
-        """Run a command to its end.
+    Args:
+        words: after ``labelkit``.
 
-        Args:
-            words: after ``labelkit``.
-
-        Returns:
-            exit code, negative for a signal, and standard output.
-        """
-        process = subprocess.Popen([sys.executable, "-m", "labelkit", *words], stdout=subprocess.PIPE)
-        try:
-            out, _ = process.communicate()
-        except BaseException:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_SECONDS)
-            if process.stdout is not None:
-                process.stdout.close()
-            raise
-        return process.returncode, out
+    Returns:
+        exit code, negative for a signal, and standard output.
+    """
+    process = subprocess.Popen([sys.executable, "-m", "labelkit", *words], stdout=subprocess.PIPE)
+    try:
+        out, _ = process.communicate()
+    except BaseException:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
+        raise
+    return process.returncode, out
 
 
 _ESCAPED = {
@@ -193,17 +199,6 @@ class _Outcome:
     measured: list[dict[str, float]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class ReproducedResult(SimpleResult):
-    """Tables beside their published numbers.
-
-    Attributes:
-        fault: a row that failed, after all others were run.
-    """
-
-    fault: LabelkitError | None = None
-
-
 def reproduce(config: ReproduceConfig) -> SimpleResult:
     """Run what is not done yet, row by row.
 
@@ -224,7 +219,6 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         progress.warning(f"rows left out: {fault}")
     shown, values = [], []
     faults: list[LabelkitError] = []
-    commands = Commands()
     with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
         for table, rows in tables:
             folder = config.out / table.name
@@ -233,7 +227,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
                 absent = next((missing[name] for name in sorted(needs_of(row)) if name in missing), "")
                 outcome = _Outcome("no data", absent)
                 if config.dry_run or not absent:
-                    outcome = _run_row(config, table, row, folder, commands, faults)
+                    outcome = _run_row(config, table, row, folder, faults)
                 outcomes.append(replace(outcome, state="no data", reason=absent) if absent else outcome)
                 task.advance(1, table=table.name)
             record = _record(config, table, rows, outcomes)
@@ -253,7 +247,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             f"{len(faults)} of {len(states)} rows failed, first: {faults[0]}",
             "Mend it, and run the same command again.",
         )
-    return ReproducedResult({"tables": values, "rows": counts}, made, tuple(shown), failed)
+    return SimpleResult({"tables": values, "rows": counts}, made, tuple(shown), fault=failed)
 
 
 def _run_row(
@@ -261,7 +255,6 @@ def _run_row(
     table: PublishedTable,
     row: Row,
     folder: Path,
-    commands: Commands,
     faults: list[LabelkitError],
 ) -> _Outcome:
     progress = current_progress()
@@ -284,7 +277,7 @@ def _run_row(
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(words)}")
                 else:
-                    outputs.append(_run(commands, command, words, here, number))
+                    outputs.append(_run(command, words, here, number))
             if not config.dry_run:
                 outcome.measured.append(table.of(outputs))
         except LabelkitError as error:
@@ -294,7 +287,7 @@ def _run_row(
     return outcome
 
 
-def _run(commands: Commands, command: list[str], words: list[str], here: Path, number: int) -> dict[str, Any]:
+def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[str, Any]:
     """Run a command, as ``words`` say it, and keep its JSON; one that ran before is not run again.
 
     Raises:
@@ -319,7 +312,7 @@ def _run(commands: Commands, command: list[str], words: list[str], here: Path, n
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
     words = [*words, "--resume"] if begun else words
     current_progress().message(f"labelkit {shlex.join(words)}")
-    code, out = commands.run([*words, "--json"])
+    code, out = run_command([*words, "--json"])
     if code:
         raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See its message.")
     output = json.loads(out)
@@ -328,13 +321,8 @@ def _run(commands: Commands, command: list[str], words: list[str], here: Path, n
 
 
 def _check_code(command: list[str], here: Path, number: int) -> None:
-    """Note with which code a method of the user is trained there.
-
-    Raises:
-        OutputExistsError: it was other code.
-    """
-    if command[0] == "train" and not is_same_code(here / f"step-{number}.code.json", command[1]):
-        raise OutputExistsError(str(here), f"holds a run of other code of {command[1]}", "Choose another --out.")
+    if command[0] == "train":
+        check_same_code(here / f"step-{number}.code.json", command[1], "Choose another --out.")
 
 
 def _file_name(text: str) -> str:

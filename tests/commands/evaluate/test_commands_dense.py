@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.commands.evaluate.dense import FrozenNetwork
+from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
 from labelkit.commands.evaluate.patch_clusters import match_by_iou
 from labelkit.commands.evaluate.segmentation import tune_network
-from labelkit.commands.evaluate.segmentation_head import FrozenNetwork, HeadPlan
 from labelkit.commands.evaluate.tracking import frame_size
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
@@ -74,10 +75,12 @@ def test_the_best_learning_rate_is_chosen_without_the_images_that_are_scored(lab
 def test_tuning_trains_the_backbone_and_not_the_head_alone(labelkit: Any, folder: Path) -> None:
     network = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    plan = HeadPlan("linear", 3, 1e-3, None, 8, 8, 32, augment=True, mirror=True)
+    config = EvaluateSegmentationConfig(
+        backbone="vit_nano_p8_32", random_weights=True, tune=True, samples=8, batch_size=8
+    )
     dataset = load_dataset(str(folder), data_root=folder)
 
-    tuned = tune_network(FrozenNetwork(network, 32, 8), dataset, dataset.in_split("train"), plan, seed=0)
+    tuned = tune_network(config, FrozenNetwork(network, 32, 8), dataset, dataset.in_split("train"), 1e-3, seed=0)
 
     assert all(value.equal(before[name]) for name, value in network.state_dict().items())
     # a step of AdamW moves every number that has a gradient by the rate, and those of the backbone have one

@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from labelkit.commands.evaluate.detection import BoxPicture, shown_boxes
-from labelkit.commands.evaluate.detection_training import DetectionPlan, depth_below, train_detector
+from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
+from labelkit.commands.evaluate.detection import Updates, depth_below, train_detector
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
-from labelkit.protocols.detection.detector import DetectorSize
 from labelkit.training.devices import Runtime
 from PIL import Image
 from tests.miniature_sets import put, write_coco, write_voc_objects
@@ -55,7 +53,7 @@ def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
     words = ("evaluate", "detection", *SMALL, "--data-root", root, "--seeds", 2, "--steps", 1)
-    done = labelkit(*words, "--dataset", "voc_2007", "--detector", "faster-rcnn", "--per-class", "--json")
+    done = labelkit(*words, "--dataset", "voc_2007", "--detector", "faster-rcnn", "--json")
     assert done.code == 0, done.err
     assert set(done.json["box"]) == {"ap50_11_point", "ap50"}
     assert len(done.json["box"]["ap50"]["values"]) == 2
@@ -67,20 +65,18 @@ def test_voc_is_scored_by_both_of_its_rules_and_without_pycocotools(
 
 
 def test_the_learning_rate_rises_and_drops_as_published() -> None:
-    plan = DetectionPlan(
-        "mask-rcnn", 2, DetectorSize(), (800,), True, 12_000, 16, 2e-4, (9000, 11_000), 500, 0.05, 1.0, False
-    )
-    assert plan.factor(0) == pytest.approx(1 / 500)
-    assert [plan.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])
+    updates = Updates.of(EvaluateDetectionConfig(batch_size=16, epochs=12), 16_000)
+    assert updates == (12_000, 500, (9000, 11_000))
+    assert updates.factor(0) == pytest.approx(1 / 500)
+    assert [updates.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])
 
 
-def _plan(**options: Any) -> DetectionPlan:
+def _plan(**options: Any) -> EvaluateDetectionConfig:
     plan = {
-        "kind": "faster-rcnn", "num_classes": 3, "size": DetectorSize(64, 96, 8, 8), "train_sides": (64,),
-        "tune": True, "steps": 1, "batch_size": 2, "lr": 1e-3, "drops": (), "warmup": 0, "weight_decay": 0.0,
-        "layer_decay": 1.0, "mirror": True,
+        "detector": "faster-rcnn", "image_size": 64, "longer_side": 96, "proposals": 8, "samples_per_image": 8,
+        "steps": 1, "batch_size": 2, "lr": 1e-3, "weight_decay": 0.0,
     }  # fmt: skip
-    return DetectionPlan(**{**plan, **options})
+    return EvaluateDetectionConfig(**{**plan, **options})
 
 
 @pytest.mark.parametrize("tune", quick_every(2, [True, False]))
@@ -90,7 +86,7 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
     dataset = load_dataset("coco_2017", data_root=root)
     rows = dataset.in_split("train")
 
-    trained: Any = train_detector(network, dataset, rows, _plan(tune=tune), Runtime(device="cpu"), seed=0)
+    trained: Any = train_detector(_plan(tune=tune), network, dataset, rows, Runtime(device="cpu"), seed=0)
 
     # a step of AdamW moves every number that has a gradient by the rate
     after = trained.backbone.backbone.state_dict()
@@ -108,7 +104,7 @@ def test_tuning_moves_the_backbone_and_else_it_stays(root: Path, tune: bool) -> 
 def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root: Path) -> None:
     network = BackboneNetwork("resnet18", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
-    trained: Any = train_detector(network, dataset, dataset.in_split("train"), _plan(), Runtime(device="cpu"), seed=0)
+    trained: Any = train_detector(_plan(), network, dataset, dataset.in_split("train"), Runtime(device="cpu"), seed=0)
     before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
     statistics = [name for name in before if "running" in name]
     assert len(statistics) == 40
@@ -121,7 +117,7 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
     network = BackboneNetwork("vit_micro_p8_64", seed=0).eval()
     dataset = load_dataset("coco_2017", data_root=root)
     rows = dataset.in_split("train")
-    trained: Any = train_detector(network, dataset, rows, _plan(layer_decay=0.5), Runtime(device="cpu"), seed=0)
+    trained: Any = train_detector(_plan(layer_decay=0.5), network, dataset, rows, Runtime(device="cpu"), seed=0)
     before, after = network.backbone.state_dict(), trained.backbone.backbone.state_dict()
     moved = [
         (after[name] - before[name]).abs().max().item()
@@ -179,13 +175,3 @@ def test_an_image_of_another_size_than_its_annotation_is_found_before_training(
     answer = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--detector", "faster-rcnn", "--steps", 1)
     assert answer.code == 3
     assert f"{split}.jpg: the image has 80 x 64 pixels, its annotation says 160 x 128" in answer.err
-
-
-def test_boxes_below_a_half_are_drawn_only_where_there_is_no_other() -> None:
-    box = (0.0, 0.0, 4.0, 4.0)
-    pixels = np.zeros((8, 8, 3), np.uint8)
-    both = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.7)])
-    assert [score for _, _, score in shown_boxes(both)] == [0.7]
-    unsure = BoxPicture("a", pixels, [], [(box, 0, 0.2), (box, 1, 0.3)])
-    assert [score for _, _, score in shown_boxes(unsure)] == [0.3]
-    assert shown_boxes(BoxPicture("a", pixels, [], [])) == []

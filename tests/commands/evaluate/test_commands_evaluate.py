@@ -146,7 +146,7 @@ def two_splits(make_store: Any) -> EmbeddingStore:
 def test_clusters_are_matched_on_one_split_and_scored_on_another(two_splits: EmbeddingStore) -> None:
     (own,) = evaluate(two_splits, split="test")
     (kept,) = evaluate(two_splits, split="test", mapping_from="train")
-    train, test = evaluate(two_splits, mapping_from="train", per_class=True)
+    train, test = evaluate(two_splits, mapping_from="train")
 
     # own: 5 and 7 have a row of each class, 9 one of class 1, so two rows of 5 can be right; kept: 5 = 0, 7 = 1, 9 none
     assert own["all_accuracy"] == pytest.approx(2 / 5)

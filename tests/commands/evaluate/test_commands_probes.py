@@ -10,9 +10,8 @@ import torch
 import torchvision.transforms.functional as vision
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.training_data import eval_images, prepare_data
-from labelkit.commands.evaluate.crops import crops_of, resized
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
-from labelkit.commands.evaluate.probes import _images
+from labelkit.commands.evaluate.probes import _images, crops_of, resized
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.seeding import seeded_init

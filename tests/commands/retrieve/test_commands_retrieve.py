@@ -342,7 +342,7 @@ def test_an_index_finds_what_exact_search_finds_and_is_built_once(many: Path, tm
     assert first["queries"] == second["queries"]
 
 
-@pytest.mark.parametrize("damage", quick_every(3, ["flip", "cut", "line", "other", "empty", "lines"]))
+@pytest.mark.parametrize("damage", quick_every(2, ["flip", "cut", "line", "empty"]))
 def test_a_damaged_index_is_built_again_and_said(labelkit: Any, many: Path, tmp_path: Path, damage: str) -> None:
     words = ("--index", many, "--query-rows", "0", "-k", 3, "--search", "hnsw", "--json")
     first = labelkit("retrieve", *words).json
@@ -352,14 +352,10 @@ def test_a_damaged_index_is_built_again_and_said(labelkit: Any, many: Path, tmp_
         content[len(content) // 2] ^= 1
     elif damage == "cut":
         del content[len(content) // 2 :]
-    elif damage == "line":
-        content[-2:] = b"]\n"
     elif damage == "empty":
         content.clear()
-    elif damage == "other":
-        content = content.replace(b'"trained_rows":600', b'"trained_rows":601')
     else:
-        content = bytearray(b"\n" * 10)
+        path.with_suffix(".json").write_text("]")
     path.write_bytes(content)
 
     again = labelkit("retrieve", *words)

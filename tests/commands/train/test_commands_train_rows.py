@@ -182,14 +182,6 @@ def test_changes_of_rows_are_refused_where_views_stand_for_them(
 # ---------------------------------------------------------------------- bad input
 
 
-def test_methods_for_images_refuse_a_store_and_name_those_that_take_it(labelkit: Labelkit, pixels: Path) -> None:
-    answer = labelkit("train", "flipclass", "--index", pixels)
-    assert answer.code == 2
-    assert "flipclass trains on images alone" in answer.err
-    for name in HEADS:
-        assert name in answer.err
-
-
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -11,10 +11,9 @@ from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError
 from labelkit.pipelines.reproduce import running
-from labelkit.pipelines.reproduce.filling import complete_command
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.running import reproduce
-from labelkit.pipelines.reproduce.tables import PublishedTable, available_tables, left_out, read_table
+from labelkit.pipelines.reproduce.tables import PublishedTable, available_tables, complete_command, left_out, read_table
 from tests.miniature_sets import MINIATURES, make_miniature
 from tests.short_tables import run_row, short_command
 
@@ -44,7 +43,7 @@ class Commands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.run: list[list[str]] = []
         self.code = 0
-        monkeypatch.setattr(running.Commands, "run", self._run)
+        monkeypatch.setattr(running, "run_command", self._run)
 
     def _run(self, words: list[str]) -> tuple[int, bytes]:
         self.run.append(words)
@@ -206,13 +205,13 @@ def bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "bars.yaml"
     path.write_text(BARS)
 
-    def answer(self: object, words: list[str]) -> tuple[int, bytes]:
+    def answer(words: list[str]) -> tuple[int, bytes]:
         # the start has 0.5, 0.5, 0.5; what was trained 0.6, 0.7, 0.8
         trained = "--checkpoint" in words
         seed = int(words[words.index("--seed") + 1])
         return 0, json.dumps({"metrics": {"accuracy": 0.5 + trained * (0.1 + 0.1 * seed)}}).encode()
 
-    monkeypatch.setattr(running.Commands, "run", answer)
+    monkeypatch.setattr(running, "run_command", answer)
     return path
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from labelkit import __version__
-from labelkit.pipelines.reproduce.running import Commands
+from labelkit.pipelines.reproduce.running import run_command
 
 
 def test_a_command_gives_its_output_and_its_exit_code(
@@ -18,9 +18,9 @@ def test_a_command_gives_its_output_and_its_exit_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # a path is looked for in the folder of whoever asks
-    assert Commands().run(["reproduce", "mine.yaml"]) == (2, b"")
+    assert run_command(["reproduce", "mine.yaml"]) == (2, b"")
     assert "mine.yaml: No such file" in capfd.readouterr().err
-    code, out = Commands().run(["version", "--json"])
+    code, out = run_command(["version", "--json"])
     assert (code, json.loads(out)["labelkit"]) == (0, __version__)
 
 
@@ -32,9 +32,7 @@ def test_a_command_ends_with_the_one_that_waits_for_it(tmp_path: Path) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.7)
     try:
         with pytest.raises(KeyboardInterrupt):
-            Commands().run(
-                ["train", "dl2pa", "--dataset", "digits", "--epochs", "100000", "--out", str(tmp_path / "run")]
-            )
+            run_command(["train", "dl2pa", "--dataset", "digits", "--epochs", "100000", "--out", str(tmp_path / "run")])
     finally:
         signal.signal(signal.SIGALRM, before)
     assert _ended(str(tmp_path))

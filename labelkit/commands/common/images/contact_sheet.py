@@ -1,7 +1,8 @@
-"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture."""
+"""Draw rows of images with a line or two below each, such as a query and its hits, as one picture; write it as PNG."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
-from labelkit.commands.common.images.png import write_png
+from labelkit.commands.common.outputs import PNG_MARK
+from labelkit.store.commit import commit_bytes
 
 
 def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
@@ -93,23 +96,14 @@ def framed(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]
         pixels: the image.
         box: left, top, right, bottom in its pixels.
     """
-    return outlined(pixels, [(box, _FRAMES["wrong"])])
-
-
-def outlined(
-    pixels: NDArray[np.uint8], boxes: Sequence[tuple[Sequence[float], str | tuple[int, int, int]]]
-) -> NDArray[np.uint8]:
-    """Return an image as `framed` does, with boxes around several parts, each with its color."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = max(1, -(-4 * _CELL // max(image.size)))
     image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
     width = max(1, round(2 * max(image.size) / _CELL))
-    draw = ImageDraw.Draw(image)
-    for box, color in boxes:
-        left, top, right, bottom = (scale * edge for edge in box)
-        # around the part, not over it
-        edges = (left - width, top - width, right + width - 1, bottom + width - 1)
-        draw.rectangle(edges, outline=color, width=width)
+    left, top, right, bottom = (scale * edge for edge in box)
+    # around the part, not over it
+    edges = (left - width, top - width, right + width - 1, bottom + width - 1)
+    ImageDraw.Draw(image).rectangle(edges, outline=_FRAMES["wrong"], width=width)
     return np.asarray(image, dtype=np.uint8)
 
 
@@ -122,3 +116,16 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
     cell = Image.new("RGB", (_CELL, _CELL), "white")
     cell.paste(resized, ((_CELL - size[0]) // 2, (_CELL - size[1]) // 2))
     return cell
+
+
+def write_png(path: Path, picture: Image.Image) -> None:
+    """Write a picture with the mark of labelkit; the same picture gives the same bytes.
+
+    Raises:
+        ResourceError: it cannot be written.
+    """
+    notes = PngInfo()
+    notes.add_text("Software", PNG_MARK)
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", pnginfo=notes)
+    commit_bytes(path, buffer.getvalue())

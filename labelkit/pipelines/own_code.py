@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from labelkit.errors import StoreError
+from labelkit.errors import OutputExistsError, StoreError
 from labelkit.files import read_object
 from labelkit.methods.registry import own_digest
 from labelkit.store.commit import commit_json
 
 
-def is_same_code(noted: Path, method: str) -> bool:
+def check_same_code(noted: Path, method: str, remedy: str) -> None:
     """Compare the file of a method with the one that was noted, and note it if none was.
 
     Args:
         noted: where its digest is kept; its folder is there.
         method: its name; one that labelkit ships is always the same.
+        remedy: what to do about other code.
 
     Raises:
+        OutputExistsError: it is another one.
         StoreError: the note is damaged.
         ResourceError: no room, no permission.
     """
     digest = own_digest(method)
     if digest is None:
-        return True
+        return
     if not noted.exists():
         commit_json(noted, {"sha256": digest})
-        return True
     try:
-        return bool(read_object(noted, {"sha256": str})["sha256"] == digest)
+        same = read_object(noted, {"sha256": str})["sha256"] == digest
     except (OSError, ValueError) as error:
         raise StoreError(str(noted), f"cannot be read: {error}", "Remove it with the runs beside it.") from error
+    if not same:
+        raise OutputExistsError(str(noted.parent), f"holds a run of other code of {method}", remedy)
