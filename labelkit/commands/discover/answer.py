@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.answer_rule import AnswerRule
 from labelkit.algorithms.calibration import named_probability, risk_coverage
 from labelkit.algorithms.confidences import Confidences, confidences, in_order, joined
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowJudge, recipes
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowJudge
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite
 from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
@@ -200,12 +200,11 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
         )
     judge = RowJudge(grouping.features, labels)
     class_of_group = grouping.class_of_group
-    recipe = recipes(labels)[0]
-    shares = judge.shares(labels, grouping.group_ids, class_of_group, recipe)
+    shares = judge.shares(labels, grouping.group_ids, class_of_group)
     new_share = _new_share(grouping, shares, unlabeled)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
-        hidden = hidden_evidence(
+        evidence = hidden_evidence(
             judge,
             labels,
             grouping.group_ids,
@@ -214,14 +213,12 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             min_size=grouping.min_size,
             seed=config.seed,
         )
-        if hidden is None:
+        if evidence is None:
             raise DatasetError(
                 str(store.path),
                 "no class has two labels, so that none can be hidden and looked for",
                 "Label more images, or give labels of other images with --calibration-labels FILE.",
             )
-        evidence, recipe = hidden
-        shares = judge.shares(labels, grouping.group_ids, class_of_group, recipe)
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
@@ -229,7 +226,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     calibration = calibrate(evidence)
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
-    rule = judge.rule(labels, grouping.group_ids, class_of_group, shares, recipe)
+    rule = judge.rule(labels, grouping.group_ids, class_of_group, shares)
     rule = replace(rule, unit_rows=grouping.unit_rows, temperatures=calibration.cautious)
     return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
 

@@ -27,7 +27,7 @@ from labelkit.algorithms.calibration import (
     reliability,
 )
 from labelkit.algorithms.confidences import Temperatures, log_shares, stated
-from labelkit.algorithms.few_label_classifier import Recipe, RowJudge, recipes
+from labelkit.algorithms.few_label_classifier import RowJudge
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
@@ -101,11 +101,8 @@ class Calibration:
 
 def hidden_evidence(
     judge: RowJudge, labels: Ints, group_ids: Ints, class_of_group: Ints, new_share: float, *, min_size: int, seed: int
-) -> tuple[Evidence, Recipe] | None:
+) -> Evidence | None:
     """Answer again without some of the labels, and look what their rows are called.
-
-    Of the recipes to tell classes apart, the one that names most hidden labels of known classes rightly is taken,
-    if it is ahead of the usual one by more than a standard error.
 
     Args:
         judge: the rows.
@@ -117,7 +114,7 @@ def hidden_evidence(
         seed: of what is hidden.
 
     Returns:
-        The evidence, and the recipe; ``None`` if no class has two labels.
+        The evidence; ``None`` if no class has two labels.
     """
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     if not (counts > 1).any():
@@ -130,8 +127,7 @@ def hidden_evidence(
     num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
     features = _on_main_directions(judge.features)
-    tried = recipes(labels)
-    looks: list[list[tuple[Doubles, NDArray[np.bool_], Doubles, NDArray[np.bool_], Ints]]] = [[] for _ in tried]
+    looks: list[tuple[Doubles, NDArray[np.bool_], Doubles, NDArray[np.bool_], Ints]] = []
     with current_progress().task("rounds with hidden labels", total=_ROUNDS) as task:
         for number in range(_ROUNDS):
             generator = keyed_generator(seed, "calibration", epoch=number)
@@ -144,23 +140,15 @@ def hidden_evidence(
             # as many shares in every round: groups that a round cannot make are empty
             of_group = np.full(max(count, int(in_use.sum())), -1, dtype=np.int64)
             of_group[: len(tree.labels)] = tree.labels
-            found = judge.class_shares(kept, tree.labels)
-            for recipe, own in zip(tried, looks, strict=True):
-                shares = judge.shares(kept, ids, of_group, recipe, found)[:, : int(in_use.sum())]
-                own.append((*_look(shares, tested, of_group, labels[tested]), tested))
+            shares = judge.shares(kept, ids, of_group)[:, : int(in_use.sum())]
+            looks.append((*_look(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
-    joined = [[np.concatenate(part) for part in zip(*own, strict=True)] for own in looks]
-    best, lead = 0, 0.0
-    for number, (_, _, correct, of_new, _) in enumerate(joined):
-        gain = (correct - joined[0][2])[~of_new]
-        if len(gain) and gain.mean() > max(lead, gain.std() / np.sqrt(len(gain))):
-            best, lead = number, float(gain.mean())
-    scores, named_new, correct, of_new, rows = joined[best]
+    scores, named_new, correct, of_new, rows = (np.concatenate(part) for part in zip(*looks, strict=True))
     weights, num_labels = np.ones(len(rows)), len(np.unique(rows))
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
     for kind, amount in ((of_new, share), (~of_new, 1 - share)):
         weights[kind] *= amount * num_labels / max(int(kind.sum()), 1)
-    return Evidence(scores, named_new, correct, of_new, weights, num_labels), tried[best]
+    return Evidence(scores, named_new, correct, of_new, weights, num_labels)
 
 
 def given_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
