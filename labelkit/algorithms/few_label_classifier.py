@@ -5,8 +5,9 @@
    together, the classifier hands out 85 % among them
 3. shares flow between near rows (``algorithms.label_propagation``); labeled rows keep what is known of them
 
-Of 0 to 100 % by the classifier, 75 and 90 named most images rightly with 2, 3, 5 and 10 labels in a class, on groceries,
-their kinds, CIFAR-10, Omniglot and digits, with half of the shares by flow; to choose by hidden labels gained nothing.
+Of 0 to 100 % by the classifier, 75 and 90 named most images rightly with 2, 3, 5 and 10 labels in a class, on
+groceries, their kinds, CIFAR-10, Omniglot and digits, with half of the shares by flow; to choose by hidden labels
+gained nothing.
 """
 
 from __future__ import annotations

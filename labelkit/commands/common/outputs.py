@@ -1,12 +1,13 @@
 """What a command writes: decided here for every output of every command, before any work.
 
 An output is never a file that the command reads, never lies in a folder that labelkit keeps itself, and never replaces
-a store, a picture or a binary file of another kind, with or without ``--overwrite``.
+a file of another kind, with or without ``--overwrite``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ _HEAD_BYTES = 4096
 _KEPT = {".results": "the results", ".patches": "the patches", ".run": "an unfinished run"}
 PNG_MARK = "labelkit"
 """What the field ``Software`` of our pictures says, so that no photo is taken for one of them."""
+
+HTML_MARK = '<meta name="generator" content="labelkit'
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _MAGIC = {".npy": b"\x93NUMPY", ".npz": b"PK\x03\x04", ".parquet": b"PAR1", ".onnx": b"\x08"}
@@ -119,7 +122,7 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
 
 
 def _fits(path: Path, makes: str) -> bool:
-    """Say whether a file is like an earlier output: HDF5 of that format, our picture, or text where text is made."""
+    """Say whether a file is like an earlier output: HDF5 of that format, our picture, or text that begins like it."""
     with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
     if not head:
@@ -131,9 +134,16 @@ def _fits(path: Path, makes: str) -> bool:
     if makes == "png":
         return f"Software\0{PNG_MARK}".encode() in head
     try:
-        return "\0" not in decode_table(head, cut=True)
+        text = decode_table(head, cut=True)
     except UnicodeDecodeError:
         return False
+    line = text.lstrip().partition("\n")[0].strip()
+    found = "json" if line.startswith(("{", "[")) else "csv"
+    found = ("html" if HTML_MARK in text else "") if line.startswith("<") else found
+    # a table has a header of one word or of several cells; notes, code and settings have neither
+    is_table = re.fullmatch(r"\w+|[^#%-].*[,;\t].*", line) is not None
+    wanted = {"answers": ("csv", "json"), "export": ("csv", "json")}.get(makes, (makes,))
+    return "\0" not in text and found in wanted and (found != "csv" or is_table)
 
 
 def _is_format(path: Path, wanted: str) -> bool:
@@ -142,7 +152,7 @@ def _is_format(path: Path, wanted: str) -> bool:
 
     try:
         with open_file(path, None) as checked:
-            return checked.attributes[""]["format"] == wanted
+            return bool(checked.attributes[""]["format"] == wanted)
     except (Damaged, VersionError):
         return True
     except StoreError:

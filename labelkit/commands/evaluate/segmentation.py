@@ -202,7 +202,7 @@ def train_head(
     """
     if config.augment:
         crops = training_crops(config, dataset, rows, frozen.size, seed)
-        source = ((frozen.features(images), labels) for images, labels in crops)
+        source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
     else:
         source = _cached(config, frozen, dataset, rows, seed)
     first = next(source)
