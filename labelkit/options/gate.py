@@ -33,6 +33,10 @@ HIGHER_INSIDE = ("recall", "accuracy_at_coverage")
 """Objects in the JSON all of whose numbers are scores: ``recall.1``."""
 
 
+_OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
+"""Headers of tables that are no names of scores; ``R@K`` is another."""
+
+
 def score_direction(name: str) -> int:
     """Return +1 if more is better, -1 if less is, 0 if the name is not that of a score.
 
@@ -65,14 +69,20 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         own = name.rpartition("/")[2]
         if not score_direction(own):
             known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_INSIDE})
-            guess = nearest(own, known)
+            guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
+            guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
             raise ValueError(f"no score is called {own}.{hint} Scores: {', '.join(known)}")
         low = -1 if own in BELOW_ZERO else 0
         if not low <= value <= 1:
-            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}")
+            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{_as_share(value, f'{name}=')}")
         limits[name] = value
     return limits
+
+
+def _as_share(value: float, before: str) -> str:
+    """Ask whether a percentage was meant, if it can be one."""
+    return f" Did you mean `{before}{value / 100:g}`?" if 1 < value <= 100 else ""
 
 
 class GateConfig(StageConfig):
@@ -115,7 +125,8 @@ class GateConfig(StageConfig):
         if self.tolerance and self.baseline is None:
             raise ValueError("--tolerance goes with --baseline")
         if self.tolerance > 1:
-            raise ValueError(f"--tolerance {self.tolerance:g}: scores are between 0 and 1")
+            hint = _as_share(self.tolerance, "--tolerance ")
+            raise ValueError(f"--tolerance {self.tolerance:g}: scores are between 0 and 1.{hint}")
         return self
 
     @property

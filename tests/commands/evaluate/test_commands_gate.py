@@ -71,12 +71,12 @@ def test_a_limit_that_is_no_number_is_refused(grouped: Path, labelkit: Callable[
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--fail-under", "all_accuracy=75"), "so it cannot be 75"),
-        (("--fail-under", "recall.1=1.5"), "so it cannot be 1.5"),
+        (("--fail-under", "all_accuracy=75"), "Did you mean `all_accuracy=0.75`?"),
+        (("--fail-under", "recall.1=1.5"), "Did you mean `recall.1=0.015`?"),
         (("--fail-under", "nmi=-0.1"), "nmi is between 0 and 1"),
         (("--fail-under", "ari=-2"), "ari is between -1 and 1"),
-        (("--fail-over", "after.ece=5"), "so it cannot be 5"),
-        (("--baseline", "none.json", "--tolerance", "2"), "scores are between 0 and 1"),
+        (("--fail-over", "after.ece=5"), "Did you mean `after.ece=0.05`?"),
+        (("--baseline", "none.json", "--tolerance", "2"), "Did you mean `--tolerance 0.02`?"),
     ],
 )
 def test_a_limit_that_the_score_cannot_reach_is_refused_with_what_was_likely_meant(
