@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.cluster.cluster import cluster_store
-from labelkit.commands.cluster.options import KMeansConfig, SinkhornConfig
+from labelkit.commands.cluster.options import SinkhornConfig
 from labelkit.errors import ConfigError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
@@ -57,17 +57,6 @@ def test_a_result_says_how_it_was_reached(blobs: EmbeddingStore) -> None:
     np.testing.assert_allclose(plan.max(axis=1), arrays["confidence"], atol=1e-3)
     np.testing.assert_allclose(plan.mean(axis=0), arrays["prior_shares"], atol=1e-3)
     assert {"marginal_error", "rounds", "passes", "temperature", "prior", "seed"} <= result.params.keys()
-
-
-def test_prototypes_of_another_result_are_where_it_starts(blobs: EmbeddingStore) -> None:
-    cluster_store(KMeansConfig(index=blobs.path, num_clusters=3))
-
-    found = run(blobs, prototypes="k-means", max_iterations=1)
-
-    centroids = read_result(blobs, "k-means").arrays["centroids"]
-    expected = centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
-    np.testing.assert_allclose(read_result(blobs, "sinkhorn").arrays["prototypes"], expected, atol=1e-6)
-    assert found["rounds"] == 1
 
 
 def test_rows_outside_the_split_get_no_cluster(make_store: Any, rng: np.random.Generator) -> None:

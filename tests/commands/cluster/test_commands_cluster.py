@@ -160,14 +160,4 @@ def test_an_odd_row_is_set_aside_and_joins_the_nearest_group(config_class: Any, 
     assert [len(set(ids[start : start + 10])) for start in (0, 10, 20)] == [1, 1, 1]
 
 
-def test_fewer_groups_are_made_if_there_are_no_more_of_the_least_size(blobs: EmbeddingStore) -> None:
-    made = cluster_store(SSKMeansConfig(index=blobs.path, num_clusters=6, min_size=8)).to_json()
-
-    stored = read_result(blobs, "ss-kmeans").arrays
-    sizes = np.asarray(made["sizes"])
-    # the third blob was cut into four small groups, which join each other
-    assert len(stored["names"]) == len(stored["centroids"]) == 3
-    assert sizes.tolist() == [10, 10, 10]
-
-
 # ---- bad input

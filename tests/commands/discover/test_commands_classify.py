@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from labelkit.algorithms.few_label_classifier import Recipe, RowJudge, hidden_labels_right
+from labelkit.algorithms.few_label_classifier import RowJudge, hidden_labels_right
 from sklearn.linear_model import LogisticRegression
 
 
@@ -49,10 +49,10 @@ def test_groups_alone_are_named_without_any_label(rng: np.random.Generator) -> N
     labels = np.full(30, -1)
     judge, classes = RowJudge(features, labels), np.full(3, -1)
 
-    shares = judge.shares(labels, groups, classes, Recipe(0.0))
+    shares = judge.shares(labels, groups, classes)
 
     assert (shares.argmax(axis=1) == groups).all()
-    assert judge.rule(labels, groups, classes, shares, Recipe(0.0)).classifier is None
+    assert judge.rule(labels, groups, classes, shares).classifier is None
 
 
 def test_each_label_of_a_class_with_two_is_hidden_once(rng: np.random.Generator) -> None:

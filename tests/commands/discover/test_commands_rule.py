@@ -7,7 +7,7 @@ import pytest
 from labelkit.algorithms import few_label_classifier as classify
 from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, group_rule
 from labelkit.algorithms.confidences import Temperatures
-from labelkit.algorithms.few_label_classifier import Recipe, RowJudge
+from labelkit.algorithms.few_label_classifier import RowJudge
 
 NO_CLASS = np.zeros(0, dtype=np.int64)
 
@@ -17,15 +17,16 @@ def test_an_image_begins_as_a_stored_row_does_but_for_the_group_it_is_in(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, num_classes: int
 ) -> None:
     monkeypatch.setattr(classify, "_MEMBERSHIP", 0.0)
+    monkeypatch.setattr(classify, "ALPHA", 0.0)
     ids = np.arange(60) % 6
     features = (np.eye(6)[ids] + rng.normal(0, 0.3, (60, 6))).astype(np.float32)
     labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
-    recipe, class_of_group = Recipe(0.75, 0.0), np.arange(6)
+    class_of_group = np.arange(6)
     class_of_group[num_classes:] = -1
     judge = RowJudge(features, labels)
-    shares = judge.shares(labels, ids, class_of_group, recipe)
+    shares = judge.shares(labels, ids, class_of_group)
 
-    found = judge.rule(labels, ids, class_of_group, shares, recipe).start(features)
+    found = judge.rule(labels, ids, class_of_group, shares).start(features)
 
     np.testing.assert_allclose(found[labels < 0], shares[labels < 0], atol=2e-4)
 
@@ -86,7 +87,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
     judge, class_of_group = RowJudge(features, labels), np.array([0, 1, -1])
     shares = judge.shares(labels, ids, class_of_group)
-    rule = judge.rule(labels, ids, class_of_group, shares, Recipe(0.5))
+    rule = judge.rule(labels, ids, class_of_group, shares)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
 
     found = AnswerRule.of_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
@@ -94,7 +95,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator) -> None:
     assert found is not None
     assert found.temperatures == Temperatures(0.6, 1.3)
     np.testing.assert_array_equal(found.start(features), rule.start(features))
-    assert (found.alpha, found.unit_rows) == (0.8, False)
+    assert (found.alpha, found.unit_rows) == (classify.ALPHA, False)
 
 
 def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
