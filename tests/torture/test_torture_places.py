@@ -22,6 +22,7 @@ from labelkit.cli.main import main
 from labelkit.errors import LabelkitError, ResourceError
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import open_part
+from labelkit.store.reader import open_file
 from labelkit.store.results import write_result
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.checkpoint import CheckpointWriter, load_checkpoint
@@ -111,8 +112,10 @@ ACTIONS: dict[str, Callable[[Path], None]] = {
 
 def _readable(folder: Path) -> None:
     """Open whatever has its final name."""
-    for path in folder.glob("*.run/parts/*.h5"):
+    for path in folder.glob("*.h5.run/parts/*.h5"):
         open_part(path).close()
+    for path in folder.glob("*.patches.run/parts/*.h5"):
+        open_file(path, "labelkit.patches").close()
     if (folder / "s.h5").exists():
         assert open_store(folder / "s.h5").n == 7
     if any(folder.glob("checkpoints/step-*")):
