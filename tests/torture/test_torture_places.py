@@ -115,7 +115,7 @@ def _readable(folder: Path) -> None:
     for path in folder.glob("*.h5.run/parts/*.h5"):
         open_part(path).close()
     for path in folder.glob("*.patches.run/parts/*.h5"):
-        open_file(path, "labelkit.patches").close()
+        open_file(path, None).close()
     if (folder / "s.h5").exists():
         assert open_store(folder / "s.h5").n == 7
     if any(folder.glob("checkpoints/step-*")):
