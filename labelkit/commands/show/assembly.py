@@ -21,7 +21,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, DatasetError
-from labelkit.methods.metric.assembly_network import Assembly
+from labelkit.methods.metric.assembly import Assembly
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime

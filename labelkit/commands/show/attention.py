@@ -25,7 +25,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
-from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
+from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.models.attention_maps import BlockAttention, attention_maps
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import UnsupportedBackboneError, check_vision_transformer
