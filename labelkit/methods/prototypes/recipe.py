@@ -151,5 +151,5 @@ class LabeledClassifier(Method[SupervisedConfigT]):
 
     def eval_view(self) -> ViewSpec:
         """The image without augmentation: its center if training cuts boxes, else all of it."""
-        domain = "generic" if self.config.augmentation.startswith("imagenet") else "digits"
-        return test_view(self.network.input_spec.size, domain)
+        cuts_boxes = self.config.augmentation.startswith("imagenet")
+        return test_view(self.network.input_spec.size, "generic" if cuts_boxes else "digits")
