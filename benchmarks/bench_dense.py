@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.methods.dense.cotap import CoTAP
-from labelkit.methods.dense.cotap_options import CoTAPConfig
+from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.options.presets import resolve
 

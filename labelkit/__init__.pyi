@@ -419,8 +419,6 @@ class _Train:
         beta: float | Literal['auto'] = ...,
         gamma_update: float = ...,
         gamma_reg: float = ...,
-        align_loss_blocks: Sequence[int] | int | None = ...,
-        align_weight: float = ...,
         student_view: Literal['strong', 'weak'] = ...,
         log_energy: Literal['aligned', 'all', 'none'] = ...,
         preset: str | PathLike[str] | None = None,

@@ -101,7 +101,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("crops", {"augmentation": "crops"}, _of("siamese", "crop crop_scale flip_prob jitter_prob gray_prob blur_prob")),
     # discovery
     ("blocks that are frozen", {"train_stem": False}, "grad_from_block"),
-    ("a loss on keys", {"align_mode": "l2"}, "align_loss_blocks align_weight"),
     # few labels
     ("a backbone with dropout", {"backbone": "convnet13"}, "dropout"),
     (
@@ -244,7 +243,6 @@ VALUES: dict[str, list[object]] = {
     "teacher_warmup_epochs": [1],
     "grad_from_block": [1],
     "align_blocks": [(1,)],
-    "align_loss_blocks": [(1,)],
     "ema_decay": [0.3],
     "ema_decay_start": [0.2],
     "labeled_batch_size": [6, 3],

@@ -13,12 +13,12 @@ from labelkit.methods.spec import MethodSpec, OwnSource
 METHODS: dict[str, MethodSpec] = {
     "cotap": MethodSpec(
         "Dense self-supervision: patches that group by object, from an order of similarities that is kept.",
-        "labelkit.methods.dense.cotap_options:CoTAPConfig",
+        "labelkit.methods.dense.options:CoTAPConfig",
         "labelkit.methods.dense.cotap:CoTAP",
     ),
     "dino": MethodSpec(
         "Representation without labels: crops of an image, named as the network's own average names them.",
-        "labelkit.methods.dense.options:DINOConfig",
+        "labelkit.methods.dense.distillation_options:DINOConfig",
         "labelkit.methods.dense.dino:DINO",
     ),
     "dl2pa": MethodSpec(
@@ -43,12 +43,12 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "ibot": MethodSpec(
         "Representation without labels: DINO, and hidden patches that are named from what is around them.",
-        "labelkit.methods.dense.options:IBOTConfig",
+        "labelkit.methods.dense.distillation_options:IBOTConfig",
         "labelkit.methods.dense.ibot:IBOT",
     ),
     "lmcs": MethodSpec(
         "Few labels: a master composed of three versions of the student guides it, critical samples get labels.",
-        "labelkit.methods.few_labels.lmcs_options:LMCSConfig",
+        "labelkit.methods.few_labels.options:LMCSConfig",
         "labelkit.methods.few_labels.lmcs:LMCS",
     ),
     "mean-teacher": MethodSpec(
@@ -63,7 +63,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "san": MethodSpec(
         "Metric learning: features are re-assembled in space before the embedding; labels or clusters.",
-        "labelkit.methods.metric.san_options:SANConfig",
+        "labelkit.methods.metric.options:SANConfig",
         "labelkit.methods.metric.san:SAN",
     ),
     "sela": MethodSpec(
@@ -98,7 +98,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "tac-ccl": MethodSpec(
         "Metric learning without labels: clusters, a memory, and attention that moves with the image.",
-        "labelkit.methods.metric.tac_ccl_options:TACCCLConfig",
+        "labelkit.methods.metric.options:TACCCLConfig",
         "labelkit.methods.metric.tac_ccl:TACCCL",
     ),
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -30,8 +32,46 @@ from labelkit.training.optim import build_optimizer, set_betas, set_lr, set_weig
 from labelkit.training.run_dir import RunDir, RunLog
 from labelkit.training.saving import Clock, Progress, RunParts
 from labelkit.training.schedules import LearningRate
-from labelkit.training.signals import SignalWatch
 from labelkit.training.timing import PhaseLength, optimizer_values
+
+
+class SignalWatch:
+    """Remembers signals until the training looks.
+
+    Attributes:
+        stop: SIGINT, SIGTERM or SIGHUP, if one came: stop after the running step.
+        checkpoint: SIGUSR1 came: write a checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.stop: int | None = None
+        self.checkpoint = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Take signals while the block runs; in the main thread alone, since elsewhere they belong to our caller."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stop = number
+
+        def checkpoint(number: int, frame: FrameType | None) -> None:
+            self.checkpoint = True
+
+        wanted: dict[int, Any] = {signal.SIGINT: stop, signal.SIGTERM: stop}
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            wanted[signal.SIGHUP] = stop
+        if hasattr(signal, "SIGUSR1"):
+            wanted[signal.SIGUSR1] = checkpoint
+        try:
+            before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        except ValueError:  # not the main thread
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
 
 #: Steps between two times that processes with GPUs ask each other whether to stop or to save.
 ASK_EVERY: Final = 8

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.methods.dense.objective import DenseObjective
-from labelkit.methods.few_labels.averaged_student import StudentClock
+from labelkit.methods.few_labels.recipe import StudentClock
 from tests.fake_cuda import fake_cuda
 from tests.short_runs import EACH_LIGHT
 from torch import Tensor, nn

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.models.inference import BackboneNetwork
-from labelkit.models.joined_tokens import JoinedTokens, joined_layer
+from labelkit.models.side_by_side import JoinedTokens, joined_layer
 
 NAME = "vit_nano_p8_32"
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main
-from labelkit.methods.metric.san_options import SANConfig
+from labelkit.methods.metric.options import SANConfig
 from labelkit.options.base import StageConfig
 from labelkit.options.presets import (
     available_presets,

@@ -27,8 +27,7 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
-from labelkit.models.joined_tokens import JoinedTokens, joined_layer
-from labelkit.models.side_by_side import SEPARATOR, SIDE_BY_SIDE, SideBySide
+from labelkit.models.side_by_side import SEPARATOR, SIDE_BY_SIDE, JoinedTokens, SideBySide, joined_layer
 from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.infer_architecture import guess_backbone
 from labelkit.models.weights.published import (

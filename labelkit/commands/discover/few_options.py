@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.methods.few_labels.lmcs_options import CriticalSearchOptions
-from labelkit.methods.few_labels.options import SearchOptions
+from labelkit.methods.few_labels.options import CriticalSearchOptions, SearchOptions
 from labelkit.methods.few_labels.snowball_options import ConfidentSearchOptions
 from labelkit.options.index import IndexConfig
 from labelkit.options.retired import RESULT_NAME

@@ -21,7 +21,7 @@ from labelkit.commands.show.images import (
 )
 from labelkit.commands.show.options import ShowAssemblyConfig
 from labelkit.errors import CheckpointError
-from labelkit.methods.metric.assembly_network import Assembly
+from labelkit.methods.metric.assembly import Assembly
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime

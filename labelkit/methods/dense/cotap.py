@@ -18,22 +18,26 @@ Departures, where the text is open or would be read otherwise:
     - the class token passes the filter as if its neighborhood were constant
     - 1, 3 and 5 are averaged over images of one object only, 2 and 4 over all images
     - the warm-up of the learning rate is not DINO's (``engine.schedules``)
-Others stand in the descriptions of the options, ``labelkit.methods.dense.cotap_options``.
+Others stand in the descriptions of the options, ``labelkit.methods.dense.options``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelkit.algorithms.neighbors import knn
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.views.recipes import crop_views, plain_view
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.views.recipes import crop_views
+from labelkit.data.views.spec import PairPlan, ViewSpec
+from labelkit.errors import Mismatch, StoreError
 from labelkit.methods.dense.cotap_network import (
     DenseNetwork,
     build_dense_network,
@@ -41,58 +45,37 @@ from labelkit.methods.dense.cotap_network import (
     neighbor_view,
     take_dense_parts,
 )
-from labelkit.methods.dense.cotap_options import CoTAPConfig
-from labelkit.methods.dense.diagnostics import collapse
-from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
 from labelkit.methods.dense.objective import DenseObjective
-from labelkit.methods.dense.recipe import (
-    backbone_and_head_groups,
-    backbone_and_head_rates,
-    cosine_pace,
-    mixed_phase,
-    target_decay,
-)
-from labelkit.models.ema import EMATeacher
+from labelkit.methods.dense.options import CoTAPConfig
+from labelkit.methods.dense.recipe import SlowTarget
 from labelkit.models.weights.files import fingerprint
-from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.monitors.representation import RepresentationMonitor
-from labelkit.training.timing import GroupRates, Pace, RunSize, Scheduled
+from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
+from labelkit.training.inputs import RunInputs
+from labelkit.training.method import Phase, StepOutput, TrainState
 
 #: Smallest share of the image that the two large views have in common, and that a small view shares with each.
 MIN_OVERLAP = (0.02, 0.01)
 
 
-class CoTAP(Method[CoTAPConfig]):
+class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
     """Needs no label; with scenes alone, only the terms on patches."""
 
-    runs_whole_backbone = False
-    network: DenseNetwork
+    never_decayed = "filter.prototypes"
     #: Where neighbors are kept, if anywhere.
     neighbor_place: NeighborPlace | None = None
     equal_buffers = ("neighbors",)
     retired_tensors = frozenset({"objective.queue", "objective.queued"})
 
     def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
-        self._num_objects = data.num_samples if data.num_objects is None else data.num_objects
-        self.network, self._notes = build_dense_network(config, data)
-        check_dense_run(config, self.network, self._num_objects)
-        self.teacher = EMATeacher(self.network, decay=0.0)
-        size = self.network.input_spec.size
-        self.objective = DenseObjective(config, patch_size=self.network.patch_size, image_size=size)
+        network, notes = build_dense_network(config, data)
+        super().__init__(config, data, network)
+        self._notes = notes
+        check_dense_run(config, network, self._num_objects)
+        self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))
-        self._ema_decay = target_decay(config)
-        self._state: TrainState | None = None
         self._rows = np.zeros(0, dtype=np.int64)
         self._table: NDArray[np.int32] | None = None
-
-    @property
-    def target(self) -> DenseNetwork:
-        """The moving average of the student."""
-        assert isinstance(self.teacher.module, DenseNetwork)
-        return self.teacher.module
 
     def attach(self, inputs: RunInputs) -> None:
         """Keep neighbors where the options say, or in the run."""
@@ -104,28 +87,11 @@ class CoTAP(Method[CoTAPConfig]):
         """One phase: both sets again and again, in shares that every process gets alike."""
         self._rows = rows
         pairing = NeighborPairing(self._neighbor_table) if len(self.neighbors) else None
-        return (mixed_phase(self.config, rows, self._num_objects, self._views(), pairing),)
-
-    @classmethod
-    def paces(cls, config: CoTAPConfig, size: RunSize) -> tuple[Pace, ...]:
-        """One phase."""
-        return (cosine_pace(config),)
-
-    @classmethod
-    def group_rates(cls, config: CoTAPConfig) -> GroupRates:
-        """Backbone and head."""
-        return backbone_and_head_rates(config)
-
-    @classmethod
-    def scheduled(cls, config: CoTAPConfig, size: RunSize) -> Mapping[str, Scheduled]:
-        """Decay of the target."""
-        decay = target_decay(config)
-        return {"ema_decay": lambda now: decay(now.step)}
+        return (self.mixed_phase(rows, self._views(), pairing),)
 
     def on_train_start(self, state: TrainState) -> None:
         """Find the neighbors with the target as it is before the first step."""
-        for note in self._notes:
-            state.warn(note)
+        super().on_train_start(state)
         if not len(self.neighbors):
             return
         table = find_neighbors(
@@ -143,29 +109,12 @@ class CoTAP(Method[CoTAPConfig]):
         """Forget what was copied of an earlier table."""
         self._table = None
 
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
-
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the weighted sum of the terms."""
         objects = batch.places(batch.on_host.sample_index < self._num_objects)
         output: StepOutput = self.objective(batch, self.network, self.target, objects, self._state)
-        problem = collapse(output.logs)
-        if problem is not None and self._state is not None and problem.split(":")[-1] not in self._notes:
-            self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number
-            self._state.warn(f"warning: {problem}; try a lower --lr or another --seed")
+        self.warn_of_collapse(output.logs)
         return output
-
-    def on_step_end(self, state: TrainState) -> None:
-        """Move the target."""
-        self.teacher.decay = self._ema_decay(state.step)
-        self.teacher.update(self.network)
-
-    @property
-    def takes_whole_runs(self) -> bool:
-        """Unless the projector is to start anew."""
-        return self.config.projector_init == "checkpoint"
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Backbones and projectors of both networks of a run of CoTAP, for a stage with another filter."""
@@ -177,22 +126,6 @@ class CoTAP(Method[CoTAPConfig]):
         if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
             self.network.take_projector_file(source)
         self.target.load_state_dict(self.network.state_dict())
-
-    def headline(self) -> DenseNetwork:
-        """The branch that was asked for."""
-        return self.target if self.config.branch == "target" else self.network
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Head and backbone, with and without weight decay; prototypes of the filter have none."""
-        return backbone_and_head_groups(self, self.config, never_decayed="filter.prototypes")
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Features of held-out images."""
-        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
-
-    def eval_view(self) -> ViewSpec:
-        """The center of the image; all of it if it is small."""
-        return plain_view(self.network.input_spec.size)
 
     def _neighbor_table(self) -> NDArray[np.int32]:
         """The neighbors on the CPU, copied once."""
@@ -213,3 +146,115 @@ class CoTAP(Method[CoTAPConfig]):
             photographic=data.photographic,
         )
         return (*views, neighbor_view(views[0], len(views))) if len(self.neighbors) else views
+
+
+@dataclass(frozen=True)
+class NeighborPlace:
+    """Where neighbors are kept.
+
+    Attributes:
+        path: the file.
+        dataset_digest: identity of the listing that rows refer to.
+        chosen: a person named the file, so that one of something else is an error and not replaced.
+        writes: keep what is found; a dry run does not.
+    """
+
+    path: Path
+    dataset_digest: str
+    chosen: bool
+    writes: bool = True
+
+
+def find_neighbors(
+    state: TrainState,
+    network: Callable[[Tensor], Tensor],
+    rows: NDArray[np.int64],
+    num_rows: int,
+    k: int,
+    *,
+    weights_fingerprint: str,
+    place: NeighborPlace | None,
+) -> Tensor:
+    """Return the neighbors of images: from the file if there is one, else found now and kept there.
+
+    Args:
+        state: embeds, and speaks to the other processes.
+        network: images (b, c, h, w) to features (b, d).
+        rows: (m,) rows that have neighbors, all among each other, increasing.
+        num_rows: length of the table.
+        k: neighbors of each.
+        weights_fingerprint: identity of the network.
+        place: of the file; ``None`` = nowhere.
+
+    Returns:
+        (num_rows, k) int32 on the CPU, equal on every process; -1 for other rows.
+
+    Raises:
+        StoreError: the file is damaged, or of other images or another network.
+    """
+    recipe = {
+        "dataset_digest": "" if place is None else place.dataset_digest,
+        "metric": "cosine",
+        "num_images": len(rows),
+        "weights_fingerprint": weights_fingerprint,
+    }
+    table = np.full((num_rows, k), -1, dtype=np.int32)
+    found = _kept(place, recipe, rows, k) if state.is_main and place is not None else None
+    # the main process decides, or some would wait for an exchange that others never begin
+    if int(state.combine(torch.tensor([int(found is not None)]), "max")[0]) == 0:
+        features = state.embed(network, rows)
+        if state.is_main:
+            scores, places = knn(features.numpy(), features.numpy(), k, exclude_self=True)
+            found = NeighborFile(rows, rows[places], scores, recipe)
+            if place is not None and place.writes:
+                write_neighbors(place.path, found)
+    if found is not None:
+        table[rows] = found.neighbor_rows[:, :k]
+    shared = torch.from_numpy(table if state.is_main else np.zeros_like(table))
+    return state.combine(shared, "sum")
+
+
+def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile | None:
+    """Return what the file holds; ``None`` if there is none, or an outdated one that nobody asked for."""
+    if not place.path.exists():
+        return None
+    try:
+        found = read_neighbors(place.path)
+        faults = [key for key, value in recipe.items() if found.recipe.get(key) != value]
+        if not faults and not np.array_equal(found.query_rows, rows):
+            faults = ["the images that can be read"]
+        if not faults and found.neighbor_rows.shape[1] < k:
+            faults = [f"only {found.neighbor_rows.shape[1]} neighbors an image, {k} wanted"]
+        if faults:
+            raise Mismatch(
+                str(place.path),
+                f"holds neighbors of something else: {', '.join(faults)}",
+                "Name another file with --neighbors to have them found anew, or remove this one.",
+            )
+    except StoreError:
+        if place.chosen:
+            raise
+        return None
+    return found
+
+
+class NeighborPairing:
+    """Shows each image with one of its neighbors, drawn anew each time; see ``labelkit.data.views.boxes.Pairing``.
+
+    Args:
+        table: called when it is needed: (n, k) rows of neighbors, -1 = the image itself.
+    """
+
+    def __init__(self, table: Callable[[], NDArray[np.int32]]) -> None:
+        self._table = table
+
+    def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
+        """Return the plan of a batch."""
+        table = self._table()
+        u = keyed_uniform(seed, epoch, keys, 0, "neighbor", 1)[:, 0]
+        known = rows < len(table)
+        shown = rows.copy()
+        places = (u[known] * table.shape[1]).astype(np.int64)
+        chosen = table[rows[known], places]
+        shown[known] = np.where(chosen >= 0, chosen, rows[known])
+        return PairPlan(shown, np.full(len(rows), -1, dtype=np.int64), np.tile([-1.0, -1, 1, 1], (len(rows), 2, 1)))

@@ -21,8 +21,8 @@ from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
-from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
+from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.recipe import check_crops, take_branches
 from labelkit.models.backbones.vit import UnsupportedBackboneError, head_count
 from labelkit.models.heads import Projector

@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from labelkit.data.batch import Batch, DataInfo, send_all
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.methods.dense.distillation import RunningCenter, growing_temperature
+from labelkit.methods.dense.distillation import HiddenPatchLoss, RunningCenter, centered_targets, growing_temperature
+from labelkit.methods.dense.distillation_options import IBOTConfig
 from labelkit.methods.dense.distilled_student import DistilledStudent
-from labelkit.methods.dense.losses import HiddenPatchLoss, centered_targets
-from labelkit.methods.dense.options import IBOTConfig
 from labelkit.training.method import StepOutput
 
 #: Tries to place a block before a mask is left as it is.

@@ -7,6 +7,7 @@ not computed, and nothing is projected that no term uses.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,12 +21,11 @@ from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_bo
 from labelkit.data.batch import Batch, send_all
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
-from labelkit.methods.dense import diagnostics
 from labelkit.methods.dense.cotap_network import DenseNetwork
-from labelkit.methods.dense.cotap_options import CoTAPConfig
 from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
 from labelkit.methods.dense.networks import Tokens
-from labelkit.methods.dense.ranking_loss import DenseRankingLoss, patch_similarity
+from labelkit.methods.dense.options import CoTAPConfig
+from labelkit.methods.dense.ranking_loss import DenseRankingLoss, patch_similarity, ranking_terms
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
@@ -33,6 +33,9 @@ GLOBAL_PAIRS = ((0, 1), (1, 0))
 MIN_TOKENS = 1.0
 #: Entropy weight and iterations of Sinkhorn (Leopart).
 SK_EPSILON, SK_ITERATIONS = 0.05, 3
+#: What the diagnostics look at: enough to see it, few enough to cost nothing.
+MAX_VECTORS, MAX_PAIRS, MAX_ITEMS = 1024, 8, 4096
+LARGE_RATIO = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class DenseObjective(nn.Module):
         if config.prototype_entropy:
             terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects, state, logs)
         if state is not None and state.log_now:
-            logs |= diagnostics.of_features(
+            logs |= watch_features(
                 [patches.flatten(0, 2) for patches in online.patches[:1]],
                 [tokens.patches.flatten(0, 2) for tokens in online.filtered[:1]],
             )
@@ -205,7 +208,7 @@ class DenseObjective(nn.Module):
             for a in (0, 1):
                 assigned = self._assignments(target.images[a], state)
                 if a == 0 and state is not None and state.log_now:
-                    logs |= diagnostics.of_assignments(assigned, logits[1], self.config.student_temperature)
+                    logs |= watch_assignments(assigned, logits[1], self.config.student_temperature)
                 losses += [self.assignment(view, assigned) for v, view in enumerate(logits) if v != a]
             terms["image_alignment"] = torch.stack(losses).mean()
         if self.config.image_concentration:
@@ -277,7 +280,7 @@ class DenseObjective(nn.Module):
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
         if state is not None and state.log_now:
-            logs |= diagnostics.of_ranking(p, q, self.ranking.floor, self.ranking.margin)
+            logs |= watch_ranking(p, q, self.ranking.floor, self.ranking.margin)
         loss: Tensor = self.ranking(p, q)
         return loss
 
@@ -300,7 +303,7 @@ class DenseObjective(nn.Module):
         pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
         prototypes = student.filter.flat_prototypes()
         if state is not None and state.log_now:
-            logs |= diagnostics.of_prototypes(prototypes, pooled)
+            logs |= watch_prototypes(prototypes, pooled)
         loss: Tensor = self.entropy(prototypes, pooled)
         return loss
 
@@ -331,3 +334,60 @@ def _process() -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
+
+
+@torch.no_grad()
+def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Mean cosine of different projections (n, p), and effective rank of features (n, d), of the first part of each.
+
+    The effective rank is the exponential of the entropy of the singular values' shares, 1 to d.
+    """
+    found: dict[str, Tensor] = {}
+    for values in projections:
+        n = len(values := values[:MAX_VECTORS].double())
+        found["diag/patch_cosine"] = ((values.sum(dim=0).square().sum() - n) / max(n * (n - 1), 1)).float()
+    for values in features:
+        values = values[:MAX_VECTORS].double()
+        spectrum = torch.linalg.svdvals(values - values.mean(dim=0))
+        shares = spectrum / spectrum.sum().clamp(min=1e-12)
+        found["diag/effective_rank"] = torch.special.entr(shares).sum().exp().float()
+    return found
+
+
+@torch.no_grad()
+def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
+    """Entropy of the mean prediction over its maximum, and how far clusters are from equal shares (0 = equal)."""
+    k = logits.shape[1]
+    mean = torch.softmax(logits.float() / temperature, dim=1).mean(dim=0)
+    shares = assignments.float().sum(dim=0) * (k / max(len(assignments), 1))
+    return {
+        "diag/assignment_entropy": torch.special.entr(mean).sum() / math.log(k),
+        "diag/sinkhorn_spread": shares.max() - shares.min(),
+    }
+
+
+@torch.no_grad()
+def watch_ranking(scores: Tensor, targets: Tensor, floor: float, margin: float) -> dict[str, Tensor]:
+    """Share of image pairs without any order in their targets; median ratio x of Eq. 12, and share above 100."""
+    if not len(scores):
+        nothing = scores.new_zeros(())
+        return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
+    p, q = scores[:MAX_PAIRS, :MAX_ITEMS], targets[:MAX_PAIRS, :MAX_ITEMS]
+    ratios = ranking_terms(p, q, (q - floor).clamp_min(0), margin, gradient=False).ratios
+    return {
+        "diag/ranking_empty": (targets.amax(dim=1) == targets.amin(dim=1)).float().mean(),
+        "diag/ranking_median": ratios.median().float(),
+        "diag/ranking_large": (ratios > LARGE_RATIO).float().mean(),
+    }
+
+
+@torch.no_grad()
+def watch_prototypes(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
+    """Largest cosine of two prototypes, and how many different images are the nearest of one."""
+    vectors = torch.nn.functional.normalize(prototypes.float(), dim=1)
+    cosines = (vectors @ vectors.T).fill_diagonal_(-1)
+    nearest = (vectors @ torch.nn.functional.normalize(images.float(), dim=1).T).argmax(dim=1)
+    return {
+        "diag/prototype_cosine": cosines.max(),
+        "diag/prototype_images": torch.bincount(nearest, minlength=1).count_nonzero().float(),
+    }

@@ -1,15 +1,9 @@
-"""Options of DINO and iBOT, and what CoTAP shares with them.
-
-What methods share whose student learns from its own moving average: the networks, crops, images and schedules.
-
-Options of DINO: class tokens of all crops of an image, assigned as the average of the network assigns them.
-
-Options of iBOT: DINO, and hidden patches, assigned as the average of the network assigns them in full view.
-"""
+"""Options of methods whose student learns from its own moving average: networks, crops, images, schedules; CoTAP's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -23,8 +17,12 @@ from labelkit.options.training import StepRunConfig
 _DATA: JsonDict = {"panel": "Data"}
 _MODEL: JsonDict = {"panel": "Model"}
 _VIEWS: JsonDict = {"panel": "Views"}
-_DISTILLATION: JsonDict = {"panel": "Distillation"}
 _OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_FILTER: JsonDict = {"panel": "Object-aware filter"}
+_TERMS: JsonDict = {"panel": "Loss terms"}
+_ASSIGNMENT: JsonDict = {"panel": "Assignments"}
+_RANKING: JsonDict = {"panel": "Ranking"}
+_NEIGHBORS: JsonDict = {"panel": "Neighbors"}
 
 NO_DATASET = "none"
 
@@ -171,156 +169,109 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         return self
 
 
-class SelfDistillationConfig(SlowTargetConfig):
-    """What DINO and iBOT share; defaults go on from a checkpoint as in CoTAP's comparison, or as descriptions say."""
+class CoTAPConfig(SlowTargetConfig):
+    """``labelkit train cotap``; defaults are those of the paper, or as the description says."""
 
-    branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
-    augmentation: Literal["dino", "none"] = Field(
+    command: ClassVar[tuple[str, ...]] = ("train", "cotap")
+    constants: ClassVar[Mapping[str, object]] = {
+        "filter_fuse": "concat",
+        "filter_ssl_gradients": False,
+        "min_roi_tokens": 1.0,
+        "image_features": "backbone",
+        "min_overlap": (0.02, 0.01),
+        "sk_epsilon": 0.05,
+        "sk_iterations": 3,
+        "ranking_threshold": 0.8,
+        "ranking_floor": -0.2,
+        "ranking_margin": 0.5,
+        "prototype_temperature": 0.1,
+        "assign": "feature",
+        "num_prototypes": 300,
+        "sk_order": "roi-first",
+        "sk_queue": 0,
+        "ranking_targets": "projector",
+        "ranking_pairs": "random",
+        "ranking_subsample": None,
+        "ranking_max_gib": 1.0,
+        "prototype_gather": False,
+    }
+
+    dataset: str = with_default(SlowTargetConfig, "dataset", "scene_objects")
+
+    filter: bool = Field(
+        True, description="Put the object-aware filter behind the backbone.", json_schema_extra=_FILTER
+    )
+    filter_prototypes: int = Field(64, ge=1, description="Object prototypes.", json_schema_extra=_FILTER)
+    filter_kernel: int = Field(
+        3, ge=1, description="Side of the object prototypes in patches, odd.", json_schema_extra=_FILTER
+    )
+
+    augmentation: Literal["dino", "paper", "none"] = Field(
         "dino",
-        description="Colors. dino: jitter, gray, blur, and solarize in the second large view; none: as they are.",
+        description="Colors. dino: jitter, gray, blur, solarize; paper: without the last, which it does not name.",
         json_schema_extra=_VIEWS,
     )
 
-    clip_each: bool = Field(
-        True,
-        description="--clip-grad-norm limits the gradient of each parameter (released code), not of all together.",
-        json_schema_extra=_OPTIMIZATION,
+    image_alignment: float = Field(
+        1.0, ge=0, description="Weight of the alignment of class tokens (lambda-bar 1).", json_schema_extra=_TERMS
+    )
+    patch_alignment: float = Field(
+        1.0, ge=0, description="Weight of the alignment of patches (lambda 1).", json_schema_extra=_TERMS
+    )
+    image_concentration: float = Field(
+        1.0, ge=0, description="Weight of the pull toward neighbor images (lambda-bar 2).", json_schema_extra=_TERMS
+    )
+    patch_ranking: float = Field(
+        1.0, ge=0, description="Weight of the ranking of patch similarities (lambda 2).", json_schema_extra=_TERMS
+    )
+    prototype_entropy: float = Field(
+        1.0, ge=0, description="Weight of the loss of the filter's prototypes (lambda 3).", json_schema_extra=_TERMS
     )
 
-    num_outputs: int = Field(
-        65_536, ge=2, description="Outputs that class tokens are assigned to.", json_schema_extra=_DISTILLATION
-    )
-    norm_last_layer: bool = Field(
-        False,
-        description="Hold the length of the last layer's rows at 1; released: off for ViT-S, on for ViT-B.",
-        json_schema_extra=_DISTILLATION,
-    )
-    freeze_last_layer_steps: int = Field(
-        0,
-        ge=0,
-        description="First steps in which the last layer stays as it is; from scratch: those of the first epoch.",
-        json_schema_extra=_DISTILLATION,
-    )
     student_temperature: float = Field(
-        0.1, gt=0, description="Softmax temperature of the student.", json_schema_extra=_DISTILLATION
+        0.1, gt=0, description="Softmax temperature of the student (DINO, Leopart).", json_schema_extra=_ASSIGNMENT
     )
-    teacher_temperature: float = Field(
-        0.07, gt=0, description="Softmax temperature of the target network.", json_schema_extra=_DISTILLATION
+    roi_size: int = Field(7, ge=1, description="Cells along a side of an aligned overlap.", json_schema_extra=_RANKING)
+    ranking_loss: Literal["cotap", "bce"] = Field(
+        "cotap",
+        description="By order (paper), or by value.",
+        json_schema_extra=_RANKING,
     )
-    teacher_temperature_start: float = Field(
-        0.04,
-        gt=0,
-        description="Softmax temperature of the target network at the first step, with --teacher-warmup-steps.",
-        json_schema_extra=_DISTILLATION,
-    )
-    teacher_warmup_steps: int = Field(
-        0,
-        ge=0,
-        description="Steps in which the temperature of the target network grows; from scratch: those of 30 epochs.",
-        json_schema_extra=_DISTILLATION,
-    )
-    center_decay: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Decay of the mean that the outputs of the target network are measured from.",
-        json_schema_extra=_DISTILLATION,
+    ranking_views: Literal["aligned", "same"] = Field(
+        "aligned",
+        description="Compare patches of the overlap of two views, or all patches of one view that both networks see.",
+        json_schema_extra=_RANKING,
     )
 
-    @property
-    def clips_each_gradient(self) -> bool:
-        """As asked for."""
-        return self.clip_each
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of what they begin with."""
-        return super().shortened(fraction) | self._scaled(
-            fraction, "freeze_last_layer_steps", "teacher_warmup_steps", least=0
-        )
-
-
-class DINOConfig(SelfDistillationConfig):
-    """``labelkit train dino``."""
-
-    command: ClassVar[tuple[str, ...]] = ("train", "dino")
-
-
-_MASKS: JsonDict = {"panel": "Hidden patches"}
-
-
-class IBOTConfig(SelfDistillationConfig):
-    """``labelkit train ibot``."""
-
-    command: ClassVar[tuple[str, ...]] = ("train", "ibot")
-
-    num_outputs: int = with_default(SelfDistillationConfig, "num_outputs", 8192)
-    image_weight: float = Field(
-        1.0, gt=0, description="Weight of the loss of class tokens (lambda 1).", json_schema_extra=_MASKS
+    num_neighbors: int = Field(
+        10,
+        ge=1,
+        description="Neighbors that an image is pulled toward (ours; not published).",
+        json_schema_extra=_NEIGHBORS,
     )
-    patch_weight: float = Field(
-        1.0, gt=0, description="Weight of the loss of hidden patches (lambda 2).", json_schema_extra=_MASKS
+    neighbors: Path | None = Field(
+        None,
+        description="File of neighbors to use; it is made if it is missing. Default: in the run folder. Neighbors "
+        "are found once, with the target network at the start.",
+        json_schema_extra=_NEIGHBORS,
     )
-    shared_head: bool = Field(
-        True,
-        description="One last layer for class tokens and patches; else patches have their own, with "
-        "--num-patch-outputs.",
-        json_schema_extra=_MASKS,
-    )
-    num_patch_outputs: int = Field(
-        8192,
-        ge=2,
-        description="Outputs that patches are assigned to, in a layer of their own.",
-        json_schema_extra=_MASKS,
-    )
-    mask_ratios: tuple[float, ...] = Field(
-        (0.0, 0.3),
-        min_length=1,
-        description="Largest share of hidden patches of a view; each view takes one of these at random.",
-        json_schema_extra=_MASKS,
-    )
-    mask_ratio_spreads: tuple[float, ...] = Field(
-        (0.0, 0.2),
-        min_length=1,
-        description="How far each of --mask-ratios moves up and down at most, at random.",
-        json_schema_extra=_MASKS,
-    )
-    mask_start_steps: int = Field(
-        0, ge=0, description="First steps in which no patch is hidden.", json_schema_extra=_MASKS
-    )
-    patch_temperature: float = Field(
-        0.07,
-        gt=0,
-        description="Softmax temperature of the target network for patches.",
-        json_schema_extra=_MASKS,
-    )
-    patch_temperature_start: float = Field(
-        0.04,
-        gt=0,
-        description="Softmax temperature of the target network for patches at the first step, with "
-        "--teacher-warmup-steps.",
-        json_schema_extra=_MASKS,
-    )
-    patch_center_decay: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Decay of the mean that the target network's outputs for patches are measured from.",
-        json_schema_extra=_MASKS,
-    )
-
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of those without hidden patches."""
-        return super().shortened(fraction) | self._scaled(fraction, "mask_start_steps", least=0)
 
     @model_validator(mode="after")
-    def _check_masks(self) -> IBOTConfig:
-        if len(self.mask_ratios) != len(self.mask_ratio_spreads):
-            raise ValueError(
-                f"mask_ratio_spreads has {len(self.mask_ratio_spreads)} values, mask_ratios {len(self.mask_ratios)}"
-            )
-        for ratio, spread in zip(self.mask_ratios, self.mask_ratio_spreads, strict=True):
-            if spread < 0 or not 0 <= ratio - spread <= ratio + spread < 1:
-                raise ValueError(f"mask ratio {ratio} with spread {spread} leaves [0, 1)")
-        if self.shared_head and self.num_patch_outputs != type(self).model_fields["num_patch_outputs"].default:
-            raise ValueError("num_patch_outputs goes with shared_head off; with it, num_outputs counts for both")
+    def _check_terms(self) -> CoTAPConfig:
+        terms = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
+        if not any(getattr(self, name) for name in terms):
+            raise ValueError("all terms have weight 0, so there is nothing to learn")
+        if self.prototype_entropy and not self.filter:
+            raise ValueError("prototype_entropy needs the filter; pass prototype_entropy 0 or filter")
+        if self.filter_kernel % 2 == 0:
+            raise ValueError(f"filter_kernel must be odd, got {self.filter_kernel}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_data(self) -> CoTAPConfig:
+        for name in ("image_alignment", "image_concentration", "prototype_entropy"):
+            if getattr(self, name) and self.objects_per_batch == 0:
+                raise ValueError(
+                    f"{name} {getattr(self, name):g} needs images of one object; pass {name} 0 or a dataset"
+                )
         return self

@@ -1,21 +1,31 @@
-"""CoTAP's loss, and how it is computed on dense features.
+"""CoTAP's ranking loss: similarities follow the order of target similarities, exactly and in O(n log n).
 
-Make similarities follow the order of target similarities (CoTAP), exactly and in O(n log n).
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
+is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
+order, :func:`merged` answers for all items at once; the surrogate is quadratic, so three moments suffice. Within a
+block the sum is taken over pairs.
 
-Let the similarities of the patches of two images follow those that a teacher sees: by order, or by value.
+Sums over the earlier or later blocks of a sequence, of what has a smaller rank: two-dimensional dominance sums.
+A sequence of ranks is cut into blocks. Level by level its halves, the quarters of these and so on are told apart: what
+stands in a left half is given to what stands in the right half of the same node, or the other way around, up to its
+rank. Items of a node are held in the order of their ranks, so that one cumulative sum answers for all of them, and
+nothing is searched for. This is merge sort backwards, with sums where an inversion count has ones.
+Blocks are short: pairs within one are left to a double sum, which takes less time for so few than the last levels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.methods.dense.pair_ranking import BYTES_PER_ITEM, ranking_terms, ranking_terms_by_pairs
 
 Implementation = Literal["auto", "fast", "pairs"]
 # up to this number of pairs, of all rows together, the double sum takes less time
@@ -127,32 +137,6 @@ def _parts(shape: torch.Size, by_pairs: bool, max_bytes: int) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, max(batch, 1), rows)]
 
 
-class CoTAPLoss(nn.Module):
-    """Mean of :func:`cotap_loss` over rows.
-
-    Args:
-        floor: see there.
-        margin: see there.
-        implementation: see there.
-
-    Shape:
-        - scores: ``(b, n)`` float, gets gradients.
-        - targets: ``(b, n)`` float.
-        - returns: ``()`` float32 (float64 stays); 0 for b = 0.
-    """
-
-    def __init__(self, floor: float = -0.2, margin: float = 0.5, implementation: Implementation = "auto") -> None:
-        super().__init__()
-        self.floor = floor
-        self.margin = margin
-        self.implementation = implementation
-
-    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean."""
-        losses = cotap_loss(scores, targets, floor=self.floor, margin=self.margin, implementation=self.implementation)
-        return losses.sum() / max(len(losses), 1)
-
-
 RankingKind = Literal["cotap", "bce"]
 _EDGE = 1e-6
 
@@ -238,3 +222,404 @@ class DenseRankingLoss(nn.Module):
             max_bytes=self.max_bytes,
             is_finite=self.is_finite,
         )
+
+
+# items of a block at most
+_MOST_IN_BLOCK = 24
+# numbers of all levels together that are kept from one payload to the next: 5 MB
+_KEPT_NUMBERS = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a sequence is cut: ``2**levels`` blocks of ``size`` items, the last ones filled up."""
+
+    levels: int
+    size: int
+
+    @property
+    def length(self) -> int:
+        """Of the sequence with what fills it up."""
+        return self.size << self.levels
+
+
+def cut(n: int) -> Blocks:
+    """Blocks for n items, of equal size and as few as may be."""
+    levels = 0
+    while n > _MOST_IN_BLOCK << levels:
+        levels += 1
+    return Blocks(levels, -(-n // (1 << levels)))
+
+
+def merged(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
+    """Bring items and thresholds into one order, for sums of several payloads; see :meth:`Merged.sums`.
+
+    Args:
+        blocks: how the sequence is cut; its length is n.
+        ranks: (b, n) int64, of each position: rows are permutations of 0 .. n - 1.
+        thresholds: (b, n) int64 by rank, in 0 .. n, not decreasing along a row.
+    """
+    batch, n = ranks.shape
+    device, total = ranks.device, 2 * batch * n
+    rows = 2 * n * torch.arange(batch, device=device)[:, None]
+    # an item is below all thresholds that are larger than its rank
+    items = (ranks + thresholds_up_to_rank(thresholds).gather(1, ranks) + rows).view(-1)
+    queries = (ranks + thresholds.gather(1, ranks) + rows).view(-1)
+    # the block of each, and in the lower bits its first place
+    index = torch.arange(total, device=device)
+    block = (index[: batch * n] % n // blocks.size) << total.bit_length()
+    tags = index.scatter_add(0, items, block).scatter_add_(0, queries, block)
+    found = Merged(blocks, batch, items, queries, tags)
+    if blocks.levels * total <= _KEPT_NUMBERS:
+        found.kept = list(found.halvings())
+    return found
+
+
+@dataclass(slots=True)
+class _Halving:
+    """One level: what stands in right halves, where each comes from afterwards, and at last where each first was."""
+
+    is_right: Tensor
+    source: Tensor | None
+    now: Tensor | None
+
+
+@dataclass(slots=True)
+class Merged:
+    """Items and thresholds of a sequence in one order, and how level by level its halves are told apart.
+
+    Attributes:
+        blocks: how the sequence is cut.
+        batch: rows.
+        items: (b n,) int64, the place of each item.
+        queries: (b n,) int64, the place of the threshold of each item.
+        tags: (2 b n,) int64, the block of each place, and in the lower bits the place.
+        kept: the levels, where they take little memory; otherwise they are found again for each payload.
+    """
+
+    blocks: Blocks
+    batch: int
+    items: Tensor
+    queries: Tensor
+    tags: Tensor
+    kept: list[_Halving] | None = None
+
+    def inverse(self) -> Merged:
+        """The same for thresholds of :func:`thresholds_up_to_rank`: they and items change places, blocks stay."""
+        return Merged(self.blocks, self.batch, self.queries, self.items, self.tags, self.kept)
+
+    def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
+        r"""For each item, add up what stands in earlier blocks (or later ones) and has a smaller rank, in two senses.
+
+        .. math::
+            s_{bi} = \sum_{r_j < r_i,\; B(j) < B(i)} x_{bj}, \qquad
+            t_{bi} = \sum_{r_j < \theta(r_i),\; B(j) < B(i)} x_{bj}
+
+        where r are the ranks, :math:`\theta` the thresholds and B the blocks of positions. Time O(n log n) and memory
+        O(n) per row, whatever the data.
+
+        Args:
+            payload: (c, b, n) float, x, c numbers of each item; use float64 where sums cancel.
+            earlier: False: blocks with B(j) > B(i).
+
+        Returns:
+            s and t, (c, b, n) like ``payload``.
+        """
+        width, total = len(payload), len(self.tags)
+        # what each gives, then what it has taken
+        held = payload.new_zeros(2 * width, total)
+        held[:width].scatter_(1, self.items.expand(width, -1), payload.reshape(width, -1))
+        now = None
+        for level, halving in enumerate(self.halvings() if self.kept is None else self.kept):
+            takes = halving.is_right.to(payload.dtype)
+            gives = 1 - takes
+            if not earlier:
+                takes, gives = gives, takes
+            given = torch.cumsum((held[:width] * gives).view(width, self.batch << level, -1), 2)
+            held[width:].addcmul_(given.view(width, total), takes)
+            if halving.source is not None:
+                held = held.gather(1, halving.source.expand(2 * width, -1))
+            now = halving.now
+        if now is None:
+            none = torch.zeros_like(payload)
+            return none, none
+        of_items, of_queries = (
+            held[width:].gather(1, now.gather(0, first).expand(width, -1)) for first in (self.items, self.queries)
+        )
+        return of_items.view(payload.shape), of_queries.view(payload.shape)
+
+    def halvings(self) -> Iterator[_Halving]:
+        """Find the levels, one after the other."""
+        total, levels, tags = len(self.tags), self.blocks.levels, self.tags
+        bits = total.bit_length()
+        index = torch.arange(total, device=tags.device)
+        for level in range(levels):
+            nodes, size = self.batch << level, total // self.batch >> level
+            is_right = tags.bitwise_and(1 << (bits + levels - 1 - level)) != 0
+            if level == levels - 1:
+                yield _Halving(is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index))
+                return
+            # nodes are full, so that half of each is left
+            among_right = torch.cumsum(is_right.view(nodes, size), 1)
+            begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
+            place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
+            source = torch.empty_like(place).scatter_(0, place, index)
+            yield _Halving(is_right, source, None)
+            tags = tags.gather(0, source)
+
+
+def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
+    """(b, n) int64: how many of n thresholds in 0 .. n are not larger than 0, 1, .., n - 1.
+
+    Of thresholds that do not decrease, twice this gives the thresholds again.
+    """
+    counts = thresholds.new_zeros(len(thresholds), thresholds.shape[1] + 1)
+    return counts.scatter_add_(1, thresholds, torch.ones_like(thresholds)).cumsum(1)[:, :-1]
+
+
+# bytes that one item of one row needs at the peak
+BYTES_PER_ITEM = 1000
+# pairs within blocks that are worked on at once: in the cache of a processor, or enough for a GPU
+_PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class RankingTerms:
+    """The loss of each row, its gradient, and what it is made of.
+
+    Attributes:
+        loss: (b,) float64.
+        gradient: (b, n) float64, of the loss by the scores; ``None`` if not asked for.
+        ratios: (b, n) float64, x of Eq. 12: how far an item is behind, 0 where nothing with a lower target comes near.
+        ranks: (b, n) float64, R: items with at least the item's target and at least its score, itself included.
+    """
+
+    loss: Tensor
+    gradient: Tensor | None
+    ratios: Tensor
+    ranks: Tensor
+
+
+def ranking_terms(
+    scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
+) -> RankingTerms:
+    r"""Compute the loss in O(n log n) time and O(n) memory, ties included.
+
+    .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
+        x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
+
+    with :math:`\ell(d) = 1 - 2d/\tau` for d < 0, :math:`(1 - d/\tau)^2` up to :math:`\tau`, then 0. Counts and weights
+    are constants for the gradient.
+
+    Args:
+        scores: (b, n) float, p; any range.
+        targets: (b, n) float, q; only their order matters.
+        weights: (b, n) float, :math:`\gamma \ge 0`.
+        margin: :math:`\tau > 0`.
+        gradient: compute it as well; less than twice the time.
+
+    Returns:
+        Everything in float64: differences of large moments lose all digits of float32.
+    """
+    batch, n = scores.shape
+    if n == 0 or batch == 0:
+        empty = scores.new_zeros(batch, n, dtype=torch.float64)
+        return RankingTerms(empty.sum(1), empty if gradient else None, empty, empty)
+    items = _in_order(scores, targets, weights, margin)
+    between = _between_blocks(items, margin)
+    within = _within_blocks(items, between, margin, n)
+    ratio, at_least = within.ratio, within.at_least
+    loss = (items.gamma * ratio / (1 + ratio)).sum(1) / n
+    by_scores = None
+    if gradient:
+        others = within.pulls + _pulls_between_blocks(items, within.strength, margin)
+        by_scores = (-2 / margin) * (within.strength * within.slope - others)
+    restored = [
+        None if value is None else torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
+        for value in (by_scores, ratio, at_least)
+    ]
+    return RankingTerms(loss, *restored)  # type: ignore[arg-type] # ratio and at_least are tensors
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """Items in the order of their targets, those with equal ones from the largest score to the smallest.
+
+    What is (b, N) is filled up to whole blocks with items that are larger than all and weigh nothing.
+
+    Attributes:
+        blocks: of positions.
+        order: (b, n) int64, the item at each position.
+        scores: (b, N) float64.
+        p: (b, N) float64, scores around 0: only differences count, and small numbers have small moments.
+        gamma: (b, N) float64, weights.
+        below: (b, N) int64, how many targets are smaller.
+        up_to: (b, N) int64, how many are not larger.
+        worse: (b, N) int64, how many scores are smaller.
+        merged: their ranks in the order of scores, where of equal ones the first position has the last rank; and by
+            rank, how many scores are smaller by the margin or more.
+    """
+
+    blocks: Blocks
+    order: Tensor
+    scores: Tensor
+    p: Tensor
+    gamma: Tensor
+    below: Tensor
+    up_to: Tensor
+    worse: Tensor
+    merged: Merged
+
+
+def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
+    n = scores.shape[1]
+    blocks = cut(n)
+    more = blocks.length - n
+    # by targets, then scores, then targets again: equal targets fall by score, equal scores rise by target
+    sorted_targets, by_target = targets.sort(dim=1, stable=True)
+    below = _first_equal(sorted_targets)
+    falling, by_score = scores.gather(1, by_target).sort(dim=1, descending=True, stable=True)
+    places = below.gather(1, by_score).sort(dim=1, stable=True).indices
+    order = by_target.gather(1, by_score).gather(1, places)
+    ranks = n - 1 - places
+    rising = falling.flip(1).double()
+    worse = _first_equal(rising)
+    # where the margin is below the spacing of floats, p - margin is p
+    far_worse = torch.minimum(torch.searchsorted(rising, rising - margin, right=True), worse)
+    p = rising.gather(1, ranks)
+    sizes = torch.zeros_like(below).scatter_add_(1, below, torch.ones_like(below))
+    fill = torch.arange(n, blocks.length, device=scores.device).expand(len(scores), -1)
+    return _Items(
+        blocks=blocks,
+        order=order,
+        scores=pad(p, (0, more)),
+        p=pad(p - p.mean(1, keepdim=True), (0, more)),
+        gamma=pad(weights.gather(1, order).double(), (0, more)),
+        below=pad(below, (0, more), value=blocks.length),
+        up_to=pad(below + sizes.gather(1, below), (0, more), value=blocks.length),
+        worse=pad(worse.gather(1, ranks), (0, more)),
+        merged=merged(blocks, torch.cat([ranks, fill], dim=1), pad(far_worse, (0, more), value=blocks.length)),
+    )
+
+
+def _first_equal(values: Tensor) -> Tensor:
+    """(b, n) int64: where the run of equal numbers begins in which each of the sorted (b, n) values is."""
+    index = torch.arange(values.shape[1], device=values.device).expand(values.shape)
+    is_first = pad(values[:, 1:] != values[:, :-1], (1, 0))
+    return (index * is_first).cummax(1).values
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """What earlier blocks give to the item at each position, all (b, N) float64."""
+
+    total: Tensor
+    slope: Tensor
+    ahead_count: Tensor
+
+
+def _between_blocks(items: _Items, margin: float) -> _Between:
+    p, size = items.p, items.blocks.size
+    moments = torch.stack([torch.ones_like(p), p, p * p])
+    worse, far_worse = items.merged.sums(moments, earlier=True)
+    near = worse - far_worse
+    begin = torch.arange(items.blocks.length, device=p.device) // size * size
+    ahead = _before(moments, torch.minimum(items.below, begin)) - worse
+    ahead_count, ahead_sum, _ = ahead.unbind()
+    near_count, near_sum, near_squares = near.unbind()
+    offset = 1 - p / margin
+    total = ahead_count + (2 / margin) * (ahead_sum - p * ahead_count)
+    total = total + offset.square() * near_count + (2 / margin) * offset * near_sum + near_squares / margin**2
+    return _Between(total, ahead_count + offset * near_count + near_sum / margin, ahead_count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    """What is known of the item at each position when earlier items of its block are added, all (b, N) float64.
+
+    Attributes:
+        ratio: x.
+        at_least: R.
+        strength: derivative of the loss by the sum of surrogates.
+        slope: sum of slopes of the surrogate, in units of ``-2 / margin``.
+        pulls: what later items of the block pull, in these units.
+    """
+
+    ratio: Tensor
+    at_least: Tensor
+    strength: Tensor
+    slope: Tensor
+    pulls: Tensor
+
+
+def _within_blocks(items: _Items, between: _Between, margin: float, n: int) -> _Within:
+    size = items.blocks.size
+    given = [items.scores, items.below, items.gamma, items.worse, between.total, between.slope, between.ahead_count]
+    flat = [value.reshape(-1, size) for value in given]
+    at_once = _PAIRS_AT_ONCE if items.p.device.type == "cpu" else _PAIRS_AT_ONCE_GPU
+    step = max(1, at_once // size**2)
+    parts = [
+        _within_some([value[start : start + step] for value in flat], margin, n)
+        for start in range(0, len(flat[0]), step)
+    ]
+    return _Within(*(torch.cat(value).view(items.p.shape) for value in zip(*parts, strict=True)))
+
+
+def _within_some(given: list[Tensor], margin: float, n: int) -> tuple[Tensor, ...]:
+    p, below, gamma, worse, total, slope, ahead_count = given
+    # most sums are over the first of two positions, that of the lower target: to add rows is faster than along them
+    difference = p[:, None, :] - p[:, :, None]
+    counts = (below[:, :, None] < below[:, None, :]).to(p.dtype)
+    scaled = difference / margin
+    near, behind = (1 - scaled).clamp_min_(0), scaled.clamp_max(0)
+    # slope -2 / margin times steep; the surrogate is (1 - s)^2, less s^2 where s < 0
+    steep = (near + behind).mul_(counts)
+    total = (total + near.sub_(behind).mul_(steep).sum(1)).clamp_min(0)
+    ahead_count = ahead_count + counts.mul_(difference <= 0).sum(1)
+    # at least 1, also for what fills up the last blocks: these are shorter than n
+    at_least = n - worse - ahead_count
+    ratio = total / at_least
+    strength = gamma / at_least / (n * (1 + ratio).square())
+    return ratio, at_least, strength, slope + steep.sum(1), steep.mul_(strength[:, None, :]).sum(2)
+
+
+def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Tensor:
+    """Sum over the items of later blocks with a larger target: strength times slope, in units of ``-2 / margin``."""
+    p, size = items.p, items.blocks.size
+    payload = torch.stack([strength, strength * p])
+    # an item is near a better one where that one is near it
+    lower, up_to_near = items.merged.inverse().sums(payload, earlier=False)
+    middle_count, middle_sum = (up_to_near - lower).unbind()
+    # items of later blocks with the same target have smaller ranks, and do not count
+    end = (torch.arange(items.blocks.length, device=p.device) // size + 1) * size
+    ends = torch.cat([torch.maximum(items.up_to, end), end.expand_as(items.up_to)], dim=1)
+    with_alike, own = _before(strength[None], ends)[0].chunk(2, dim=1)
+    return lower[0] - (with_alike - own) + (1 + p / margin) * middle_count - middle_sum / margin
+
+
+def _before(values: Tensor, ends: Tensor) -> Tensor:
+    """Sums (c, b, m) of the values (c, b, n) before each end (b, m)."""
+    sums: Tensor = pad(torch.cumsum(values, 2), (1, 0))
+    return sums.gather(2, ends.expand(len(values), -1, -1))
+
+
+def ranking_terms_by_pairs(
+    scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
+) -> RankingTerms:
+    """Compute what :func:`ranking_terms` does by the double sum: O(n^2) time and memory, faster for few items."""
+    n = scores.shape[1]
+    p, gamma = scores.double(), weights.double()
+    difference = p[:, :, None] - p[:, None, :]
+    has_lower_target = targets[:, None, :] < targets[:, :, None]
+    scaled = difference / margin
+    surrogate = torch.where(scaled < 0, 1 - 2 * scaled, (1 - scaled).clamp_min(0).square())
+    total = torch.where(has_lower_target, surrogate, 0).sum(2)
+    at_least = ((targets[:, None, :] >= targets[:, :, None]) & (difference <= 0)).sum(2).double()
+    ratio = total / at_least
+    loss = (gamma * ratio / (1 + ratio)).sum(1) / max(n, 1)
+    if not gradient:
+        return RankingTerms(loss, None, ratio, at_least)
+    strength = gamma / at_least / (max(n, 1) * (1 + ratio).square())
+    slopes = torch.where(scaled < 0, -2 / margin, (-2 / margin) * (1 - scaled).clamp_min(0))
+    pulls = torch.where(has_lower_target, slopes, 0) * strength[:, :, None]
+    return RankingTerms(loss, pulls.sum(2) - pulls.sum(1), ratio, at_least)

@@ -1,26 +1,188 @@
-"""What the methods share whose student follows cosines and whose target follows the student: phases, groups, parts."""
+"""What methods share whose student follows cosines and whose target follows the student: events, groups, parts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
+from labelkit.data.views.recipes import plain_view
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.networks import TokenNetwork
 from labelkit.methods.dense.options import SlowTargetConfig
+from labelkit.models.ema import EMATeacher
 from labelkit.training.checkpoint import load_model_state
 from labelkit.training.distributed import process_count
-from labelkit.training.method import Phase
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, TrainState
+from labelkit.training.monitors.representation import RepresentationMonitor
 from labelkit.training.schedules import CosineSchedule
-from labelkit.training.timing import GroupRates, Pace
+from labelkit.training.timing import GroupRates, Pace, RunSize, Scheduled
+
+SlowTargetConfigT = TypeVar("SlowTargetConfigT", bound=SlowTargetConfig)
+TokenNetworkT = TypeVar("TokenNetworkT", bound=TokenNetwork)
 
 _BRANCHES = ("network.", "teacher.module.")
+COLLAPSED_COSINE = 0.98
+COLLAPSED_ENTROPY = 0.1
+
+
+class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
+    """A student, its moving average, and every event that does not depend on what is learned.
+
+    Args:
+        config: the options.
+        data: facts about the training set.
+        network: the student.
+
+    Attributes:
+        never_decayed: end of the names of parameters without weight decay, beside biases and one-dimensional ones.
+        remedy: of a collapse, beside a lower learning rate.
+    """
+
+    runs_whole_backbone = False
+    never_decayed: ClassVar[str] = ""
+    remedy: ClassVar[str] = ""
+    network: TokenNetworkT
+
+    def __init__(self, config: SlowTargetConfigT, data: DataInfo, network: TokenNetworkT) -> None:
+        super().__init__(config, data)
+        self._num_objects = data.num_samples if data.num_objects is None else data.num_objects
+        self.network = network
+        self.teacher = EMATeacher(network, decay=0.0)
+        self._ema_decay = target_decay(config)
+        self._state: TrainState | None = None
+        self._notes: list[str] = []
+
+    @property
+    def target(self) -> TokenNetworkT:
+        """The moving average of the student."""
+        return cast(TokenNetworkT, self.teacher.module)
+
+    @classmethod
+    def paces(cls, config: SlowTargetConfigT, size: RunSize) -> tuple[Pace, ...]:
+        """One phase."""
+        return (cosine_pace(config),)
+
+    @classmethod
+    def group_rates(cls, config: SlowTargetConfigT) -> GroupRates:
+        """Backbone, and what stands on it."""
+        return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": 1.0}}
+
+    @classmethod
+    def scheduled(cls, config: SlowTargetConfigT, size: RunSize) -> Mapping[str, Scheduled]:
+        """Decay of the target."""
+        decay = target_decay(config)
+        return {"ema_decay": lambda now: decay(now.step)}
+
+    def mixed_phase(
+        self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
+    ) -> Phase:
+        """Both sets again and again, in shares that every process gets alike.
+
+        Args:
+            rows: that can be read; those of images of one object come first.
+            views: of each image.
+            pairing: what second views show.
+        """
+        config = self.config
+        pace, objects = cosine_pace(config), config.objects_per_batch
+        streams = [
+            Stream("objects", rows[rows < self._num_objects], objects),
+            Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
+        ]
+        return Phase(
+            pace.epochs,
+            views,
+            StreamSampler(streams, steps=pace.draws // config.batch_size, seed=config.seed),
+            steps=pace.steps,
+            lr=pace.lr,
+            weight_decay=pace.weight_decay,
+            pairing=pairing,
+        )
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Say what the weights lack."""
+        for note in self._notes:
+            state.warn(note)
+
+    def on_step_start(self, state: TrainState) -> None:
+        """Remember where the run is."""
+        self._state = state
+
+    def on_step_end(self, state: TrainState) -> None:
+        """Move the target."""
+        self.teacher.decay = self._ema_decay(state.step)
+        self.teacher.update(self.network)
+
+    def warn_of_collapse(self, logs: Mapping[str, Tensor]) -> None:
+        """Say once that features or assignments have collapsed."""
+        problem = collapse(logs)
+        if problem is not None and self._state is not None and problem.split(":")[-1] not in self._notes:
+            self._notes.append(problem.split(":")[-1])  # once is enough, the log has every number
+            self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
+
+    @property
+    def takes_whole_runs(self) -> bool:
+        """Unless the projector is to start anew."""
+        return self.config.projector_init == "checkpoint"
+
+    def headline(self) -> TokenNetworkT:
+        """The branch that was asked for."""
+        return self.target if self.config.branch == "target" else self.network
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Backbone and head, with and without weight decay."""
+        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                is_decayed = parameter.ndim >= 2 and not (self.never_decayed and name.endswith(self.never_decayed))
+                groups.setdefault((name.startswith("network.backbone."), is_decayed), []).append(parameter)
+        rates = self.group_rates(self.config)
+        for (is_backbone, is_decayed), parameters in groups.items():
+            yield {
+                "params": parameters,
+                "weight_decay": self.config.weight_decay if is_decayed else 0.0,
+                "is_decayed": is_decayed,
+                **rates["backbone" if is_backbone else "head"],
+            }
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Features of held-out images."""
+        return RepresentationMonitor.of(inputs, self.config, num_classes=len(self.data.class_names))
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image; all of it if it is small."""
+        return plain_view(self.network.input_spec.size)
+
+
+@torch.no_grad()
+def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
+    """Entropies over their maximum: of the mean prediction (0: one output takes all), and of targets (1: all alike)."""
+    largest = math.log(outputs.shape[1])
+    mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
+    return {
+        "diag/assignment_entropy": torch.special.entr(mean).sum() / largest,
+        "diag/target_entropy": torch.special.entr(targets.float()).sum(dim=1).mean() / largest,
+    }
+
+
+def collapse(logs: Mapping[str, Tensor]) -> str | None:
+    """Say that features or assignments have collapsed, or ``None``."""
+    cosine, entropy = logs.get("diag/patch_cosine"), logs.get("diag/assignment_entropy")
+    if cosine is not None and float(cosine) > COLLAPSED_COSINE:
+        return f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
+    if entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
+        return f"assignments have {float(entropy):.3f} of the largest entropy: they are collapsing"
+    return None
 
 
 def target_decay(config: SlowTargetConfig) -> CosineSchedule:
@@ -37,68 +199,6 @@ def cosine_pace(config: SlowTargetConfig) -> Pace:
         lr=CosineSchedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
         weight_decay=CosineSchedule(config.weight_decay, config.weight_decay_final, config.steps),
     )
-
-
-def mixed_phase(
-    config: SlowTargetConfig,
-    rows: NDArray[np.int64],
-    num_objects: int,
-    views: tuple[ViewSpec, ...],
-    pairing: Pairing | None = None,
-) -> Phase:
-    """Both sets again and again, in shares that every process gets alike.
-
-    Args:
-        config: the options.
-        rows: that can be read.
-        num_objects: rows of images of one object, which come first.
-        views: of each image.
-        pairing: what second views show.
-    """
-    pace, objects = cosine_pace(config), config.objects_per_batch
-    streams = [
-        Stream("objects", rows[rows < num_objects], objects),
-        Stream("scenes", rows[rows >= num_objects], config.batch_size - objects),
-    ]
-    return Phase(
-        pace.epochs,
-        views,
-        StreamSampler(streams, steps=pace.draws // config.batch_size, seed=config.seed),
-        steps=pace.steps,
-        lr=pace.lr,
-        weight_decay=pace.weight_decay,
-        pairing=pairing,
-    )
-
-
-def backbone_and_head_rates(config: SlowTargetConfig) -> GroupRates:
-    """Backbone, and what stands on it."""
-    return {"backbone": {"lr_scale": 1.0}, "head": {"lr_scale": 1.0}}
-
-
-def backbone_and_head_groups(
-    method: nn.Module, config: SlowTargetConfig, *, never_decayed: str = ""
-) -> Iterator[dict[str, Any]]:
-    """Yield backbone and head, with and without weight decay.
-
-    Args:
-        method: the student is ``network``.
-        config: the options.
-        never_decayed: end of the names of parameters without weight decay, beside biases and one-dimensional ones.
-    """
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for name, parameter in method.named_parameters():
-        if parameter.requires_grad:
-            is_decayed = parameter.ndim >= 2 and not (never_decayed and name.endswith(never_decayed))
-            groups.setdefault((name.startswith("network.backbone."), is_decayed), []).append(parameter)
-    rates = backbone_and_head_rates(config)
-    for (is_backbone, is_decayed), parameters in groups.items():
-        yield {
-            "params": parameters,
-            "weight_decay": config.weight_decay if is_decayed else 0.0,
-            "is_decayed": is_decayed,
-            **rates["backbone" if is_backbone else "head"],
-        }
 
 
 def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:

@@ -17,6 +17,7 @@ exchanges; the teacher's temperature follows SimGCD's schedule. At evaluation no
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,26 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import BalancedSampler
-from labelkit.data.views.recipes import strong_view, test_view, weak_view
+from labelkit.data.views.recipes import strong_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.discovery.losses import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
-from labelkit.methods.discovery.networks import DiscoveryNetwork
 from labelkit.methods.discovery.options import FlipClassConfig
-from labelkit.methods.discovery.recipe import (
-    build_discovery_loss,
-    build_discovery_network,
-    check_backbone,
-    check_discovery_data,
-    discovery_monitor,
-    teacher_temperature,
-    unused_classes,
-)
+from labelkit.methods.discovery.recipe import TaughtClassifier
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.paired_attention import KeyUpdate
-from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.timing import RunSize, Scheduled
 
 
@@ -56,19 +46,12 @@ def view_strength(config: FlipClassConfig, epoch: int) -> float:
 FIXMATCH_THRESHOLD = 0.95
 
 
-class FlipClass(Method[FlipClassConfig]):
+class FlipClass(TaughtClassifier[FlipClassConfig]):
     """A weak-view teacher whose keys follow the strong-view student's queries; one network."""
 
-    runs_whole_backbone = False
-    network: DiscoveryNetwork
-
     def __init__(self, config: FlipClassConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
-        num_classes = check_discovery_data(config, data)
-        if data.row_dim is None:
-            check_backbone(config, config.align_blocks if config.align_mode == "flip" else ())
-        self.network = build_discovery_network(config, data, num_classes)
-        self.loss = build_discovery_loss(config, symmetric=False)
+        align_blocks = config.align_blocks if config.align_mode == "flip" else ()
+        super().__init__(config, data, symmetric=False, align_blocks=align_blocks)
         depth = self.network.backbone.info.depth
         self._update = (
             KeyUpdate(
@@ -85,41 +68,36 @@ class FlipClass(Method[FlipClassConfig]):
         there = tuple(block for block in config.align_blocks if block < depth)
         self._record_blocks = {"all": tuple(range(depth)), "aligned": there, "none": ()}[config.log_energy]
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
-        self._pull_blocks = config.align_loss_blocks or (depth - 1,)
-        if self.pull is not None and any(not config.grad_from_block <= block < depth for block in self._pull_blocks):
-            raise ConfigError(
-                "--align-loss-blocks",
-                f"{','.join(map(str, self._pull_blocks))} where {config.grad_from_block} to {depth - 1} are trained",
-                "Choose blocks in that range.",
-            )
+        self._pull_blocks = (depth - 1,)
+        if self.pull is not None and config.grad_from_block >= depth:
+            problem = f"no block of {depth} is trained, and --align-mode {config.align_mode} pulls at the last one"
+            raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
         self.aligned_distillation = (
-            DistributionAlignment(num_classes, config.student_temperature) if config.align_mode == "da" else None
+            DistributionAlignment(self.network.num_outputs, config.student_temperature)
+            if config.align_mode == "da"
+            else None
         )
         self.confident = (
             ConfidentPseudoLabelLoss(config.student_temperature, FIXMATCH_THRESHOLD)
             if config.align_mode == "fixmatch"
             else None
         )
-        self._temperatures = teacher_temperature(config)
-        self._teacher_temperature = self._temperatures[0]
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: weak and strong view, half of a batch labeled in expectation."""
-        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
-        grows = self.config.align_mode == "sda"
-        return (Phase(self.config.epochs, self._views if grows else self._views(0), sampler),)
+        (phase,) = super().phases(rows)
+        return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
 
     @classmethod
     def scheduled(cls, config: FlipClassConfig, size: RunSize) -> Mapping[str, Scheduled]:
         """The teacher's temperature, and the strength of sda's view."""
-        temperatures = teacher_temperature(config)
-        found: dict[str, Scheduled] = {"teacher_temperature": lambda now: temperatures[now.epoch]}
+        found = dict(super().scheduled(config, size))
         if config.align_mode == "sda":
             found["view_strength"] = lambda now: view_strength(config, now.epoch)
         return found
 
-    def _views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
+    def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
         """Views of teacher and student; that of sda grows over the first half of the run."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
@@ -127,10 +105,6 @@ class FlipClass(Method[FlipClassConfig]):
         if self.config.align_mode == "sda":
             student = student.at_strength(view_strength(self.config, epoch))
         return teacher, student
-
-    def on_epoch_start(self, state: TrainState) -> None:
-        """Sharpen the teacher on schedule."""
-        self._teacher_temperature = self._temperatures[state.epoch]
 
     def on_step_start(self, state: TrainState) -> None:
         """Energies are computed only for steps that are logged."""
@@ -161,7 +135,7 @@ class FlipClass(Method[FlipClassConfig]):
         logs |= parts
         if self.pull is not None:
             pulled = torch.stack([self.pull(keys, queries) for keys, queries in pairs.values()]).mean()
-            loss = loss + self.config.align_weight * pulled
+            loss = loss + pulled
             logs["align"] = pulled.detach()
         if record is not None:
             logs["diag/teacher_temperature"] = torch.tensor(self._teacher_temperature)
@@ -198,15 +172,3 @@ class FlipClass(Method[FlipClassConfig]):
     def key_update(self) -> tuple[KeyUpdate, tuple[int, ...]] | None:
         """The update of step 2, unless a rival stands in its place."""
         return None if self._update is None else (self._update, self.config.align_blocks)
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Old and new classes of the unlabeled images, and signs of collapse."""
-        return discovery_monitor(self.config, self.data, inputs, self._views)
-
-    def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Say when many classes stayed unused."""
-        return unused_classes(metrics, self.network.num_outputs)
-
-    def eval_view(self) -> ViewSpec:
-        """The center of the image, unchanged."""
-        return test_view(self.network.input_spec.size, self.config.augmentation)

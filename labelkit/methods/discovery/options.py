@@ -140,6 +140,8 @@ class FlipClassConfig(DiscoveryTrainConfig):
         "fixmatch_threshold": 0.95,
         "align_tokens": "all",
         "update_grad": "stop",
+        "align_loss_blocks": None,  # of l2, kld and coral: the last block
+        "align_weight": 1.0,
     }
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = Field(
@@ -165,14 +167,6 @@ class FlipClassConfig(DiscoveryTrainConfig):
     )
     gamma_update: float = Field(0.1, ge=0, description="Step size of the update.", json_schema_extra=_ALIGN)
     gamma_reg: float = Field(0.5, ge=0, description="Weight of the prior in the update.", json_schema_extra=_ALIGN)
-    align_loss_blocks: tuple[int, ...] | None = Field(
-        None,
-        description="Blocks of the loss of l2, kld and coral, trained ones only; default: the last.",
-        json_schema_extra=_ALIGN,
-    )
-    align_weight: float = Field(
-        1.0, ge=0, description="Weight of the loss of l2, kld, coral.", json_schema_extra=_ALIGN
-    )
     student_view: Literal["strong", "weak"] = Field(
         "strong", description="Augmentation of the student's view.", json_schema_extra=_ALIGN
     )
@@ -191,23 +185,9 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     @model_validator(mode="after")
     def _options_of_the_mode(self) -> FlipClassConfig:
-        owners = {
-            "align_loss_blocks": ("l2", "kld", "coral"),
-            "align_weight": ("l2", "kld", "coral"),
-            **dict.fromkeys(("update_space", "alpha", "beta", "gamma_update", "gamma_reg"), ("flip",)),
-        }
-        for name, modes in owners.items():
-            default = type(self).model_fields[name].default
-            if self.align_mode not in modes and getattr(self, name) != default:
-                raise ValueError(
-                    f"{name} has no meaning for align_mode {self.align_mode}; it goes with {', '.join(modes)}"
-                )
-        for block in self.align_loss_blocks or ():
-            if block < self.grad_from_block:
-                raise ValueError(
-                    f"align_loss_blocks: block {block} is frozen (grad_from_block is {self.grad_from_block}): a loss "
-                    "there has no gradient"
-                )
+        for name in ("update_space", "alpha", "beta", "gamma_update", "gamma_reg"):
+            if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} has no meaning for align_mode {self.align_mode}; it goes with flip")
         return self
 
     @field_validator("beta")

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from labelkit.data.batch import DataInfo
+from labelkit.data.samplers import BalancedSampler
+from labelkit.data.views.recipes import test_view
+from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.discovery.losses import DiscoveryLoss
@@ -25,7 +30,11 @@ from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights.published import has_published
 from labelkit.options.presets import available_presets
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.monitors.groups import DiscoveryMonitor, PairOfViews
+from labelkit.training.method import Method, Monitor, Phase, TrainState
+from labelkit.training.monitors.groups import DiscoveryMonitor
+from labelkit.training.timing import RunSize, Scheduled
+
+DiscoveryConfigT = TypeVar("DiscoveryConfigT", bound=DiscoveryTrainConfig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,33 +143,6 @@ def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]
         )
 
 
-def build_discovery_network(config: DiscoveryTrainConfig, data: DataInfo, num_classes: int) -> DiscoveryNetwork:
-    """Build backbone and heads."""
-    return DiscoveryNetwork(
-        config.backbone,
-        num_classes,
-        grad_from_block=config.grad_from_block,
-        train_stem=config.train_stem,
-        linear_probe=config.linear_probe,
-        projector_hidden_dim=config.projector_hidden_dim,
-        projection_dim=config.projection_dim,
-        **backbone_options(config, data),
-        seed=config.seed,
-    )
-
-
-def build_discovery_loss(config: DiscoveryTrainConfig, *, symmetric: bool) -> DiscoveryLoss:
-    """Build the total loss."""
-    return DiscoveryLoss(
-        supervised_weight=config.supervised_weight,
-        contrastive_temperature=config.contrastive_temperature,
-        supervised_temperature=config.supervised_temperature,
-        student_temperature=config.student_temperature,
-        entropy_weight=config.entropy_weight,
-        symmetric=symmetric,
-    )
-
-
 def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
     """Return (k,) bool per class of the data set: whether it has labels."""
     old = np.zeros(max(1, len(data.class_names)), dtype=np.bool_)
@@ -172,30 +154,86 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
 COLLAPSE_PATIENCE = 5
 
 
-def discovery_monitor(
-    config: DiscoveryTrainConfig, data: DataInfo, inputs: MonitorInputs, views: PairOfViews
-) -> DiscoveryMonitor:
-    """Judge the classifier on unlabeled training images; a collapse ends the run, unless the guard is to let it be.
+class TaughtClassifier(Method[DiscoveryConfigT], ABC):
+    """A network of which one view teaches another, and every event that does not depend on the views.
 
     Args:
-        config: options of the run.
+        config: the options.
         data: facts about the training set.
-        inputs: the truth.
-        views: of teacher and student in an epoch; looked at only with ``--view-gap``.
+        symmetric: each view teaches the other.
+        align_blocks: blocks that are to be aligned.
     """
-    unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
-    patience = COLLAPSE_PATIENCE if config.guard == "stop" else sys.maxsize
-    old = old_class_mask(data)
-    pair = views if config.view_gap else None
-    return DiscoveryMonitor(unlabeled, inputs.truth, old, data.num_old_classes, patience, pair)
 
+    runs_whole_backbone = False
+    network: DiscoveryNetwork
 
-def unused_classes(metrics: Mapping[str, float], num_classes: int) -> list[str]:
-    """Return a warning if less than half of the classes are in use at the end of a run."""
-    used = metrics.get("used_clusters", num_classes)
-    if 2 * used >= num_classes:
-        return []
-    return [
-        f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; from pretrained weights pass "
-        "--clip-grad-norm 1 or a lower --lr, else raise --entropy-weight; or check --num-classes"
-    ]
+    def __init__(
+        self, config: DiscoveryConfigT, data: DataInfo, *, symmetric: bool, align_blocks: Collection[int] = ()
+    ) -> None:
+        super().__init__(config, data)
+        num_classes = check_discovery_data(config, data)
+        if data.row_dim is None:
+            check_backbone(config, align_blocks)
+        self.network = DiscoveryNetwork(
+            config.backbone,
+            num_classes,
+            grad_from_block=config.grad_from_block,
+            train_stem=config.train_stem,
+            linear_probe=config.linear_probe,
+            projector_hidden_dim=config.projector_hidden_dim,
+            projection_dim=config.projection_dim,
+            **backbone_options(config, data),
+            seed=config.seed,
+        )
+        self.loss = DiscoveryLoss(
+            supervised_weight=config.supervised_weight,
+            contrastive_temperature=config.contrastive_temperature,
+            supervised_temperature=config.supervised_temperature,
+            student_temperature=config.student_temperature,
+            entropy_weight=config.entropy_weight,
+            symmetric=symmetric,
+        )
+        self._temperatures = teacher_temperature(config)
+        self._teacher_temperature = self._temperatures[0]
+
+    @abstractmethod
+    def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
+        """Views of teacher and student in an epoch."""
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: two views, half of a batch labeled in expectation."""
+        sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
+        return (Phase(self.config.epochs, self.views(0), sampler),)
+
+    @classmethod
+    def scheduled(cls, config: DiscoveryConfigT, size: RunSize) -> Mapping[str, Scheduled]:
+        """The teacher's temperature."""
+        temperatures = teacher_temperature(config)
+        return {"teacher_temperature": lambda now: temperatures[now.epoch]}
+
+    def on_epoch_start(self, state: TrainState) -> None:
+        """Sharpen the teacher on schedule."""
+        self._teacher_temperature = self._temperatures[state.epoch]
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Old and new classes of the unlabeled images; a collapse ends the run, unless the guard is to let it be."""
+        config, data = self.config, self.data
+        unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
+        patience = COLLAPSE_PATIENCE if config.guard == "stop" else sys.maxsize
+        pair = self.views if config.view_gap else None
+        return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, patience, pair)
+
+    def remarks(self, metrics: Mapping[str, float]) -> list[str]:
+        """Say when less than half of the classes are in use at the end of a run."""
+        num_classes = self.network.num_outputs
+        used = metrics.get("used_clusters", num_classes)
+        if 2 * used >= num_classes:
+            return []
+        return [
+            f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; from pretrained weights "
+            "pass --clip-grad-norm 1 or a lower --lr, else raise --entropy-weight; or check --num-classes"
+        ]
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image, unchanged."""
+        return test_view(self.network.input_spec.size, self.config.augmentation)

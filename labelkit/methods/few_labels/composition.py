@@ -30,9 +30,9 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError
-from labelkit.methods.few_labels.lmcs_options import LMCSConfig
 from labelkit.methods.few_labels.losses import DiscriminationLoss, MixMatchLoss, SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MIXUP_ALPHA
+from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
 from labelkit.models.backbones.staged_network import StagedNetwork
 from labelkit.models.batch_norm import batch_statistics

@@ -20,17 +20,17 @@ import torch
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.averaged_student import (
+from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
+from labelkit.methods.few_labels.options import FreeMatchConfig
+from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
     StudentNetworks,
     StudentObjective,
     labeled_and_others,
     logits_of,
+    student_views,
 )
-from labelkit.methods.few_labels.freematch_losses import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
-from labelkit.methods.few_labels.options import FreeMatchConfig
-from labelkit.methods.few_labels.recipe import student_views
 from labelkit.training.method import StepOutput
 
 

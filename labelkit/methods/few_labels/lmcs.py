@@ -34,7 +34,6 @@ from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import DivergenceError
 from labelkit.formatting import percent
-from labelkit.methods.few_labels.averaged_student import ObjectiveStudent, StudentClock, labeled_and_others, logits_of
 from labelkit.methods.few_labels.composition import Guide, MasterTraining
 from labelkit.methods.few_labels.critical_samples import discover_critical
 from labelkit.methods.few_labels.growth import (
@@ -47,12 +46,16 @@ from labelkit.methods.few_labels.growth import (
     finite_features,
     training_class_names,
 )
-from labelkit.methods.few_labels.lmcs_options import LMCSConfig
 from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
+from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
+    ObjectiveStudent,
+    StudentClock,
     StudentNetwork,
+    labeled_and_others,
     learning_rate,
+    logits_of,
     streams,
     student_pace,
     student_phase,

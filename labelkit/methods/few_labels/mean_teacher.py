@@ -23,16 +23,17 @@ from torch import Tensor
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.averaged_student import (
+from labelkit.methods.few_labels.losses import HeadDifference, SquaredConsistency
+from labelkit.methods.few_labels.options import MeanTeacherConfig, MeanTeacherOptions
+from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
     StudentNetworks,
     StudentObjective,
     logits_of,
+    student_views,
+    teacher_decay,
 )
-from labelkit.methods.few_labels.losses import HeadDifference, SquaredConsistency
-from labelkit.methods.few_labels.options import MeanTeacherConfig, MeanTeacherOptions
-from labelkit.methods.few_labels.recipe import student_views, teacher_decay
 from labelkit.training.method import StepOutput
 from labelkit.training.schedules import EMADecay, GrowingWeight
 from labelkit.training.timing import RunSize, Scheduled

@@ -24,17 +24,18 @@ from torch.nn.functional import one_hot
 from labelkit.data.batch import Batch, DataInfo, row_shares
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.few_labels.averaged_student import (
+from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency, sharpen
+from labelkit.methods.few_labels.options import MixMatchConfig, MixMatchOptions
+from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
+    StudentNetwork,
     StudentNetworks,
     StudentObjective,
     labeled_and_others,
     logits_of,
+    student_views,
 )
-from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency, sharpen
-from labelkit.methods.few_labels.options import MixMatchConfig, MixMatchOptions
-from labelkit.methods.few_labels.recipe import StudentNetwork, student_views
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput
 from labelkit.training.schedules import GrowingWeight

@@ -25,12 +25,6 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.errors import DatasetError
-from labelkit.methods.few_labels.averaged_student import (
-    ObjectiveStudent,
-    StudentClock,
-    StudentNetworks,
-    StudentObjective,
-)
 from labelkit.methods.few_labels.growth import (
     GrownPhase,
     GrowthMonitor,
@@ -44,7 +38,11 @@ from labelkit.methods.few_labels.growth import (
 from labelkit.methods.few_labels.mean_teacher import consistency_weight, mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
+    ObjectiveStudent,
+    StudentClock,
     StudentNetwork,
+    StudentNetworks,
+    StudentObjective,
     streams,
     student_pace,
     student_phase,

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.errors import ConfigError
-from labelkit.methods.metric.assembly_network import Assembly, SpatialAssembly
+from labelkit.methods.metric.assembly import Assembly, SpatialAssembly
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.patch_maps import size_error
 from labelkit.models.seeding import seeded_init

@@ -1,8 +1,9 @@
-"""What methods of metric learning share: network, groups of a class, pair loss, pseudo-labels, monitor."""
+"""Options of metric learning: network, groups of a class, pseudo-labels, monitor; then those of SAN and TAC-CCL."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -10,6 +11,8 @@ from pydantic.config import JsonDict
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import with_default
+from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.training import LabelKind
 
 _DATA: JsonDict = {"panel": "Data"}
 _MODEL: JsonDict = {"panel": "Model"}
@@ -18,6 +21,11 @@ _VIEWS: JsonDict = {"panel": "Views"}
 _LOSS: JsonDict = {"panel": "Loss"}
 _PSEUDO: JsonDict = {"panel": "Pseudo-labels"}
 _MONITOR: JsonDict = {"panel": "Monitor"}
+_ASSEMBLY: JsonDict = {"panel": "Assembly"}
+_MEMORY: JsonDict = {"panel": "Memory"}
+_CENTERS: JsonDict = {"panel": "Contrastive clustering"}
+_ATTENTION: JsonDict = {"panel": "Transformed attention"}
+_MATCHES: JsonDict = {"panel": "Matching images"}
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
@@ -144,3 +152,238 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     def shortened(self, fraction: float) -> dict[str, object]:
         """Return fewer epochs, also of those in which the backbone rests."""
         return super().shortened(fraction) | self._scaled(fraction, "warm_epochs", least=0)
+
+
+class SANConfig(StrongRowOptions, MetricLearningConfig):
+    """``labelkit train san``; what the chapter leaves open is ours, as the specification says."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "san")
+    constants: ClassVar[Mapping[str, object]] = {
+        "san_predictor": "conv",
+        "san_temperature": 1.0,
+        "san_sweeps": 20,
+        "san_bound": 10.0,
+        "coherence_border": "zero",
+        "coherence_view": "source",
+        "coherence_positions": None,
+        "class_temperature": 0.05,
+        "memory_variance_weight": 75.0,
+        "memory_decay": 0.999,
+        "memory_weight": 1.0,
+        "memory_start_epochs": 1,
+        "san_assembly": "sinkhorn",
+        "proxy_margin": 0.1,
+        "proxy_alpha": 32.0,
+    }
+    # a row has one position, and a head no new layers on it
+    row_refuses: ClassVar[tuple[str, ...]] = (
+        "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
+        "san_before", "san_width", "san_diagonal", "san_lr_scale", "entropy_weight",
+        "correlation_weight", "coherence_weight", "term_ramp", "term_gradients",
+    )  # fmt: skip
+
+    mode: Literal["supervised", "unsupervised"] = Field(
+        "supervised",
+        description="Classes of a batch: by the labels, or by clusters of all images (no label is used).",
+        json_schema_extra={"panel": "Data"},
+    )
+
+    san: bool = Field(True, description="Assemble; --no-san is the baseline.", json_schema_extra=_ASSEMBLY)
+    san_before: str = Field(
+        "inception5a",
+        description="Stage of the backbone before which features are moved; after it there must be a convolution wider "
+        "than 1x1 or a strided pool (layer4 of resnet18, block4 of smallcnn_pool).",
+        json_schema_extra=_ASSEMBLY,
+    )
+    san_width: int = Field(64, ge=1, description="Channels of the predictor.", json_schema_extra=_ASSEMBLY)
+    san_diagonal: float = Field(
+        0.9,
+        gt=0,
+        lt=1,
+        description="Share of a feature that stays in place at first; 0.5 for networks from scratch.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    san_lr_scale: float = Field(
+        30.0,
+        gt=0,
+        description="Learning rate of the predictor over that of the backbone; 5 for networks from scratch.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    entropy_weight: float = Field(
+        0.01,
+        ge=0,
+        description="Loss weight of the entropy of the assembly's weights (Eq. 5.5).",
+        json_schema_extra=_ASSEMBLY,
+    )
+    correlation_weight: float = Field(
+        0.01,
+        ge=0,
+        description="Loss weight of the correlation of the assembly's weights (Eq. 5.6).",
+        json_schema_extra=_ASSEMBLY,
+    )
+    coherence_weight: float = Field(
+        0.01,
+        ge=0,
+        description="Loss weight of the local coherence of the assembly's weights (Eq. 5.8).",
+        json_schema_extra=_ASSEMBLY,
+    )
+    term_ramp: tuple[float, float] = Field(
+        (0.1, 0.5),
+        description="Shares of the training at which entropy, correlation and coherence begin to count, and count in "
+        "full.",
+        json_schema_extra=_ASSEMBLY,
+    )
+    term_gradients: Literal["predictor", "network"] = Field(
+        "predictor",
+        description="What entropy, correlation and coherence train: the predictor of the weights (chapter), or also "
+        "the network before it.",
+        json_schema_extra={**_ASSEMBLY, "before": "network"},
+    )
+
+    loss: Literal["multi-similarity", "contrastive", "proxy-anchor", "cross-entropy"] = Field(
+        "multi-similarity",
+        description="Loss of the embeddings. contrastive: cosines of pairs, as XBM has it; proxy-anchor: one learned "
+        "vector for each class; cross-entropy: a classifier on the embedding, the baseline of supervised pre-training.",
+        json_schema_extra=_LOSS,
+    )
+    proxy_lr_scale: float = Field(
+        100.0,
+        gt=0,
+        description="Learning rate of class vectors (proxy-anchor, cross-entropy) over that of the backbone.",
+        json_schema_extra=_LOSS,
+    )
+
+    memory: Literal["momentum", "queue", "none"] = Field(
+        "momentum",
+        description="Also compare with embeddings of earlier steps. momentum: by a slow copy of the network; queue: by "
+        "the network itself as it was then (XBM).",
+        json_schema_extra=_MEMORY,
+    )
+    memory_size: int | None = Field(
+        None, ge=2, description="Embeddings to keep. Default: the number of training images.", json_schema_extra=_MEMORY
+    )
+    memory_loss: Literal["contrastive", "multi-similarity", "contrastive-bayesian"] = Field(
+        "contrastive",
+        description="Loss of pairs with the memory. contrastive: as XBM's code; contrastive-bayesian: of the paper "
+        "that the chapter cites.",
+        json_schema_extra=_MEMORY,
+    )
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> SANConfig:
+        if self.san and self.index is not None:
+            raise ValueError("--san moves features between positions, and a row has one: pass --no-san with --index")
+        if self.mode == "unsupervised" and self.has_class_vectors:
+            raise ValueError(f"loss {self.loss} needs labels, so mode supervised")
+        start, end = self.term_ramp
+        if not 0 <= start <= end <= 1:
+            raise ValueError(f"term_ramp must be two shares in order, got {start:g},{end:g}")
+        if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
+            raise ValueError(f"memory_size {self.memory_size} is less than batch_size {self.batch_size}")
+        return self
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """With clusters in place of classes, no."""
+        return self.mode == "supervised"
+
+    @property
+    def has_class_vectors(self) -> bool:
+        """Whether the loss learns a vector for each class."""
+        return self.loss in ("proxy-anchor", "cross-entropy")
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """None with clusters in place of classes."""
+        return super().label_kind if self.mode == "supervised" else "none"
+
+    @property
+    def has_new_layers(self) -> bool:
+        """A head has none."""
+        return self.index is None
+
+
+class TACCCLConfig(MetricLearningConfig):
+    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
+    #: What may happen to the second view is `labelkit.data.views.boxes.PairTransform`'s.
+    constants: ClassVar[Mapping[str, object]] = {
+        "transforms": ("crop", "rotation", "zoom", "perspective"),
+        "pair_crop_area": (0.36, 1.0),
+        "pair_rotation_degrees": 30.0,
+        "pair_zoom": (0.7, 1.4),
+        "pair_perspective": 0.3,
+        "pair_mirror": 0.5,
+        "ccl_positive": "nearest",
+        "tac_reduction": "mean",
+        "tac_both": False,
+        "ms_both": False,
+        "match_share": 0.5,
+        "match_align": "homography",
+        "match_mask": "clip",
+        "match_sigma": 1.0,
+        "attention": True,
+        "memory": True,
+        "memory_size": None,
+        "memory_mode": "replace",
+        "tac_weight": 1.0,
+    }
+
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+        "none",
+        description="Which labels may be used; this method uses none.",
+        json_schema_extra=_DATA,
+    )
+    clip_grad_norm: float | None = Field(
+        10.0, gt=0, description="Largest length of the gradient; none: no limit.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
+    lr_drop_epochs: tuple[int, ...] = with_default(MetricLearningConfig, "lr_drop_epochs", (36,))
+
+    memory_refill: bool = Field(
+        True, description="Fill the memory with fresh embeddings at every clustering.", json_schema_extra=_MEMORY
+    )
+    memory_warmup_steps: int | None = Field(
+        None,
+        ge=0,
+        description="Without --memory-refill: steps before the memory is used; default: one epoch.",
+        json_schema_extra=_MEMORY,
+    )
+
+    ccl: bool = Field(True, description="Use the contrastive clustering loss.", json_schema_extra=_CENTERS)
+    ccl_weight: float = Field(
+        0.1,
+        gt=0,
+        description="Weight of the contrastive clustering loss (ours; the paper gives none).",
+        json_schema_extra=_CENTERS,
+    )
+    ccl_start_epoch: int = Field(0, ge=0, description="First epoch with this loss.", json_schema_extra=_CENTERS)
+
+    tac: bool = Field(
+        True,
+        description="Train on a second, transformed view too: attention consistency and feature similarity.",
+        json_schema_extra=_ATTENTION,
+    )
+    feature_weight: float = Field(
+        0.1,
+        ge=0,
+        description="Weight of the feature similarity; large ones collapse (ours).",
+        json_schema_extra=_ATTENTION,
+    )
+
+    matches: Path | None = Field(
+        None,
+        description="Pairs of images found by `labelkit match`: second views may show the partner.",
+        json_schema_extra=_MATCHES,
+    )
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> TACCCLConfig:
+        if self.matches is not None and not self.tac:
+            raise ValueError("matches are used by tac, which is off")
+        return self
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, and an earlier start of what waits."""
+        return super().shortened(fraction) | self._scaled(fraction, "ccl_start_epoch", "memory_warmup_steps", least=0)

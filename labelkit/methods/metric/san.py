@@ -24,12 +24,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.metric.assembly_loss import (
-    AssemblyDiagnostics,
+from labelkit.errors import ConfigError
+from labelkit.formatting import percent
+from labelkit.methods.metric.assembly import (
+    SpatialAssembly,
+    assembly_coherence,
     assembly_terms,
-    insert_assembly,
+    normalized_terms,
     term_strength,
     weighted_sum,
 )
@@ -40,9 +44,9 @@ from labelkit.methods.metric.losses import (
     NormalizedSoftmaxLoss,
     ProxyAnchorLoss,
 )
-from labelkit.methods.metric.memory_bank import MemoryBank
 from labelkit.methods.metric.networks import MetricNetwork
-from labelkit.methods.metric.pseudo_labels import PseudoLabels
+from labelkit.methods.metric.options import SANConfig
+from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.recipe import (
     build_metric_network,
     check_training_classes,
@@ -58,7 +62,6 @@ from labelkit.methods.metric.recipe import (
     retrieval_monitor,
     train_view,
 )
-from labelkit.methods.metric.san_options import SANConfig
 from labelkit.models.ema import EMATeacher
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.seeding import seeded_init
@@ -71,6 +74,10 @@ from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Schedule
 CLASS_TEMPERATURE = 0.05
 #: Share of the slow copy that stays at each step (momentum).
 MEMORY_DECAY = 0.999
+#: Images that the diagnostics look at, when they warn, and their columns.
+LOOKED_AT = 64
+INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
+_SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coherence", "move", "effect")
 #: First epoch in which the memory counts, where labels are the classes.
 MEMORY_START_EPOCH = 1
 
@@ -276,3 +283,105 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
         if config.loss == "proxy-anchor":
             return ProxyAnchorLoss(num_classes, embed_dim)
         return NormalizedSoftmaxLoss(num_classes, embed_dim, CLASS_TEMPERATURE)
+
+
+def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:
+    """Put the module of the options into a network.
+
+    Raises:
+        ConfigError: a stage that is not there or does nothing, or numbers that do not fit its maps.
+    """
+
+    def build(channels: int, grid: tuple[int, int]) -> SpatialAssembly:
+        # numbers of its own, so that the rest of the network starts as without it
+        with seeded_init(config.seed + 3):
+            try:
+                return SpatialAssembly(channels, grid, width=config.san_width, diagonal=config.san_diagonal)
+            except ValueError as error:
+                raise ConfigError(
+                    "--san-before",
+                    f"{config.san_before} of {config.backbone} has {grid[0]} x {grid[1]} positions: {error}",
+                    "Choose a later stage or smaller images.",
+                ) from error
+
+    network.insert_assembly(config.san_before, build)
+
+
+class AssemblyDiagnostics:
+    """Looks at what the assembly does to a few images of the training set, without augmentation.
+
+    ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, how many positions an
+    output is made of; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
+    ``coherence``: the terms; ``move``: mean way in cells to the output that gets most; ``effect``: mean distance of the
+    embeddings with and without it; ``variance``: variance of the weights over the images, summed over outputs, mean
+    over inputs.
+
+    Args:
+        config: of the run.
+    """
+
+    def __init__(self, config: SANConfig) -> None:
+        self._config = config
+        self._warned: set[str] = set()
+
+    def __call__(self, network: MetricNetwork, state: TrainState, rows: NDArray[np.int64]) -> dict[str, float]:
+        """Return the numbers by name; warn once each when the module does nothing."""
+        count = min(LOOKED_AT, len(rows))
+        chosen = np.sort(keyed_generator(self._config.seed, "assembly diagnostics").choice(rows, count, replace=False))
+        table = state.embed(lambda images: _measure(network, images), chosen)
+        found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
+        found["sources"] = float(2 ** table[:, 1].double().mean())
+        found["row_error"] = float(table[:, 2].max())
+        assert network.assembly is not None
+        n = network.assembly.grid[0] * network.assembly.grid[1]
+        weights = table[:, len(_SCALARS) :].reshape(count, n, n)
+        found["variance"] = float(weights.var(0, unbiased=False).sum(1).mean())
+        for kind, text in _warnings(found).items():
+            if kind not in self._warned:
+                self._warned.add(kind)
+                state.warn(f"warning: {text}")
+        return {f"assembly/{name}": value for name, value in found.items()}
+
+
+def _measure(network: MetricNetwork, images: Tensor) -> Tensor:
+    """Numbers of each image, then its weights: (b, 8 + n n)."""
+    output = network(images)
+    with network.without_assembly():
+        still = network(images)
+    seen = output.assembly
+    weights, (height, width) = seen.weights, seen.grid
+    n = height * width
+    entropy, correlation = normalized_terms(weights, seen.log_weights)
+    coherence = assembly_coherence(weights, seen.maps)
+    columns = torch.special.entr(weights).sum(1).mean(1) / np.log(2)
+    place = torch.arange(n, device=weights.device)
+    best = weights.argmax(2)
+    way = ((best // width - place // width) ** 2 + (best % width - place % width) ** 2).float().sqrt().mean(1)
+    numbers = [
+        weights.diagonal(dim1=1, dim2=2).mean(1),
+        columns,
+        (weights.sum(2) - 1).abs().amax(1),
+        entropy,
+        correlation,
+        coherence,
+        way,
+        (output.embeddings - still.embeddings).norm(dim=1),
+    ]
+    return torch.cat([torch.stack(numbers, 1), weights.flatten(1)], dim=1)
+
+
+def _warnings(found: Mapping[str, float]) -> dict[str, str]:
+    texts = {}
+    if found["diagonal"] > INACTIVE_DIAGONAL or found["effect"] < INACTIVE_EFFECT:
+        texts["inactive"] = (
+            f"the assembly does next to nothing ({percent(found['diagonal'])} % stays in place, embeddings move by "
+            f"{found['effect']:.2g}): lower the weights of its terms or --san-diagonal"
+        )
+    if found["variance"] < STATIC_VARIANCE:
+        texts["static"] = (
+            f"the assembly is the same for all images (variance {found['variance']:.1g}): raise --san-lr-scale or "
+            "lower --san-diagonal"
+        )
+    if found["row_error"] > UNEVEN_ROWS:
+        texts["rows"] = f"rows of the assembly sum to 1 up to {found['row_error']:.2g} only: lower --san-lr-scale"
+    return texts

@@ -38,14 +38,14 @@ from labelkit.methods.metric.matched_images import (
     read_matched_images,
     second_view,
 )
-from labelkit.methods.metric.memory_bank import MemoryBank
 from labelkit.methods.metric.networks import MetricNetwork, MetricOutput
+from labelkit.methods.metric.options import TACCCLConfig
+from labelkit.methods.metric.pseudo_labels import MemoryBank
 from labelkit.methods.metric.tac_ccl_losses import (
     ContrastiveClusteringLoss,
     FeatureSimilarityLoss,
     TransformedAttentionLoss,
 )
-from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.models.frozen_part import KeptPart
 from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import MonitorInputs, RunInputs

@@ -32,68 +32,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.data.batch import Batch, DataInfo, MixedBatch, mixup
-from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.spec import ViewSpec
+from labelkit.data.batch import Batch, DataInfo, MixedBatch
 from labelkit.methods.prototypes.assignment import AssignmentRecord, assignments_made, is_due, reassign
 from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.networks import PrototypeHead
 from labelkit.methods.prototypes.options import DL2PAConfig
-from labelkit.methods.prototypes.recipe import (
-    ClassWeights,
-    build_classifier,
-    check_supervised_data,
-    eval_view,
-    labeled_rows,
-    reuse_stages,
-    train_view,
-)
+from labelkit.methods.prototypes.recipe import LabeledClassifier
 from labelkit.methods.prototypes.source import starting_prototypes
 from labelkit.models.classifier_network import ClassifierNetwork
-from labelkit.models.frozen_part import KeptPart
-from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.monitors.classification import ClassificationMonitor
-from labelkit.training.timing import Pace, RunSize, Scheduled
+from labelkit.training.method import StepOutput, TrainState
+from labelkit.training.timing import RunSize, Scheduled
 
 FEW_DIMENSIONS = 4
 #: Weight of the past in a class mean (alpha). The released code means it too, but its update amounts to 0.95.
 MEAN_DECAY = 0.9
 
 
-class DL2PA(Method[DL2PAConfig]):
+class DL2PA(LabeledClassifier[DL2PAConfig]):
     """A network that learns to point at prototypes, and prototypes that find their classes; needs labels."""
 
     network: ClassifierNetwork[PrototypeHead]
 
     def __init__(self, config: DL2PAConfig, data: DataInfo) -> None:
-        super().__init__(config, data)
-        num_classes = check_supervised_data(config, data)
-        self.network = build_classifier(config, data, num_classes, lambda dim: PrototypeHead(num_classes, dim))
+        super().__init__(config, data, PrototypeHead)
         self.equal_buffers = tuple(f"network.head.{name}" for name, _ in self.network.head.named_buffers())
         self.inner_product = InnerProductLoss(config.reduction)
         self.cross_entropy = WeightedCrossEntropy()
-        self._class_weights = ClassWeights(config, data, num_classes)
-        self._state: TrainState | None = None
         self._scale = 1.0
         self._records: list[AssignmentRecord] = []
-
-    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """One phase: one augmented view, every labeled image once."""
-        config, view = self.config, train_view(self.config, self.data, self.network.input_spec.size)
-        return (Phase(config.epochs, (view,), UniformSampler(labeled_rows(rows, self.data), seed=config.seed)),)
-
-    @classmethod
-    def paces(cls, config: DL2PAConfig, size: RunSize) -> tuple[Pace, ...]:
-        """Every labeled image once in an epoch."""
-        return (Pace(config.epochs, size.known_labels()),)
 
     @classmethod
     def scheduled(cls, config: DL2PAConfig, size: RunSize) -> Mapping[str, Scheduled]:
@@ -123,7 +93,8 @@ class DL2PA(Method[DL2PAConfig]):
 
     def on_step_start(self, state: TrainState) -> None:
         """Assign classes anew when it is time."""
-        self._state, config = state, self.config
+        super().on_step_start(state)
+        config = self.config
         if config.reassign and is_due(state, config.updates_per_epoch):
             record = reassign(self.network.head, state)
             self._records.append(record)
@@ -131,12 +102,10 @@ class DL2PA(Method[DL2PAConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """The loss against the prototypes of the classes; class means follow."""
-        state = self._state
-        step = 0 if state is None else state.step
-        mixed = mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))
+        mixed = self.mixed(batch)
         embeddings = self.network.embed(mixed.images)
         self._update_means(embeddings, mixed)
-        weights = self._class_weights.of_classes(mixed.labels, state)
+        weights = self._class_weights.of_classes(mixed.labels, self._state)
         loss = self._loss(embeddings, mixed.labels, weights)
         if mixed.share < 1:
             loss = mixed.share * loss + (1 - mixed.share) * self._loss(embeddings, mixed.other_labels, weights)
@@ -162,26 +131,10 @@ class DL2PA(Method[DL2PAConfig]):
             AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]
         ]
 
-    def reuse_frozen(self) -> KeptPart:
-        """The frozen stages."""
-        return reuse_stages(self.config, self.network)
-
-    def parameter_groups(self) -> Any:
-        """Weight decay on everything, as in the released code."""
-        yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Names given to held-out images."""
-        return ClassificationMonitor(inputs.held_out, self.data.class_order)
-
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
         """How many classes moved to another prototype."""
         moved = metrics.get("assignment/changed")
         return [] if moved is None else [f"classes moved {int(moved)}"]
-
-    def eval_view(self) -> ViewSpec:
-        """The image without augmentation."""
-        return eval_view(self.config, self.network.input_spec.size)
 
     def _loss(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         own = None if weights is None else weights[labels]

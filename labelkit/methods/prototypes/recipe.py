@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.data.batch import DataInfo
+from labelkit.data.batch import Batch, DataInfo, MixedBatch, mixup
+from labelkit.data.keyed_random import keyed_generator
+from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import classification_view, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
@@ -19,9 +21,12 @@ from labelkit.methods.prototypes.losses import balancing_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.frozen_part import KeptPart
-from labelkit.training.method import TrainState
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor, Phase, TrainState
+from labelkit.training.monitors.classification import ClassificationMonitor
+from labelkit.training.timing import Pace, RunSize
 
-HeadT = TypeVar("HeadT", bound=nn.Module)
+SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 
 
 def check_supervised_data(config: SupervisedTrainConfig, data: DataInfo) -> int:
@@ -45,49 +50,6 @@ def check_supervised_data(config: SupervisedTrainConfig, data: DataInfo) -> int:
             "--num-classes", f"{num_classes} is fewer than the {data.num_old_classes} classes with labels", "Raise it."
         )
     return num_classes
-
-
-def build_classifier(
-    config: SupervisedTrainConfig, data: DataInfo, num_classes: int, head: Callable[[int], HeadT]
-) -> ClassifierNetwork[HeadT]:
-    """Build backbone, embedding and head."""
-    return ClassifierNetwork(
-        config.backbone,
-        head,
-        num_classes,
-        embed_dim=config.embed_dim,
-        embedding_bn=config.embedding_bn,
-        **backbone_options(config, data),
-        seed=config.seed,
-    )
-
-
-def reuse_stages(config: SupervisedTrainConfig, network: ClassifierNetwork[Any]) -> KeptPart:
-    """Let the network take what its frozen stages made of views.
-
-    Raises:
-        ConfigError: no stage is frozen, or images are mixed.
-    """
-    if config.mixup_alpha > 0:
-        problem = "--mixup-alpha mixes images, and maps are kept"
-        raise ConfigError("--reuse-frozen", problem, "Leave one of them out.")
-    return network.backbone.reuse_frozen()
-
-
-def labeled_rows(rows: NDArray[np.int64], data: DataInfo) -> NDArray[np.int64]:
-    """Rows that can be read and have a label."""
-    return rows[data.labels[rows] >= 0]
-
-
-def train_view(config: SupervisedTrainConfig, data: DataInfo, size: int) -> ViewSpec:
-    """How an image is prepared for training."""
-    of_rows = row_views(config, data)
-    return of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=data.chiral)
-
-
-def eval_view(config: SupervisedTrainConfig, size: int) -> ViewSpec:
-    """How an image is prepared for scoring: its center if training cuts boxes, else all of it."""
-    return test_view(size, "generic" if config.augmentation.startswith("imagenet") else "digits")
 
 
 class ClassWeights:
@@ -119,3 +81,75 @@ class ClassWeights:
         # a GPU is not waited for, as torch.bincount would
         counts = (labels == torch.arange(self.num_classes, device=labels.device)[:, None]).sum(1)
         return balancing_weights(counts if state is None else state.combine(counts, "sum"))
+
+
+class LabeledClassifier(Method[SupervisedConfigT]):
+    """A classifier of all labeled images, and every event that does not depend on its loss; needs labels.
+
+    Args:
+        config: the options.
+        data: the training labels.
+        head: makes the head from the number of classes and the width of the embedding.
+    """
+
+    network: ClassifierNetwork[Any]
+
+    def __init__(self, config: SupervisedConfigT, data: DataInfo, head: Callable[[int, int], nn.Module]) -> None:
+        super().__init__(config, data)
+        num_classes = check_supervised_data(config, data)
+        self.network = ClassifierNetwork(
+            config.backbone,
+            lambda dim: head(num_classes, dim),
+            num_classes,
+            embed_dim=config.embed_dim,
+            embedding_bn=config.embedding_bn,
+            **backbone_options(config, data),
+            seed=config.seed,
+        )
+        self._class_weights = ClassWeights(config, data, num_classes)
+        self._state: TrainState | None = None
+
+    def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
+        """One phase: one augmented view, every labeled image once."""
+        config, size, of_rows = self.config, self.network.input_spec.size, row_views(self.config, self.data)
+        view = of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=self.data.chiral)
+        labeled = rows[self.data.labels[rows] >= 0]
+        return (Phase(config.epochs, (view,), UniformSampler(labeled, seed=config.seed)),)
+
+    @classmethod
+    def paces(cls, config: SupervisedConfigT, size: RunSize) -> tuple[Pace, ...]:
+        """Every labeled image once in an epoch."""
+        return (Pace(config.epochs, size.known_labels()),)
+
+    def on_step_start(self, state: TrainState) -> None:
+        """Remember where the run is."""
+        self._state = state
+
+    def mixed(self, batch: Batch) -> MixedBatch:
+        """Return the batch, its images blended with others if the options say so."""
+        step = 0 if self._state is None else self._state.step
+        return mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))
+
+    def reuse_frozen(self) -> KeptPart:
+        """The frozen stages.
+
+        Raises:
+            ConfigError: no stage is frozen, or images are mixed.
+        """
+        if self.config.mixup_alpha > 0:
+            problem = "--mixup-alpha mixes images, and maps are kept"
+            raise ConfigError("--reuse-frozen", problem, "Leave one of them out.")
+        return self.network.backbone.reuse_frozen()
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Weight decay on everything, as in the released code."""
+        yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Names given to held-out images."""
+        return ClassificationMonitor(inputs.held_out, self.data.class_order)
+
+    def eval_view(self) -> ViewSpec:
+        """The image without augmentation: its center if training cuts boxes, else all of it."""
+        cuts_boxes = self.config.augmentation.startswith("imagenet")
+        return test_view(self.network.input_spec.size, "generic" if cuts_boxes else "digits")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.algorithms.neighbors import knn
-from labelkit.methods.metric.san_options import SANConfig
+from labelkit.methods.metric.options import SANConfig
 from labelkit.store.embeddings import open_store
 from labelkit.training.checkpoint import load_checkpoint
 from tests.row_heads import BATCHES, HEADS

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.methods.dense import pair_ranking as dominance
-from labelkit.methods.dense.pair_ranking import Blocks, cut, dominance_sums, merged, thresholds_up_to_rank
+from labelkit.methods.dense import ranking_loss as dominance
+from labelkit.methods.dense.ranking_loss import Blocks, cut, merged, thresholds_up_to_rank
 
 
 def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
@@ -16,8 +16,8 @@ def test_four_items_in_two_blocks_are_summed_by_hand() -> None:
     payload = torch.tensor([[[1.0, 10.0, 100.0, 1000.0]]])
     thresholds = torch.tensor([[0, 1, 1, 4]])
 
-    below, below_threshold = dominance_sums(Blocks(1, 2), ranks, thresholds, payload, earlier=True)
-    later, later_threshold = dominance_sums(Blocks(1, 2), ranks, thresholds, payload, earlier=False)
+    below, below_threshold = merged(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=True)
+    later, later_threshold = merged(Blocks(1, 2), ranks, thresholds).sums(payload, earlier=False)
 
     assert below.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
     assert below_threshold.tolist() == [[[0.0, 0.0, 11.0, 10.0]]]
@@ -41,7 +41,7 @@ def test_sums_are_those_of_the_definition(levels: int, size: int, batch: int, ea
     thresholds = torch.randint(0, n + 1, (batch, n), generator=generator).sort(dim=1).values
     payload = torch.randint(-50, 50, (2, batch, n), generator=generator).double()
 
-    below, below_threshold = dominance_sums(blocks, ranks, thresholds, payload, earlier=earlier)
+    below, below_threshold = merged(blocks, ranks, thresholds).sums(payload, earlier=earlier)
 
     block = torch.arange(n) // size
     stands = block[None, :] < block[:, None] if earlier else block[None, :] > block[:, None]

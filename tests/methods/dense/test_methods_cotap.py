@@ -13,9 +13,8 @@ import torch
 from labelkit.commands.common.initialize import initialize_from
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.errors import ConfigError, Mismatch
-from labelkit.methods.dense.cotap import CoTAP
-from labelkit.methods.dense.cotap_options import CoTAPConfig
-from labelkit.methods.dense.neighbor_images import NeighborPairing, NeighborPlace, find_neighbors
+from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, NeighborPlace, find_neighbors
+from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import cotap_loss
 from labelkit.options.presets import resolve
 from labelkit.store.array_files import read_neighbors

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.dense.losses import HiddenPatchLoss, MultiViewDistillationLoss, centered_targets
+from labelkit.methods.dense.distillation import HiddenPatchLoss, MultiViewDistillationLoss, centered_targets
 
 
 def softmax(values: list[float], temperature: float) -> list[float]:

@@ -144,10 +144,10 @@ def test_the_total_loss_is_that_of_plain_loops(make: Make, name: str, directions
 
 def test_the_student_is_judged_on_the_view_of_its_epoch(make: Make) -> None:
     growing = make("flipclass", align_mode="sda", epochs=8).method
-    teacher, start = growing._views(0)
+    teacher, start = growing.views(0)
     assert start == strong_view(teacher.size, "digits", chiral=True).at_strength(0)
-    assert growing._views(2)[1] == strong_view(teacher.size, "digits", chiral=True).at_strength(0.5)
-    assert growing._views(4)[1] == growing._views(7)[1] == strong_view(teacher.size, "digits", chiral=True)
+    assert growing.views(2)[1] == strong_view(teacher.size, "digits", chiral=True).at_strength(0.5)
+    assert growing.views(4)[1] == growing.views(7)[1] == strong_view(teacher.size, "digits", chiral=True)
 
 
 # ---------------------------------------------------------------------- what is trained

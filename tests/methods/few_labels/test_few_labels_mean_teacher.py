@@ -9,8 +9,8 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.few_labels.averaged_student import StudentClock, StudentNetworks
 from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
+from labelkit.methods.few_labels.recipe import StudentClock, StudentNetworks
 from labelkit.training.schedules import GrowingWeight
 from torch import Tensor, nn
 

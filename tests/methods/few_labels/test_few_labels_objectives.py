@@ -9,11 +9,10 @@ from labelkit.data.batch import Batch, row_shares
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.few_labels.averaged_student import StudentClock, StudentNetworks
 from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
-from labelkit.methods.few_labels.recipe import StudentNetwork
+from labelkit.methods.few_labels.recipe import StudentClock, StudentNetwork, StudentNetworks
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import slow_copy
 from labelkit.models.heads import LinearHeads

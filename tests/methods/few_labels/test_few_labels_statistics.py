@@ -17,7 +17,7 @@ STEPS = {"steps": 4, "eval_every_steps": 4}
 @pytest.fixture(autouse=True)
 def as_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave running statistics as training left them."""
-    monkeypatch.setattr("labelkit.methods.few_labels.averaged_student.recalibrate_bn", lambda *_, **__: None)
+    monkeypatch.setattr("labelkit.methods.few_labels.recipe.recalibrate_bn", lambda *_, **__: None)
 
 
 # an average that the objective never runs

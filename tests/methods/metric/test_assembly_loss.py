@@ -7,14 +7,13 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.metric.assembly_loss import (
+from labelkit.methods.metric.assembly import (
     assembly_coherence,
     assembly_correlation,
     assembly_entropy,
-    neighbor_pairs,
+    normalize_doubly,
     normalized_terms,
 )
-from labelkit.methods.metric.assembly_network import normalize_doubly
 from torch import Tensor
 
 SYMMETRIC = [[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]]
@@ -127,7 +126,6 @@ def test_coherence_is_the_sum_of_five_loops(height: int, width: int) -> None:
                     squares += (float(w[i * width + j, y * width + x]) - other) ** 2
                 expected[b] += alpha * (math.sqrt(squares + 1e-12) - 1e-6)
     assert found.tolist() == pytest.approx([value / pairs for value in expected], abs=1e-9)
-    assert pairs == neighbor_pairs(height, width)
 
 
 def test_moving_nothing_is_the_only_permutation_without_loss() -> None:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.errors import ConfigError
-from labelkit.methods.metric.assembly_loss import assembly_terms, term_strength, weighted_sum
+from labelkit.methods.metric.assembly import assembly_terms, term_strength, weighted_sum
+from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.methods.metric.san import SAN
-from labelkit.methods.metric.san_options import SANConfig
 from labelkit.options.presets import resolve
 from labelkit.training.monitors.retrieval import similarity_spread
 from labelkit.training.timing import RunSize

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from labelkit.methods.metric.losses import MultiSimilarityLoss
-from labelkit.methods.metric.memory_bank import MemoryBank
+from labelkit.methods.metric.pseudo_labels import MemoryBank
 
 DIM, BATCH = 6, 4
 

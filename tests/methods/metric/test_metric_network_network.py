@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import CheckpointError, ConfigError
-from labelkit.methods.metric.assembly_network import SpatialAssembly
+from labelkit.methods.metric.assembly import SpatialAssembly
 from labelkit.methods.metric.networks import CBAM, MetricNetwork
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.seeding import seeded_init

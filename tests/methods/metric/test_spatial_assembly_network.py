@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.methods.metric.assembly_network import (
+from labelkit.methods.metric.assembly import (
     SpatialAssembly,
     assemble,
     normalize_doubly,

@@ -12,7 +12,7 @@ import torch
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.splits import Classes, given_split
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.prototypes.class_vectors import read_class_vectors, word_prototypes
+from labelkit.methods.prototypes.source import read_class_vectors, word_prototypes
 from sklearn.decomposition import PCA
 
 Make = Callable[..., Any]

@@ -1,0 +1,327 @@
+"""Spatial assembly: a module that predicts how feature vectors of an image move, moves them; and terms of the loss.
+
+Source: chapter 5 of "Deep Learning with Very Few and No Labels", Eq. 5.1-5.8; no code was released. Ours: the
+predictor, how its weights are made doubly stochastic (Sinkhorn), and where they start.
+Eq. 5.5-5.8: the assembly is to be one-to-one, and nearly the same for neighbors that look alike. One that moves
+nothing is the minimum of all three terms at once: only the loss of the embeddings pushes away from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.methods.metric.options import SANConfig
+
+MAX_POSITIONS = 400
+# largest vote; normalizations of rows and columns (ours: the chapter says nothing of the predictor)
+BOUND, SWEEPS = 10.0, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """How one batch was assembled.
+
+    Attributes:
+        weights: (b, n, n) float32, share of what input position u gives to output position v at [u, v]; columns sum
+            to 1, rows nearly so.
+        log_weights: (b, n, n), their logarithms.
+        maps: (b, c, h, w), what was assembled, n = h w positions in rows.
+    """
+
+    weights: Tensor
+    log_weights: Tensor
+    maps: Tensor
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the maps."""
+        return self.maps.shape[2], self.maps.shape[3]
+
+
+def normalize_doubly(logits: Tensor, sweeps: int) -> Tensor:
+    """Scale rows and columns in turn until both sum to 1 nearly; logarithms throughout, gradients flow.
+
+    Args:
+        logits: (..., n, n) float.
+        sweeps: how often rows, then columns, are scaled; 0: never.
+
+    Returns:
+        logarithms of the weights; columns sum to 1 exactly, since they come last.
+
+    Source:
+        R. Sinkhorn (1964).
+    """
+    for _ in range(sweeps):
+        logits = logits - logits.logsumexp(-1, keepdim=True)
+        logits = logits - logits.logsumexp(-2, keepdim=True)
+    return logits
+
+
+def assemble(maps: Tensor, weights: Tensor) -> Tensor:
+    """Give every output position its weighted sum of the input positions (Eq. 5.4).
+
+    Args:
+        maps: (b, c, h, w).
+        weights: (b, n, n) at [input, output], n = h w.
+
+    Returns:
+        (b, c, h, w).
+    """
+    return torch.einsum("buv,bcu->bcv", weights, maps.flatten(2)).reshape(maps.shape)
+
+
+def identity_logit(diagonal: float, num_positions: int) -> float:
+    """Return the logit of a diagonal over zeros elsewhere whose assembly has this share on the diagonal."""
+    return math.log(diagonal * (num_positions - 1) / (1 - diagonal))
+
+
+class SpatialAssembly(nn.Module):
+    """Predict the assembly of each image from its own feature maps, and apply it.
+
+    The predictor: a 1x1 and a 3x3 convolution (which also sees where it is), plus a summary of the whole image, then a
+    1x1 convolution that gives position u its votes for each position v, squeezed into plus and minus
+    ``BOUND``. The vote for staying starts ahead of the others, and the layer starts at 0, so that at first a share of
+    ``diagonal`` stays in place, whatever the image.
+
+    Args:
+        channels: c of the maps.
+        grid: their rows and columns; others are refused.
+        width: channels of the predictor.
+        diagonal: share that stays in place at first, in (0, 1).
+
+    Shape:
+        - maps: ``(b, c, h, w)`` float.
+        - returns: assembled maps of the same shape and dtype, and an `Assembly` (float32).
+
+    Raises:
+        ValueError: a number out of its range, one position or too many, or maps of another grid.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        grid: tuple[int, int],
+        *,
+        width: int = 64,
+        diagonal: float = 0.9,
+    ) -> None:
+        super().__init__()
+        n = grid[0] * grid[1]
+        if not 0 < diagonal < 1 or width < 1:
+            raise ValueError(f"diagonal must be in (0, 1) and width positive, got {diagonal} and {width}")
+        if not 1 < n <= MAX_POSITIONS:
+            raise ValueError(f"it is for 2 to {MAX_POSITIONS} positions, got {n}")
+        self.channels, self.grid = channels, grid
+        #: leaves maps as they are, to see what the module does
+        self.bypassed = False
+        self.start = identity_logit(diagonal, n)
+        self.stem = nn.Sequential(nn.Conv2d(channels, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        self.spatial = nn.Sequential(
+            nn.Conv2d(width + 2, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        self.context = nn.Linear(width, width)
+        self.votes = _Votes(width, n)
+
+    def forward(self, maps: Tensor) -> tuple[Tensor, Assembly]:
+        """Return the assembled maps, and how that was done."""
+        _, c, h, w = maps.shape
+        if (h, w) != self.grid or c != self.channels:
+            raise ValueError(
+                f"the assembly is for maps of {self.channels} x {self.grid[0]} x {self.grid[1]}, got {c} x {h} x {w}; "
+                "images must have the size that it was trained with"
+            )
+        votes = self._votes(maps)
+        with without_autocast(maps):
+            # half precision would lose the sums of rows
+            votes = BOUND * torch.tanh(promote(votes) / BOUND)
+            logits = votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)
+            logs = normalize_doubly(logits, SWEEPS)
+            weights = logs.exp()
+            moved = assemble(promote(maps), weights).to(maps.dtype)
+        return moved, Assembly(weights, logs, maps)
+
+    def _votes(self, maps: Tensor) -> Tensor:
+        """(b, n, n) at [input, output]."""
+        hidden = self.stem(maps)
+        hidden = self.spatial(torch.cat([hidden, self._coordinates(hidden)], dim=1))
+        hidden = hidden + torch.relu(self.context(hidden.mean(dim=(2, 3))))[:, :, None, None]
+        votes: Tensor = self.votes(hidden)
+        return votes
+
+    def _coordinates(self, like: Tensor) -> Tensor:
+        """Column and row of every cell's center in (-1, 1), (b, 2, h, w)."""
+        h, w = self.grid
+        x = (2 * torch.arange(w, device=like.device, dtype=like.dtype) + 1) / w - 1
+        y = (2 * torch.arange(h, device=like.device, dtype=like.dtype) + 1) / h - 1
+        return torch.stack([x.expand(h, w), y[:, None].expand(h, w)]).expand(len(like), -1, -1, -1)
+
+
+class _Votes(nn.Module):
+    """A 1x1 convolution: the votes of a position follow from its own features."""
+
+    def __init__(self, width: int, n: int) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(width, n, 1)
+        nn.init.zeros_(self.layer.weight)
+        assert self.layer.bias is not None
+        nn.init.zeros_(self.layer.bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(b, m, h, w) to (b, n, n)."""
+        votes: Tensor = self.layer(hidden)
+        return votes.flatten(2).transpose(1, 2)
+
+
+# With --precision fp16 gradients of the predictor pass through half precision before any scaling of the loss.
+_GRADIENT_SCALE = 1024.0
+NEIGHBORS = tuple((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0))
+
+
+def assembly_entropy(log_weights: Tensor) -> Tensor:
+    r"""Entropy of rows and of columns, each scaled to sum to 1 (Eq. 5.5), in bits.
+
+    .. math:: E = -\sum_{uv} \hat w^c_{uv} \log_2 \hat w^c_{uv} - \sum_{uv} \hat w^r_{uv} \log_2 \hat w^r_{uv}
+
+    In [0, 2 n log2 n]; 0 for a permutation, the maximum for even weights.
+
+    Args:
+        log_weights: ``(..., n, n)`` float, logarithms of weights at [input, output]; -inf = 0. Gradients flow.
+
+    Returns:
+        ``(...)``.
+    """
+    total = log_weights.new_zeros(())
+    for axis in (-2, -1):
+        logs = log_weights - log_weights.logsumexp(axis, keepdim=True)
+        logs = logs.masked_fill(logs == -torch.inf, 0.0)
+        shares = torch.where(log_weights == -torch.inf, 0.0, logs.exp())
+        total = total - (shares * logs).sum((-2, -1)) / math.log(2)
+    return total
+
+
+def assembly_correlation(weights: Tensor) -> Tensor:
+    r"""Overlap of different rows and of different columns (Eq. 5.6).
+
+    .. math:: C = \sum_{u_1 \ne u_2} \sum_v w_{u_1 v} w_{u_2 v} + \sum_{v_1 \ne v_2} \sum_u w_{u v_1} w_{u v_2}
+        = \sum_v c_v^2 + \sum_u r_u^2 - 2 \|w\|^2
+
+    with sums c of columns and r of rows. In [0, 2 (n - 1)] where these are 1; 0 for a permutation.
+
+    Args:
+        weights: ``(..., n, n)`` float >= 0. Gradients flow.
+
+    Returns:
+        ``(...)``.
+    """
+    columns, rows = weights.sum(-2), weights.sum(-1)
+    return (columns**2).sum(-1) + (rows**2).sum(-1) - 2 * (weights**2).sum((-2, -1))
+
+
+def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
+    r"""How differently neighbors with like features move (Eq. 5.7, 5.8).
+
+    .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
+
+    with W_p what position p gives to each output position, S a shift by the way from q to p that brings in zeros,
+    alpha the cosine of the features of p and q, no less than 0, and # the ordered pairs of neighbors. 0 where nothing
+    moves, and for no other permutation if all features are alike.
+
+    Args:
+        weights: ``(b, n, n)`` float at [input, output], n = h w. Gradients flow.
+        maps: ``(b, c, h, w)`` float, the features before the assembly; no gradient, or the loss would make neighbors
+            different.
+
+    Returns:
+        ``(b,)``.
+
+    Source:
+        Eq. 5.8 lacks the sum over p; the cut at 0, the mean and the norm's 1e-12 are ours.
+    """
+    b, _, h, w = maps.shape
+    table = weights.reshape(b, h, w, h, w)
+    padded = F.pad(table, (1, 1, 1, 1))
+    unit = F.normalize(maps.detach().to(weights.dtype), dim=1, eps=1e-8)
+    total, pairs = weights.new_zeros(b), 0
+    for di, dj in NEIGHBORS:
+        here, there = _neighbors(h, w, di, dj)
+        gap = table[:, *here] - padded[:, *there][..., 1 + di : 1 + di + h, 1 + dj : 1 + dj + w]
+        distance = ((gap**2).sum((-2, -1)) + 1e-12).sqrt() - 1e-6
+        alpha = (unit[:, :, *here] * unit[:, :, *there]).sum(1).clamp_min(0)
+        total = total + (alpha * distance).flatten(1).sum(1)
+        pairs += alpha[0].numel()
+    return total / max(pairs, 1)
+
+
+def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Return all positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
+    here = (slice(max(0, -di), height - max(0, di)), slice(max(0, -dj), width - max(0, dj)))
+    there = (slice(max(0, di), height - max(0, -di)), slice(max(0, dj), width - max(0, -dj)))
+    return here, there
+
+
+def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return entropy and correlation over their largest values for n > 1 positions, (b,) each."""
+    n = weights.shape[-1]
+    return (
+        assembly_entropy(log_weights) / (2 * n * math.log2(n)),
+        assembly_correlation(weights) / (2 * (n - 1)),
+    )
+
+
+def term_strength(config: SANConfig, done: float) -> float:
+    """Return how much the terms count, in [0, 1], after a share ``done`` of the training."""
+    start, end = config.term_ramp
+    if done >= end:
+        return 1.0
+    return max(0.0, (done - start) / (end - start))
+
+
+def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
+    """Return entropy, correlation and coherence that have a weight, means over the batch."""
+    terms: dict[str, Tensor] = {}
+    if config.entropy_weight > 0 or config.correlation_weight > 0:
+        terms["entropy"], terms["correlation"] = (
+            term.mean() for term in normalized_terms(seen.weights, seen.log_weights)
+        )
+    if config.coherence_weight > 0:
+        terms["coherence"] = assembly_coherence(seen.weights, seen.maps).mean()
+    weights = {
+        "entropy": config.entropy_weight,
+        "correlation": config.correlation_weight,
+        "coherence": config.coherence_weight,
+    }
+    return {name: term for name, term in terms.items() if weights[name] > 0}
+
+
+def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
+    """Return the sum of the terms, each with its weight; it trains what the options say."""
+    total = sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=torch.zeros(()))
+    return for_predictor_alone(total, predictor) if config.term_gradients == "predictor" else total
+
+
+def for_predictor_alone(total: Tensor, predictor: nn.Module) -> Tensor:
+    """Return a sum of terms that trains the predictor, not the network whose maps it saw.
+
+    Args:
+        total: ``()``, made of what the predictor gave.
+        predictor: the module of the assembly.
+
+    Returns:
+        the same value, with the same gradients for the parameters of the predictor, and none for anything else.
+    """
+    if not total.requires_grad:
+        return total
+    parameters = [parameter for parameter in predictor.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(total * _GRADIENT_SCALE, parameters, retain_graph=True, allow_unused=True)
+    linear = total.new_zeros(())
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            linear = linear + (parameter * (gradient / _GRADIENT_SCALE)).sum()
+    return total.detach() + (linear - linear.detach())
