@@ -259,12 +259,11 @@ class Bench:
         def is_there() -> bool:
             return metrics.exists() and metrics.read_bytes().count(b"\n") >= lines
 
-        often = ("--checkpoint-every-minutes", "0.00001")
-        codes = self.train(out, *often, kill_when=is_there)
+        codes = self.train(out, kill_when=is_there)
         if codes != [-signal.SIGKILL]:
             self._done(codes, "killed")
             raise SystemExit(f"{self.method}: was over before it could be killed")
-        self._done(self.train(out, *often, "--resume"), "resumed after SIGKILL")
+        self._done(self.train(out, "--resume"), "resumed after SIGKILL")
         found = difference(self.whole(1)[1], outcome(out))
         shutil.rmtree(out)
         return found
