@@ -269,4 +269,4 @@ def test_labels_that_are_no_integers_are_names(labelkit: Any, photos: Path, tmp_
 
     assert answer.code == 0, answer.err
     names = [row["name"] for row in answer.json["classes"] if not row["new"]]
-    assert sorted(names) == sorted([str(number), "1.5"])
+    assert sorted(names) == sorted([f"{number:.10g}", "1.5"])

@@ -391,7 +391,9 @@ def test_interrupted_after_any_step_it_ends_with_the_same_bytes(
     run(photos, labels=known, out=out, num_classes=3)
 
     again = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    assert again.keys() == whole.keys()
+    assert whole.keys() <= again.keys()
+    # a table that was written and not noted may have been filled in since: a copy of it is kept
+    assert all("-edited-" in name.name for name in again.keys() - whole.keys())
     for name, data in whole.items():
         if name.name != "start.json":  # seconds of the steps
             assert again[name] == data, name
