@@ -13,6 +13,10 @@ the classes, and answers for the others. Columns, in percent of these:
     best    ``rule``'s choice among the classes with labels alone, right where the class has labels
     said    images that are expected to be right
     sure    images answered at .8 or more, and how many of these are right
+    found   share of the draws in which groups without a label were found
+    held    share of these in which the interval of the number of classes holds the true one
+
+``--first-draw 100`` draws other images and labels than those that a rule was chosen on.
 """
 
 from __future__ import annotations
@@ -89,8 +93,13 @@ def simple_rules(rows: Floats, labeled: Ints, labels: Ints) -> tuple[Ints, Ints]
     return classes[plain.argmax(axis=1)], classes[(plain * (flow + 1e-3)).argmax(axis=1)]
 
 
-def rule(rows: Floats, truth: Ints, labeled: Ints, new_classes: str) -> tuple[Ints, Doubles, Doubles, Ints | None]:
-    """Name, confidence, chance to be right, and class among those with labels, of each row; groups are -2, -3, ..."""
+def rule(
+    rows: Floats, truth: Ints, labeled: Ints, new_classes: str
+) -> tuple[Ints, Doubles, Doubles, Ints | None, list[int]]:
+    """Name, confidence, chance to be right, and class among those with labels, of each row; groups are -2, -3, ...
+
+    Last comes the interval of the number of classes.
+    """
     known = np.zeros(len(truth), dtype=bool)
     known[labeled] = True
     with tempfile.TemporaryDirectory() as folder, use_progress(SilentProgress()):
@@ -103,6 +112,7 @@ def rule(rows: Floats, truth: Ints, labeled: Ints, new_classes: str) -> tuple[In
             if fault is not None:
                 raise fault
         arrays = read_result(open_store(index), "answer").arrays
+        interval = read_result(open_store(index), "groups").params["interval"]
         names = [
             int(name.removeprefix("class-")) if name.startswith("class-") else -2 - i
             for i, name in enumerate(arrays["names"])
@@ -116,7 +126,7 @@ def rule(rows: Floats, truth: Ints, labeled: Ints, new_classes: str) -> tuple[In
         best = np.array(
             [int(table[i]["best_class"].removeprefix("class-")) if i in table else truth[i] for i in range(len(truth))]
         )
-    return np.array(names)[np.asarray(arrays["group_ids"])], np.asarray(arrays["confidence"]), expected, best
+    return np.array(names)[np.asarray(arrays["group_ids"])], np.asarray(arrays["confidence"]), expected, best, interval
 
 
 def right(guess: Ints, truth: Ints, new: Ints) -> NDArray[np.bool_]:
@@ -137,22 +147,23 @@ def main() -> None:
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=[2, 5, 10])
     parser.add_argument("--labeled-share", type=float, nargs="+", default=[1.0, 0.9, 0.5])
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--first-draw", type=int, default=0)
     parser.add_argument("--photos", type=int, default=600)
     parser.add_argument("--new-classes", default="auto", help="as of `discover categories`")
     asked = parser.parse_args()
-    sys.stdout.write("set       labels share    lr   lrd  rule  best   new  said  sure right found\n")
+    sys.stdout.write("set       labels share    lr   lrd  rule  best   new  said  sure right found held\n")
     for name, rows, truth in map(read_set, asked.sets):
         for per_class in asked.labels_per_class:
             for share in asked.labeled_share:
-                cells, sure = [], []
-                for number in range(asked.draws):
+                cells, sure, held = [], [], []
+                for number in range(asked.first_draw, asked.first_draw + asked.draws):
                     places, labeled = draw(
                         truth, asked.photos, per_class, share, [number, per_class, round(100 * share)]
                     )
                     x, y = rows[places], truth[places]
                     left = np.setdiff1d(np.arange(len(y)), labeled)
                     new = np.setdiff1d(y, y[labeled])
-                    guesses, (named, confidence, expected, best) = (
+                    guesses, (named, confidence, expected, best, (low, high)) = (
                         simple_rules(x, labeled, y[labeled]),
                         rule(x, y, labeled, asked.new_classes),
                     )
@@ -161,12 +172,14 @@ def main() -> None:
                     told = np.nan if best is None else 100 * (best == y)[left].mean()
                     count = len(np.unique(named[named < 0]))
                     cells.append([*simple, 100 * hits.mean(), told, count, 100 * expected[left].mean(), count > 0])
+                    held += [low <= len(np.unique(y)) <= high] if count else []
                     sure.append([len(left), (confidence[left] >= 0.8).sum(), hits[confidence[left] >= 0.8].sum()])
                 lr, lrd, mine, told, count, said, found = np.mean(cells, axis=0)
                 rest, answered, good = np.sum(sure, axis=0)
                 sys.stdout.write(
                     f"{name:9} {per_class:6} {share:5.2f} {lr:5.1f} {lrd:5.1f} {mine:5.1f} {told:5.1f} {count:5.1f} "
-                    f"{said:5.1f} {100 * answered / rest:5.1f} {100 * good / max(answered, 1):5.1f} {found:5.2f}\n"
+                    f"{said:5.1f} {100 * answered / rest:5.1f} {100 * good / max(answered, 1):5.1f} {found:5.2f} "
+                    f"{np.mean(held) if held else np.nan:4.2f}\n"
                 )
                 sys.stdout.flush()
 

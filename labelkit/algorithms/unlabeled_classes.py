@@ -65,7 +65,8 @@ class OtherGroups:
         errors: standard errors of its lead over none.
         nearer: standard errors that hidden labels are nearer to labels than unlabeled rows are.
         new_share: least share of the rows that is of classes without a label, in [0, .9].
-        chance: of a lead as large as the largest, or of labels so near, were there none; in [0, 1].
+        chance: of a lead as large as the largest, or of labels so near, were there none; in [0, 1], and rough: that the
+            largest was chosen is not counted.
     """
 
     numbers: tuple[int, ...]

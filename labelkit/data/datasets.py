@@ -23,6 +23,7 @@ from labelkit.data.decode import (
     decode_image,
     decode_mask,
     decode_reduced,
+    image_size,
     lost_content,
     read_image_file,
 )
@@ -79,6 +80,16 @@ class EncodedImage:
         if isinstance(self._content, bytes):
             return decode_reduced(self._content, channels, max_pixels=self._max_pixels, least_side=least_side)
         return self._stored(channels), (self._content.shape[0], self._content.shape[1])
+
+    def full_size(self) -> tuple[int, int]:
+        """Return height and width of the image, from the header of its file alone.
+
+        Raises:
+            BadImage: see :func:`labelkit.data.decode.image_size`.
+        """
+        if isinstance(self._content, bytes):
+            return image_size(self._content, max_pixels=self._max_pixels)
+        return self._content.shape[0], self._content.shape[1]
 
     def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
         """Say why next to nothing of the image is left in its pixels; ``None``: it is left, or there was nothing."""

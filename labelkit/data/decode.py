@@ -185,6 +185,23 @@ def decode_reduced(
     return _read(content, max_pixels, lambda image: _decode(image, channels, least_side, _WHOLE_PIXELS))
 
 
+def image_size(content: bytes, *, max_pixels: float = MAX_PIXELS) -> tuple[int, int]:
+    """Return height and width of an image as ``decode_image`` gives it, from its header alone.
+
+    Raises:
+        BadImage: not an allowed format, too large, or a damaged header.
+    """
+
+    def size(image: Image.Image) -> tuple[int, int]:
+        # Pillow turns the size of a TIFF when it opens it, of others never
+        turned = not isinstance(image, TiffImagePlugin.TiffImageFile)
+        turned = turned and _TRANSPOSE.get(image.getexif().get(_ORIENTATION_TAG, 1)) in _TURNS
+        width, height = image.size[::-1] if turned else image.size
+        return height, width
+
+    return _read(content, max_pixels, size)
+
+
 def lost_content(content: bytes, pixels: NDArray[np.uint8], *, max_pixels: float = MAX_PIXELS) -> str | None:
     """Say why next to nothing of an image is left in its pixels; ``None``: it is left, or there was nothing.
 

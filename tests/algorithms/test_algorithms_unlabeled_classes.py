@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from labelkit.algorithms import unlabeled_classes
 from labelkit.algorithms.unlabeled_classes import OtherGroups, _weighed, other_groups
 from numpy.typing import NDArray
 
@@ -57,6 +58,36 @@ def test_expected_share_is_that_of_the_words() -> None:
     assert found.expected[0] == pytest.approx((1 - new_share) * 0.75)
     second = (1 - new_share) * (1 - share) * 0.75 + 0.6 * (0.5 - (1 - new_share) * share)
     assert found.expected[1] == pytest.approx(second)
+
+
+@pytest.mark.parametrize(
+    ("lead", "nearer", "best"),
+    [(0.25, 0.0, 3), (0.15, 0.0, 0), (0.15, 2.1, 3), (0.15, 1.9, 0), (-0.1, 2.1, 0)],
+)
+def test_others_are_found_by_a_sure_lead_or_by_any_lead_of_near_labels(lead: float, nearer: float, best: int) -> None:
+    found = OtherGroups((0, 3), (0.5, 0.5 + lead), (0.1, 0.1), nearer, 0.0, 1.0)
+
+    assert found.best() == best
+    assert found.best(some=True) == 3
+
+
+def test_numbers_are_near_within_two_standard_errors() -> None:
+    found = OtherGroups((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0, 0.0, 0.0)
+
+    assert found.near(2) == (1, 3)
+
+
+def test_hidden_labels_weigh_as_their_class_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    random, truth = np.random.default_rng(0), np.repeat([0, 1], [90, 30])
+    rows = (np.eye(2, 8)[truth] + random.normal(0, 0.1, (120, 8))).astype(np.float32)
+    labels = np.full(120, -1)
+    labels[[0, 1, 2, 3, 90, 91]] = [0, 0, 0, 0, 1, 1]
+    seen = []
+    monkeypatch.setattr(unlabeled_classes, "_weighed", lambda *given: seen.append(given[4]))
+
+    other_groups(rows, labels, [0, 1], generator=random)
+
+    assert seen[0] == pytest.approx([0.75 / 4] * 4 + [0.25 / 2] * 2)
 
 
 def test_without_two_labels_of_a_class_nothing_is_said() -> None:

@@ -67,6 +67,28 @@ def test_output_that_is_there_is_told_in_the_same_words_with_exit_code_2(
     assert before is None or path.read_bytes() == before
 
 
+TEXTS = {
+    "notes for a table": ("labels.csv", "# 12 May: ask Ann, then label\n", "export --index {index} --out {out}"),
+    "prose for a table": ("letter.csv", "Dear Ann\n", "export --index {index} --out {out}"),
+    "a table for a page": ("page.html", "path,label\na.jpg,cat\n", "report --index {index} --out {out}"),
+    "somebody's page": ("page.html", "<!doctype html><p>mine</p>\n", "report --index {index} --out {out}"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "words"), TEXTS.values(), ids=TEXTS.keys())
+def test_a_text_of_another_kind_is_not_replaced_though_it_was_asked_for(
+    labelkit: Any, tmp_path: Path, index: Path, name: str, text: str, words: str
+) -> None:
+    out = tmp_path / name
+    out.write_text(text)
+
+    answer = labelkit(*words.format(index=index, out=out).split(), "--overwrite")
+
+    assert answer.code == 2
+    assert "is something else" in answer.err
+    assert out.read_text() == text
+
+
 def test_the_sentence_lists_what_can_be_done() -> None:
     told = output_exists("a.h5")
     assert isinstance(told, OutputExistsError)

@@ -48,8 +48,8 @@ _MOST_NEW = 0.95
 """Share of the images that groups alone can say to be of new classes."""
 
 _UNNOTICED, _UNNOTICED_LABELS = 0.1, 5
-"""Share that is taken to be of new classes at least where these were looked for: a tenth, or as many as five labels
-stand for. Of fewer labels they go unnoticed; a tenth everywhere left half of the answers unsure that are right."""
+"""Where classes without a label were looked for, some may go unnoticed: at least this share of the images is taken to
+be of such, a tenth or what five labels stand for. A tenth with many labels, too, left right answers unsure."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Judgement:
         notes: what limits the evidence, for people.
         is_lower_bound: the choice is the largest number that was tried: there are at least so many.
         is_upper_bound: it is the fewest that ``--min-classes`` allowed: at most so many.
-        chance_all_labeled: p-value of "every class has a label", if it was tested.
+        chance_all_labeled: of such evidence for others, were every class labeled, if that was judged; a rough one.
     """
 
     choice: NumClassesEstimate
@@ -197,8 +197,8 @@ def _no_others(config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float,
     """Take the classes with labels for all."""
     number = len(tree.labels)
     said = (
-        "all classes seem to have labels: images of others would be missed by labels that are hidden in turn (chance "
-        f"{chance:.2f}). If there are others, pass --new-classes some, or how many"
+        "all classes seem to have labels: labels that were hidden in turn show no others. If there are others, pass "
+        "--new-classes some, or how many"
     )
     return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 

@@ -126,6 +126,35 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
     assert found.after.ece < 0.15
 
 
+@pytest.mark.parametrize(("new_classes", "share"), [("auto", 0.1), ("none", 0.0)])
+def test_some_images_are_taken_to_be_of_classes_that_go_unnoticed_unless_all_are_said_to_have_labels(
+    make_store: Any, new_classes: str, share: float
+) -> None:
+    rng, truth = np.random.default_rng(0), np.repeat(np.arange(4), 20)
+    rows = np.repeat(np.eye(4), 20, axis=0) + rng.normal(0, 0.1, (80, 4))
+    labeled = np.arange(80) % 20 < 6
+    store = make_store(rows, labels=truth.tolist(), labeled=labeled.astype(int).tolist(), old_classes=[1] * 4)
+    discover_categories(DiscoverCategoriesConfig(index=store.path, new_classes=new_classes))
+
+    result = answer(store, grouping="categories")
+
+    assert result["calibration"]["new_share"] == pytest.approx(min(share, 5 / 24))
+    assert result["calibration"]["rows_of_new_classes"] == (30 if share else 0)
+
+
+def test_rows_of_a_hidden_class_are_named_wrongly_where_there_is_no_new_group(rng: np.random.Generator) -> None:
+    truth = np.arange(200) % 5
+    features = (np.eye(5)[truth] + rng.normal(0, 0.2, (200, 5))).astype(np.float32)
+    labels = np.where(np.arange(200) < 60, truth, -1)
+
+    evidence = hidden_evidence(RowJudge(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0)
+
+    assert evidence is not None
+    assert evidence.accuracy(new=True) == 0
+    assert not evidence.named_new.any()
+    assert evidence.weights[evidence.of_new].sum() == pytest.approx(0.1 * evidence.num_labels)
+
+
 def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_group() -> None:
     shares = np.array([[0.1, 0.9, 0], [0.2, 0.8, 0], [0.3, 0.7, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]])
     groups = np.array([4, -1, -1])  # the class of the first group; the others are new

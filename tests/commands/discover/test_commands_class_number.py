@@ -102,6 +102,32 @@ def test_labels_are_missed_only_where_they_are_needed(unlabeled: EmbeddingStore,
     assert "leave --criterion out" in caught.value.remedy
 
 
+@pytest.fixture
+def all_labeled(make_store: Any) -> EmbeddingStore:
+    """Five far blobs, half of the rows of each labeled."""
+    rows = range(NUM_BLOBS * PER_BLOB)
+    store: EmbeddingStore = make_store(
+        blob_rows(),
+        labels=[row // PER_BLOB for row in rows],
+        labeled=[int(row % 2 == 0) for row in rows],
+        old_classes=[1] * NUM_BLOBS,
+    )
+    return store
+
+
+@pytest.mark.parametrize(
+    ("options", "least"), [({}, 5), ({"new_classes": "some"}, 6), ({"min_classes": 7, "max_classes": 9}, 7)]
+)
+def test_no_class_is_invented_where_all_have_labels_unless_there_are_said_to_be_more(
+    all_labeled: EmbeddingStore, options: dict[str, Any], least: int
+) -> None:
+    result = categories(all_labeled, **options)
+
+    assert (result["num_classes"] == 5) if not options else (result["num_classes"] >= least)
+    assert (result["chance_all_classes_labeled"] is None) == bool(options)
+    assert any("all classes seem to have labels" in note for note in result["notes"]) == (not options)
+
+
 def bound(result: dict[str, Any]) -> tuple[int, bool, bool]:
     return result["num_classes"], result["is_lower_bound"], result["is_upper_bound"]
 
