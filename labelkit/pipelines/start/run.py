@@ -504,6 +504,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         index=this.store,
         labels=given,
         result=str(answer or groups),
+        tables=folder,
         out=folder / REPORT,
         projection="pca",
         dataset=str(config.photos),

@@ -157,6 +157,25 @@ def test_photos_and_a_few_labels_become_a_table(
     assert "labelkit discover categories --index" in told.err
 
 
+def test_table_page_and_output_tell_the_same_numbers(photos: Path, tmp_path: Path) -> None:
+    shutil.copy(photos / "003.png", photos / "copy.png")
+    add_photos(photos, range(30, 31), seed=3)
+    Image.new("RGB", (32, 32)).save(photos / "black.png")
+    known = write_labels(tmp_path / "known.csv", list(range(12)))
+    known.write_text(known.read_text().replace("000.png,red", "000.png,green"))
+
+    told = run(photos, labels=[known])
+
+    folder = tmp_path / "photos-labeled"
+    lines = {name: len((folder / f"{name}.csv").read_text().splitlines()) - 1 for name in ("odd", "check")}
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert told["copies"] == 1
+    assert lines["check"] == 1
+    assert told["odd"] == lines["odd"] >= 1
+    for number, what in ((1, "copies that could go"), (lines["odd"], "outliers"), (1, "doubtful labels")):
+        assert f"<strong>{number}</strong> {what}" in page
+
+
 def test_labels_may_stand_in_a_column_of_another_name(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
