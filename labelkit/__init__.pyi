@@ -29,6 +29,7 @@ def start(
     num_classes: int | None = ...,
     min_confidence: float = ...,
     num_suggestions: int = ...,
+    serve: bool = ...,
     seed: int = ...,
     dry_run: bool = ...,
     preset: str | PathLike[str] | None = None,

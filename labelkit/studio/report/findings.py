@@ -118,12 +118,13 @@ _KINDS = (
     _Kind(
         Finding(
             "labels",
-            "Doubtful labels",
-            "doubtful labels",
+            "Labels to check",
+            "",
             "check.csv",
             "labelkit find mislabeled",
-            "The nearest labeled image, the nearest class mean and a classifier all prefer another class. Each card "
-            "shows the image, the nearest image of its class, and the nearest of the other.",
+            "The nearest labeled image, the nearest class mean and a classifier all prefer another class: with few "
+            "labels of each class, most are right all the same. The most doubtful come first, each with the nearest "
+            "image of its class and the nearest of the other.",
         ),
         ("path", "label", "suggested", "same", "other"),
         _each(
