@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.algorithms.row_blocks import blocks
+
 Floats = NDArray[np.float32]
 
 SIDE = 64
@@ -83,15 +85,21 @@ def compare_pictures(
     """
     levels = _levels(shorter_sides[pairs].reshape(len(pairs), 2))
     gray, detail, weakest = (np.zeros(len(pairs), dtype=np.float32) for _ in range(3))
-    for start in range(0, len(pairs), _PAIRS_TOGETHER):
-        places = np.arange(start, min(start + _PAIRS_TOGETHER, len(pairs)))
-        places, boxes = _aligned(pictures, pairs, places)
+    rows = coarse_rows(pictures)
+    before = np.concatenate(
+        [np.einsum("ij,ij->i", *rows[pairs[block].T]) for block in blocks(len(pairs), 2 * rows.shape[1])] or [gray]
+    )
+    report(int((before < _LEAST_BEFORE).sum()))
+    alike = np.flatnonzero(before >= _LEAST_BEFORE)
+    for start in range(0, len(alike), _PAIRS_TOGETHER):
+        together = alike[start : start + _PAIRS_TOGETHER]
+        places, boxes = _aligned(pictures, pairs, together)
         for level in np.unique(levels[places]).tolist():
             here = levels[places] == level
             at = places[here]
             first, second = (pictures[pairs[at, side]].astype(np.float32) for side in (0, 1))
             gray[at], detail[at], weakest[at] = _agreement(first, second, boxes[here], level)
-        report(min(_PAIRS_TOGETHER, len(pairs) - start))
+        report(len(together))
     return Agreement(levels, gray, detail, weakest)
 
 
@@ -114,10 +122,6 @@ def _aligned(
     boxes = np.tile(np.array([1, 0, 1, 0], dtype=np.float32), (len(places), 1))
     for level, steps in _STEPS:
         first, second = (_shrunk(pictures[pairs[places, side]], level) for side in (0, 1))
-        if level == _STEPS[0][0]:
-            whole = np.ones_like(first)
-            alike = _correlation(first, second, whole) >= _LEAST_BEFORE
-            places, boxes, first, second = places[alike], boxes[alike], first[alike], second[alike]
         boxes = _refined(first, second, boxes, steps)
         if level != SIDE:
             moved, inside = _moved(second, boxes, _tent)
@@ -142,13 +146,13 @@ def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats
     squares = flat @ flat.transpose(0, 2, 1)
     # pictures without structure along an axis say nothing of moves along it
     damping = np.float32(0.01 / 4) * np.trace(squares, axis1=1, axis2=2) + np.float32(1e-6)
-    solver = np.linalg.solve(squares + damping[:, None, None] * np.eye(4, dtype=np.float32), flat)
+    inverse = np.linalg.inv(squares + damping[:, None, None] * np.eye(4, dtype=np.float32))
     for _ in range(steps):
         moved, inside = _moved(second, boxes, _tent)
         mine, theirs = _normalized(first, inside), _normalized(moved, inside)
         alike = np.maximum((mine * theirs).sum(axis=(1, 2), keepdims=True), np.float32(0.3))
         error = (theirs / alike - mine).reshape(count, side * side, 1)
-        step = np.clip((solver @ error)[:, :, 0], -0.1, 0.1)
+        step = np.clip((inverse @ (flat @ error))[:, :, 0], -0.1, 0.1)
         scales = boxes[:, ::2] / (1 + step[:, ::2])
         shifts = boxes[:, 1::2] - scales * step[:, 1::2]
         boxes = np.empty_like(boxes)
@@ -245,6 +249,5 @@ def _shrunk(pictures: NDArray[np.uint8], level: int) -> Floats:
 
 
 def _halved(pictures: Floats) -> Floats:
-    count, height, width = pictures.shape
-    halved: Floats = pictures.reshape(count, height // 2, 2, width // 2, 2).mean(axis=(2, 4))
-    return halved
+    rows = pictures[:, ::2] + pictures[:, 1::2]
+    return (rows[:, :, ::2] + rows[:, :, 1::2]) * np.float32(0.25)
