@@ -31,6 +31,13 @@ def reasons(scores: NDArray[np.float64]) -> list[str]:
     return [reason for reason, score in zip(REASONS, scores, strict=True) if score > 0]
 
 
+def test_contrast_is_from_one_quantile_to_the_other(rng: np.random.Generator) -> None:
+    for shape in ((7, 9), (40, 31)):
+        gray = rng.integers(0, 256, shape, dtype=np.uint8)
+        low, high = np.quantile(gray, (0.01, 0.99))
+        assert measure_tones(gray).contrast == pytest.approx(high - low, abs=1e-9)
+
+
 def test_tones_of_halves_have_known_numbers() -> None:
     tones = measure_tones(np.repeat(np.array([[10, 210]], np.uint8), [50, 50], axis=1).repeat(100, axis=0))
     assert (tones.brightness, tones.contrast) == (110, 200)

@@ -22,7 +22,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.studio.report.curves import read_curves
-from labelkit.studio.report.findings import Finding, find_neighbors, read_findings
+from labelkit.studio.report.findings import Finding, find_neighbors, read_findings, read_suggested
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, place_images, shown_text
 from labelkit.studio.report.options import ReportConfig
@@ -63,7 +63,9 @@ def write_report(config: ReportConfig) -> SimpleResult:
     every = np.arange(len(images))
     ids = np.full(len(images), -1, dtype=np.int64) if grouping is None else grouping.ids
     choices = likely_groups(images.features, ids, 0 if grouping is None else len(grouping.groups))
-    suggested = suggested_images(store, images, grouping, labels_to_use(None, store, images.rows), config.seed)
+    suggested = None if config.tables is None else read_suggested(config.tables, store, images)
+    if suggested is None:
+        suggested = suggested_images(store, images, grouping, labels_to_use(None, store, images.rows), config.seed)
     page = PageContents(
         title=shown_text(store.path.name),
         images=images,

@@ -177,8 +177,27 @@ def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImage
     Raises:
         DatasetError: a table that cannot be read, or lacks a column.
     """
-    places = {written_name(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
+    places = _places(store, images)
     return tuple(_read(folder, kind, places) for kind in _KINDS)
+
+
+def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> tuple[tuple[int, str], ...] | None:
+    """Return (image, reason) of the images to label next by ``next.csv`` in a folder; ``None``: there is none.
+
+    Raises:
+        DatasetError: it cannot be read, or lacks a column.
+    """
+    table = folder / "next.csv"
+    if not table.is_file():
+        return None
+    places = _places(store, images)
+    lines = _lines(table, ("path", "reason"), "labelkit suggest")
+    return tuple((places[line["path"]], shown_text(line["reason"])) for line in lines if line["path"] in places)
+
+
+def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
+    """Image of the page by its path as tables have it."""
+    return {written_name(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
 def _read(folder: Path | None, kind: _Kind, places: Mapping[str, int]) -> Finding:

@@ -38,8 +38,8 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     )
     tables: Path | None = Field(
         None,
-        description="Folder with tables of labelkit find to show: check.csv (find mislabeled), novel.csv, odd.csv, "
-        "duplicates.csv.",
+        description="Folder with tables to show: check.csv (find mislabeled), novel.csv, odd.csv, duplicates.csv, "
+        "next.csv (suggest).",
         json_schema_extra=_STORE,
     )
     out: Path = Field(..., description="Page to write, NAME.html.", json_schema_extra={**_PAGE_ONLY, "makes": "html"})

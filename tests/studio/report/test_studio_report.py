@@ -239,9 +239,13 @@ def test_the_page_shows_what_find_found(labelkit: Any, photos: Path, tmp_path: P
     embed_images(EmbedConfig(dataset=str(copy), backbone="pixels", image_size=8, out=index))
     found = labelkit("find", "duplicates", "--index", index, "--out", tables / "duplicates.csv", "--json").json
     doubtful = labelkit("find", "mislabeled", "--index", index, "--out", tables / "check.csv", "--json").json
+    (tables / "next.csv").write_text("path,label,reason\ncat/03.png,,because\nnobody.png,,gone\nant/01.png,,too\n")
     answer = labelkit("report", "--index", index, "--tables", tables, "--out", out, *PCA, "--json")
 
     assert answer.code == 0, answer.err
+    data = data_of(out.read_text(encoding="utf-8"))
+    suggested = [(data["names"][image], reason) for image, reason in data["work"]["suggested"]]
+    assert suggested == [("cat/03.png", "because"), ("ant/01.png", "too")]
     assert answer.json["findings"] == {
         "check.csv": doubtful["doubtful_labels"],
         "novel.csv": None,
