@@ -29,6 +29,7 @@ Sources:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -251,11 +252,7 @@ class Hierarchy:
 
     def _undone(self, num_groups: int, min_size: int) -> int:
         """The first union to undo, so that enough groups of that size are there, or as many as there can be."""
-        has_label = np.zeros(len(self.sizes), dtype=bool)
-        has_label[: len(self.labels)] = True
-        for number, pair in enumerate(self.unions):
-            has_label[self.most + number] = has_label[pair].any()
-        counts = (has_label | (self.sizes >= min_size)).astype(np.int64)
+        counts = (self._has_label | (self.sizes >= min_size)).astype(np.int64)
         top = np.ones(len(self.sizes), dtype=bool)
         top[self.unions.ravel()] = False
         gained = counts[self.unions].sum(axis=1) - counts[self.most :]
@@ -267,9 +264,19 @@ class Hierarchy:
     def _roots(self, first: int) -> Ints:
         """(m,) leaf or union that each leaf belongs to without the unions from ``first`` on."""
         own = np.arange(len(self.sizes), dtype=np.int64)
-        for number in range(first - 1, -1, -1):
-            own[self.unions[number]] = own[self.most + number]
+        own[self.unions[:first].ravel()] = self.most + np.repeat(np.arange(first), 2)
+        while (further := own[own]).tobytes() != own.tobytes():
+            own = further
         return own[: self.most]
+
+    @cached_property
+    def _has_label(self) -> NDArray[np.bool_]:
+        """Whether leaves and unions hold a labeled row."""
+        found = np.zeros(len(self.sizes), dtype=bool)
+        found[: len(self.labels)] = True
+        for number, (one, other) in enumerate(self.unions.tolist()):
+            found[self.most + number] = found[one] or found[other]
+        return found
 
 
 def build_hierarchy(

@@ -37,7 +37,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.few_label_classifier import RowJudge
-from labelkit.algorithms.hierarchy import build_hierarchy
+from labelkit.algorithms.hierarchy import MOST_DIRECTIONS, build_hierarchy
+from labelkit.algorithms.projection import principal_directions
 
 _FOLDS: Final = 5
 #: How often labels are divided into such folds: what is found differs from one division to the next.
@@ -131,6 +132,9 @@ def other_groups(
     labels_of = np.full(len(rows), -1, dtype=np.int64)
     labels_of[known] = own
     judge = RowJudge(rows, labels_of)
+    # the directions that each tree starts from do not depend on labels
+    directions, _ = principal_directions(rows, min(MOST_DIRECTIONS, rows.shape[1]))
+    places = np.asarray((rows - rows.mean(axis=0, dtype=np.float64)) @ directions, dtype=np.float32)
     right, missed = np.zeros(len(known)), np.zeros((len(numbers), len(known)))
     found, ranks = np.zeros(len(numbers)), np.zeros(len(known))
     for fold in (_folds(own, generator) for _ in range(_REPEATS)):
@@ -141,7 +145,7 @@ def other_groups(
             right[mine] += judge.shares(kept)[hidden].argmax(axis=1) == own[mine]
             near = np.sort(rows @ rows[kept >= 0].T, axis=1)[:, -_NEAREST:].mean(axis=1)
             ranks[mine] += np.searchsorted(np.sort(near[unlabeled]), near[hidden]) / len(unlabeled)
-            tree = build_hierarchy(rows, kept, generator=generator)
+            tree = build_hierarchy(places, kept, generator=generator)
             for place, other in enumerate(numbers):
                 ids, _ = tree.cut(min(max(len(classes) + other, tree.fewest), tree.most), min_size=min_size)
                 missed[place, mine] += ids[hidden] >= len(classes)
