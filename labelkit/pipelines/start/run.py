@@ -58,6 +58,8 @@ REPORT, DUPLICATES, ODD, NOVEL_SHEET = "report.html", "duplicates.csv", "odd.csv
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
+#: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
+_MOST_BY_TSNE = 2000
 _NOVEL_PHOTOS = 50
 #: photos that came later from which on they are compared with those that were there
 _FEWEST_LATER = 10
@@ -509,7 +511,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         result=str(answer or groups),
         tables=folder,
         out=folder / REPORT,
-        projection="pca",
+        projection="tsne" if this.num_photos <= _MOST_BY_TSNE else "pca",
         dataset=str(config.photos),
         overwrite=True,
         seed=config.seed,
