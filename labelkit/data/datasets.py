@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -336,6 +337,20 @@ class ImageDataset:
         return digest.hexdigest()
 
 
+def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
+    """Return the key of an order in which 2 < 10 and a2 < a10."""
+    parts = re.split(r"(\d+)", name)
+    if re.fullmatch(r"-?\d+", name):
+        return ((0, float(name), name),)
+    return tuple((0, float(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
+
+
+def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the splits that are there: train, val, test, unlabeled."""
+    there = set(found)
+    return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
+
+
 def listing(
     name: str,
     root: Path | None,
@@ -344,8 +359,8 @@ def listing(
     splits: Sequence[str | None],
     source: ImageSource,
     *,
-    class_names: Sequence[str],
-    split_names: Sequence[str],
+    class_names: Sequence[str] = (),
+    split_names: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> ImageDataset:
     """Return the data set of photos whose labels, all of which may be used, and splits are known by name.
@@ -357,10 +372,12 @@ def listing(
         labels: name of the class of each, or ``None``.
         splits: name of the split of each, or ``None``.
         source: reads them.
-        class_names: names of the classes in their order.
-        split_names: names of the splits in their order.
+        class_names: names of the classes in their order; default: those that occur, 2 before 10.
+        split_names: names of the splits in their order; default: the usual ones that occur.
         notes: what listing left out.
     """
+    class_names = class_names or sorted({label for label in labels if label is not None}, key=natural_key)
+    split_names = split_names or splits_in_order(splits)
     found = positions_of(labels, class_names)
     parts = positions_of(splits, split_names)
     facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}

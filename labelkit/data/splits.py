@@ -179,27 +179,18 @@ def gcd_split(
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
-def few_labels_split(
-    classes: Classes, *, per_class: int | None = None, total: int | None = None, seed: int = 0
-) -> LabelSplit:
+def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
     """Label a few images of every class; semi-supervised learning.
 
     Args:
         classes: of the data set.
-        per_class: labeled images of each class.
         total: labeled images of all classes together; the first ``total % classes.count`` classes get one more.
         seed: seed of the draw.
 
     Raises:
         DatasetError: a class has fewer images than asked, or the total is below the number of classes.
-        ValueError: not exactly one of ``per_class`` and ``total``.
     """
-    if per_class is not None and total is None:
-        wanted = np.full(classes.count, per_class)
-    elif total is not None and per_class is None:
-        wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
-    else:
-        raise ValueError(f"give per_class or total, got {per_class} and {total}")
+    wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
         raise DatasetError(
             "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Ask for at least one per class."
@@ -219,7 +210,7 @@ def few_labels_split(
             f"{int(wanted.max())} labeled images per class are asked for, but {', '.join(short[:10])}",
             "Ask for fewer.",
         )
-    params = {"per_class": per_class, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
+    params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 

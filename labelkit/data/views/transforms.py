@@ -48,6 +48,7 @@ from labelkit.data.views.colors import (
 from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec, pair_homographies
 
 _COLOR_DRAWS: Final = 11
+_SOLARIZE_FROM: Final = 128 / 255
 _AFFINE_DRAWS: Final = 5
 
 
@@ -198,7 +199,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
     if len(blurred):
         images[blur_rows] = gaussian_blur(images[blur_rows], sigmas, spec.blur_kernel)
     if len(solarized):
-        images[solarize_rows] = solarize(images[solarize_rows], spec.solarize_threshold)
+        images[solarize_rows] = solarize(images[solarize_rows], _SOLARIZE_FROM)
     return _operate(images, spec, draws, view)
 
 
