@@ -33,7 +33,7 @@ class ModelIdentity:
 
     Attributes:
         name: of the backbone or of the run.
-        weights_fingerprint: see ``labelkit.store.digests``; the same weights, the same text.
+        weights_fingerprint: see ``labelkit.models.fingerprint``; the same weights, the same text.
         weights_file_sha256: digest of the file they came from; empty if there was none.
         source: URL or file name, never a folder of this machine.
         layer: what was taken, such as ``features`` or ``head``.

@@ -115,7 +115,6 @@ class KeptViews:
         self.folder = beside / f"kept-{plan_digest(loaded)[:_DIGITS]}"
         self.parts = Parts(
             self.folder,
-            self.folder,
             loaded,
             part_names(plan.num_parts),
             read=self.places,

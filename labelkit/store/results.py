@@ -235,13 +235,8 @@ def free_name(store: EmbeddingStore, name: str) -> str:
     return next(text for number in numbers_from(2) if (text := f"{name}-{number}") not in taken)
 
 
-def newest_name(store: EmbeddingStore, name: str) -> str:
-    """Return the last of the names ``name``, ``name-2``, ... that a result of the store has; ``name`` if none has."""
-    return newest_of(list_results(store), name)
-
-
-def newest_of(names: Iterable[str], name: str) -> str:
-    """Return the last of ``name``, ``name-2``, ... that is among some names; ``name`` if none is.
+def newest_name(names: Iterable[str], name: str) -> str:
+    """Return the last of ``name``, ``name-2``, ... that is among the names of results; ``name`` if none is.
 
     Numbers may be missing: a store of later photos begins with ``answer-4``.
     """

@@ -76,7 +76,6 @@ class EmbeddingRun:
         self._overwrite = overwrite
         self.parts = Parts(
             embedding_run_folder(out),
-            out,
             plan.to_json(),
             part_names(plan.num_parts),
             read=self._read,
