@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,36 +115,30 @@ class EncodedImage:
         return np.array(Image.fromarray(self._content).convert("L"), dtype=np.uint8)[:, :, None]
 
 
-class ImageSource(Protocol):
-    """Reads row i; picklable, so that worker processes can have it."""
+T_co = TypeVar("T_co", covariant=True)
 
-    def read(self, index: int) -> EncodedImage:
-        """Return row ``index`` as stored.
+
+class RowSource(Protocol[T_co]):
+    """Reads what belongs to row i; picklable, so that worker processes can have it."""
+
+    def read(self, index: int) -> T_co:
+        """Return what belongs to row ``index``.
 
         Raises:
-            BadImage: the file cannot be read.
+            BadImage: the file of an image cannot be read.
+            DatasetError: a mask cannot be read, or has values that mean nothing.
         """
         ...
 
-    def select(self, rows: NDArray[np.int64]) -> ImageSource:
+    def select(self, rows: NDArray[np.int64]) -> RowSource[T_co]:
         """Return a source whose row i is this one's row ``rows[i]``."""
         ...
 
 
-class MaskSource(Protocol):
-    """Reads the mask of row i; picklable, as an ``ImageSource``."""
-
-    def read(self, index: int) -> NDArray[np.uint8]:
-        """Return the (h, w) mask of row ``index``: classes, or objects of a film, 255 = ignore.
-
-        Raises:
-            DatasetError: the mask cannot be read, or has values that mean nothing.
-        """
-        ...
-
-    def select(self, rows: NDArray[np.int64]) -> MaskSource:
-        """Return a source whose row i is this one's row ``rows[i]``."""
-        ...
+ImageSource = RowSource[EncodedImage]
+"""Images as they are stored."""
+MaskSource = RowSource[NDArray[np.uint8]]
+"""(h, w) masks: classes, or objects of a film, 255 = ignore."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,13 +44,13 @@ class ModelIdentity:
     """
 
     name: str
-    weights_fingerprint: str
-    weights_file_sha256: str
-    source: str
-    layer: str
-    pooling: str
-    preprocess: dict[str, Any]
-    numerics: dict[str, Any]
+    weights_fingerprint: str = ""
+    weights_file_sha256: str = ""
+    source: str = ""
+    layer: str = ""
+    pooling: str = ""
+    preprocess: dict[str, Any] = field(default_factory=dict)
+    numerics: dict[str, Any] = field(default_factory=dict)
     trained_labels: str = ""
 
     @property

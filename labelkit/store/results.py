@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists, resource_error
 from labelkit.files import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, fsync_folder
+from labelkit.store.commit import canonical_json, fsync_folder, plain_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
 from labelkit.store.reader import CheckedFile, open_file
@@ -287,7 +287,7 @@ def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[s
         found = read_result(store, name)
     except StoreError:
         return False
-    wanted = json.loads(canonical_json(dict(params)))
+    wanted = plain_json(params)
     return found.stage == stage and all(key in found.params and found.params[key] == wanted[key] for key in wanted)
 
 
