@@ -241,11 +241,6 @@ class ViewSpec:
         return self.partner or self.follows is not None
 
     @property
-    def has_random_box(self) -> bool:
-        """Whether stage 1 depends on random numbers."""
-        return self.area_range is not None or (self.crop == "random" and self.resized_side > 0)
-
-    @property
     def has_warp(self) -> bool:
         """Whether stage 2 is more than a mirror image."""
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)

@@ -254,7 +254,7 @@ def apply_views(
         shown = partners if spec.shows_partner and partners is not None else images
         matrices = total.astype(np.float32)
         theta = send(matrices, images.device)
-        if spec.has_random_box or spec.has_warp or pairs is not None:
+        if spec.area_range is not None or spec.crop == "random" or spec.has_warp or pairs is not None:
             pixels = warp(shown, theta, spec)
         else:
             pixels = _mirror(resize_center(shown, spec), inner)
