@@ -228,6 +228,11 @@ class EvalBatch:
     image_sizes: NDArray[np.uint32] | None = None
     views: Iterable[Tensor] = ()
 
+    @property
+    def readable(self) -> NDArray[np.int64]:
+        """Places of the images that could be read, (m,)."""
+        return np.flatnonzero(~np.isin(self.rows, [row for row, _ in self.bad]))
+
 
 class EvalLoader:
     """One ordered pass over rows, each exactly once, without padding.

@@ -538,12 +538,10 @@ def embed_queries(
     bad: list[tuple[int, str]] = []
     with torch.inference_mode():
         for batch in loader:
-            broken = {row for row, _ in batch.bad}
             bad.extend(batch.bad)
             features = network.embed(batch.images).float().cpu().numpy()
-            keep = [i for i, row in enumerate(batch.rows) if int(row) not in broken]
-            embedded.append(features[keep])
-            kept.extend(int(batch.rows[i]) for i in keep)
+            embedded.append(features[batch.readable])
+            kept.extend(batch.rows[batch.readable].tolist())
     return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
 
 

@@ -109,26 +109,18 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
             padding="zeros",
         )
     hflip, color = 0.0 if chiral else 0.5, 1.0 if photographic else 0.0
-    area = (0.08, 1.0) if recipe == "imagenet" else (0.2, 1.0)
-    if recipe == "mocov2":
-        return ViewSpec(
-            size,
-            area_range=area,
-            hflip=hflip,
-            jitter_prob=0.8 * color,
-            jitter=(0.4, 0.4, 0.4, 0.1),
-            gray_prob=0.2 * color,
-            blur_prob=0.5,
-            blur_kernel=blur_kernel_for(size),
-        )
-    return ViewSpec(
+    view = ViewSpec(
         size,
-        area_range=area,
+        area_range=(0.08, 1.0) if recipe == "imagenet" else (0.2, 1.0),
         hflip=hflip,
         jitter_prob=color,
         jitter=(0.4, 0.4, 0.4, 0.4),
         gray_prob=0.2 * color,
     )
+    if recipe != "mocov2":
+        return view
+    kernel = blur_kernel_for(size)
+    return replace(view, jitter_prob=0.8 * color, jitter=(0.4, 0.4, 0.4, 0.1), blur_prob=0.5, blur_kernel=kernel)
 
 
 def siamese_views(
