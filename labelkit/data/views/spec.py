@@ -195,9 +195,12 @@ class ViewSpec:
     row: RowView | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob"):
+        for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob", "cutout", "cutout_fill"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be in [0, 1]")
+        for name in ("shift_px", "rotation_rad", "random_operations", "noise"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must not be negative")
         for name in ("aspect_range", "zoom_range", "blur_sigma"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
@@ -206,13 +209,6 @@ class ViewSpec:
             raise ValueError(f"size {self.size} and resize_ratio {self.resize_ratio} must be at least 1")
         if self.area_range is not None and not 0 < self.area_range[0] <= self.area_range[1] <= 1:
             raise ValueError(f"area_range is {self.area_range}, must be ordered in (0, 1]")
-        if self.random_operations < 0 or not 0 <= self.cutout <= 1 or not 0 <= self.cutout_fill <= 1:
-            raise ValueError(
-                f"random_operations {self.random_operations} must not be negative, cutout {self.cutout} and "
-                f"cutout_fill {self.cutout_fill} must be in [0, 1]"
-            )
-        if self.noise < 0:
-            raise ValueError(f"noise is {self.noise}, must not be negative")
         if self.anchors and (not 0 < self.min_overlap < 1 or self.area_range is None):
             raise ValueError(f"min_overlap is {self.min_overlap}, must be in (0, 1), and a box be drawn")
         # a kernel that is not used may be wider than a tiny image
@@ -220,11 +216,8 @@ class ViewSpec:
             raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
         if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
             raise ValueError(f"brightness_range is {self.brightness_range}, must be ordered and not negative")
-        if min(self.jitter) < 0 or self.jitter[3] > 0.5 or min(self.shift_px, self.rotation_rad) < 0:
-            raise ValueError(
-                f"jitter {self.jitter}, shift_px {self.shift_px} and rotation_rad {self.rotation_rad} must not be "
-                "negative, hue at most 0.5"
-            )
+        if min(self.jitter) < 0 or self.jitter[3] > 0.5:
+            raise ValueError(f"jitter {self.jitter} must not be negative, hue at most 0.5")
 
     @property
     def resized_side(self) -> int:
