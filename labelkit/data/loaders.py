@@ -122,11 +122,6 @@ class TrainLoader:
         self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.channels, num_workers)
         self.steps_per_epoch = len(sampler) // batch_size
 
-    def _views_at(self, epoch: int) -> tuple[ViewSpec, ...]:
-        views = tuple(self._views(epoch) if callable(self._views) else self._views)
-        self._bank.check_views(views)
-        return views
-
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this process's share of each batch of an epoch.
 
@@ -139,7 +134,8 @@ class TrainLoader:
         """
         rows = self._sampler.indices(epoch - self._first_epoch)
         keys = occurrence_keys(rows)
-        views = self._views_at(epoch)
+        views = tuple(self._views(epoch) if callable(self._views) else self._views)
+        self._bank.check_views(views)
 
         def plans() -> Iterator[BatchPlan]:
             for step in range(start_step, self.steps_per_epoch):
