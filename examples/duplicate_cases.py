@@ -2,7 +2,7 @@
 
     python examples/duplicate_cases.py --dataset photos/ --out examples/results/photos_duplicates.json
 
-Takes photos of a folder, plants one copy each of some of them (drawn by seed; four kinds in turn) in a temporary
+Takes photos of a folder, plants one copy each of some of them (drawn by seed; each kind in turn) in a temporary
 folder, embeds all and looks for pairs. A copy is found if it is listed with its original as the same picture. Pairs
 of photos that were not planted count as wrong; those that the folder really holds twice have to be looked at, so
 their names are written. A copy of a photo that another pair names counts for neither. Default features are pixels.
@@ -44,11 +44,23 @@ def halved(image: Image.Image, _: np.random.Generator) -> Image.Image:
     return image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
 
 
+def mirrored(image: Image.Image, _: np.random.Generator) -> Image.Image:
+    """Exchange left and right."""
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+
+
+def turned(image: Image.Image, _: np.random.Generator) -> Image.Image:
+    """Turn by a quarter."""
+    return image.transpose(Image.Transpose.ROTATE_90)
+
+
 KINDS: dict[str, tuple[Edit, int]] = {
     "JPEG quality 85": (lambda image, _: image, 85),
     "JPEG quality 55": (lambda image, _: image, 55),
     "half the size": (halved, 90),
     "5 % cropped": (cropped, 90),
+    "mirrored": (mirrored, 90),
+    "turned": (turned, 90),
 }
 """Each kind of copy: what is done, and the JPEG quality it is saved with."""
 

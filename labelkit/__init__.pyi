@@ -29,6 +29,7 @@ def start(
     num_classes: int | None = ...,
     min_confidence: float = ...,
     num_suggestions: int = ...,
+    serve: bool = ...,
     seed: int = ...,
     dry_run: bool = ...,
     preset: str | PathLike[str] | None = None,
@@ -2657,6 +2658,7 @@ def report(
     labels: str | PathLike[str] | None = ...,
     result: str | None = ...,
     run: str | PathLike[str] | None = ...,
+    tables: str | PathLike[str] | None = ...,
     overwrite: bool = ...,
     max_size: str = ...,
     projection: Literal['pca', 'tsne'] = ...,
@@ -2669,7 +2671,7 @@ def report(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Write one HTML file about a store: groups, a map, neighbors, doubtful labels, duplicates, scores, curves."""
+    """Write one HTML file about a store: groups, a map, neighbors, what `find` found, scores, curves."""
 
 @final
 class _Show:

@@ -424,8 +424,8 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Find images that show the same thing, by keypoints.",
     ),
     "report": Command(
-        "Write one HTML file about a store: groups, a map, neighbors, doubtful labels, duplicates, "
-        "scores, curves.\n\n"
+        "Write one HTML file about a store: groups, a map, neighbors, what `find` found, scores, "
+        "curves.\n\n"
         "It opens from disk in any browser and loads nothing from elsewhere; the images are in it as "
         "thumbnails.",
         "labelkit report --index photos.h5 --out report.html",

@@ -62,9 +62,17 @@ def test_expected_share_is_that_of_the_words() -> None:
 
 @pytest.mark.parametrize(
     ("lead", "nearer", "best"),
-    [(0.25, 0.0, 3), (0.15, 0.0, 0), (0.15, 2.1, 3), (0.15, 1.9, 0), (-0.1, 2.1, 0)],
+    [
+        (0.25, -3.0, 3),
+        (0.15, 0.0, 0),
+        (0.01, 0.1, 3),
+        (0.15, -0.1, 0),
+        (-0.05, 1.1, 3),
+        (-0.05, 0.9, 0),
+        (-0.15, 2.1, 0),
+    ],
 )
-def test_others_are_found_by_a_sure_lead_or_by_any_lead_of_near_labels(lead: float, nearer: float, best: int) -> None:
+def test_others_are_found_by_a_sure_lead_or_by_some_lead_and_near_labels(lead: float, nearer: float, best: int) -> None:
     found = OtherGroups((0, 3), (0.5, 0.5 + lead), (0.1, 0.1), nearer, 0.0, 1.0)
 
     assert found.best() == best

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from labelkit.algorithms.near_duplicates import SIDE, Agreement, coarse_rows, compare_pictures
+from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -24,13 +25,18 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
 COLUMNS = ("image_a", "image_b", "kind", "score", "cluster")
-KINDS = ("same file", "same picture", "burst")
+KINDS = ("same file", "same picture", "turned", "burst")
+_BURST_KIND = KINDS.index("burst")
 
 # What a pair needs by the pixels at which it is compared. Same picture: correlation of detail, and of the part but one
 # that agrees least; burst: correlation of detail. Chosen on planted copies and looked at, see docs/guides/find.md.
 _SAME = {64: (0.92, 0.80), 32: (0.88, 0.70), 16: (0.85, 0.65)}
 _BURST = {64: 0.50, 32: 0.70, 16: 0.80}
 _SHOWN = 10
+#: Correlation of the gray values of one picture, mirrored or turned, and another at 16 x 16, below which it is no copy.
+_TURNED = 0.8
+_TURNED_AT_ONCE = 4096
+_COARSE = 16
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,16 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     same_file = _same_files(np.asarray(store.sha256)[rows])
     places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]))
     _, near = nearest_others(features.subset(places), config.neighbors, "nearest embeddings")
-    _, near_pixels = nearest_others(coarse_rows(pictures), config.neighbors, "nearest pixels")
+    coarse = coarse_rows(pictures)
+    _, near_pixels = nearest_others(coarse, config.neighbors, "nearest pixels")
     pairs = _joined_pairs(near, near_pixels)
     sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
     with current_progress().task("comparing pairs", total=len(pairs)) as task:
         agreement = compare_pictures(pictures, sides, pairs, task.advance)
-    found = _judged(store, rows, same_file, places[pairs], agreement, bursts=config.bursts)
+    turned = _turned_copies(pictures, coarse, sides)
+    found = _judged(
+        store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
+    )
     lines = [
         [written_name(images.name(a)), written_name(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
         for (a, b), kind, score, cluster in zip(
@@ -118,6 +128,55 @@ def _pictures(images: StoredImages, wanted: NDArray[np.int64]) -> tuple[NDArray[
     return places[:number], pictures[:number]
 
 
+def _turned_copies(
+    pictures: NDArray[np.uint8], coarse: NDArray[np.float32], sides: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Find pictures that are others mirrored, upside down, or turned by a quarter; returns pairs (p, 2) and scores.
+
+    Only the nearest picture of each turned one is compared with it.
+    """
+    pairs, scores = [np.empty((0, 2), dtype=np.int64)], [np.empty(0, dtype=np.float32)]
+    gallery = np.flatnonzero(coarse.any(axis=1))  # the others show one color
+    if len(gallery) < 2:
+        return pairs[0], scores[0]
+    search = ExactSearch(coarse[gallery], metric="cosine")
+    pictures, sides = pictures[gallery], sides[gallery]
+    turns = (pictures[:, :, ::-1], pictures[:, ::-1, ::-1], np.rot90(pictures, axes=(1, 2)))
+    with current_progress().task("mirrored and turned copies", total=len(turns) * len(pictures)) as task:
+        for turn in turns:
+            for start in range(0, len(pictures), _TURNED_AT_ONCE):
+                these = np.arange(start, min(start + _TURNED_AT_ONCE, len(pictures)))
+                seconds = turn[these]
+                cosines, found = search.search(coarse_rows(seconds), 2)
+                # a symmetric picture is its own nearest
+                column = (found[:, 0] == these).astype(np.int64)
+                near, alike = found[np.arange(len(these)), column], cosines[np.arange(len(these)), column] >= _TURNED
+                here = np.flatnonzero(alike)
+                agreement = compare_pictures(
+                    np.concatenate([pictures[near[here]], seconds[here]]),
+                    np.concatenate([sides[near[here]], sides[these[here]]]),
+                    np.stack([np.arange(len(here)), len(here) + np.arange(len(here))], axis=1),
+                )
+                same = _is_same(agreement) & (agreement.levels > _COARSE)  # small drawings are alike when turned
+                pairs.append(np.sort(np.stack([near[here], these[here]], axis=1)[same], axis=1))
+                scores.append(agreement.detail[same])
+                task.advance(len(these))
+    every, detail = np.concatenate(pairs), np.concatenate(scores)
+    _, first = np.unique(every, axis=0, return_index=True)
+    return gallery[every[first]], detail[first]
+
+
+def _is_same(agreement: Agreement) -> NDArray[np.bool_]:
+    """Say which pairs are the same picture."""
+    same = agreement.detail >= _at(agreement, {level: limit for level, (limit, _) in _SAME.items()})
+    return same & (agreement.weakest >= _at(agreement, {level: limit for level, (_, limit) in _SAME.items()}))
+
+
+def _at(agreement: Agreement, limits: dict[int, float]) -> NDArray[np.float64]:
+    """(p,) limits of the levels at which pairs are compared."""
+    return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
+
+
 def _joined_pairs(*neighbors: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs (p, 2) of each place and its neighbors (n, k), the smaller place first, each pair once, in order."""
     keys = []
@@ -135,25 +194,25 @@ def _judged(
     same_file: NDArray[np.int64],
     pairs: NDArray[np.int64],
     agreement: Agreement,
+    turned: tuple[NDArray[np.int64], NDArray[np.float32]],
     *,
     bursts: bool,
 ) -> Duplicates:
     """Say which pairs are copies and bursts, and number what hangs together; two images of one cluster are no burst."""
-
-    def at(limits: dict[int, float]) -> NDArray[np.float64]:
-        return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
-
-    same = agreement.detail >= at({level: limit for level, (limit, _) in _SAME.items()})
-    same &= agreement.weakest >= at({level: limit for level, (_, limit) in _SAME.items()})
+    same = _is_same(agreement)
     copies = np.concatenate([same_file, pairs[same]])
+    ids = _components(len(rows), copies)
+    fresh = ids[turned[0][:, 0]] != ids[turned[0][:, 1]]
+    copies = np.concatenate([copies, turned[0][fresh]])
     copy_ids = _components(len(rows), copies)
-    scene = ~same & (agreement.detail >= at(_BURST)) & (copy_ids[pairs[:, 0]] != copy_ids[pairs[:, 1]])
+    scene = ~same & (agreement.detail >= _at(agreement, _BURST)) & (copy_ids[pairs[:, 0]] != copy_ids[pairs[:, 1]])
     burst = _best_of_clusters(copy_ids[pairs], agreement.detail, np.flatnonzero(scene & bursts))
     every = np.concatenate([copies, pairs[burst]])
-    kinds = np.repeat([0, 1, 2], [len(same_file), int(same.sum()), len(burst)])
-    scores = np.concatenate([np.ones(len(same_file)), agreement.detail[same], agreement.detail[burst]]).clip(0, 1)
+    kinds = np.repeat(np.arange(len(KINDS)), [len(same_file), int(same.sum()), int(fresh.sum()), len(burst)])
+    details = (agreement.detail[same], turned[1][fresh], agreement.detail[burst])
+    scores = np.concatenate([np.ones(len(same_file)), *details]).clip(0, 1)
     scene_ids = len(rows) + _components(len(rows), every)
-    ids = np.where(kinds < 2, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
+    ids = np.where(kinds < _BURST_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
     every = _better_first(store, rows, every)
     order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
     # numbers from 1 in the order of the first image, copies before bursts

@@ -45,6 +45,12 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     num_suggestions: int = Field(
         20, ge=1, description="Photos to label next that next.csv lists.", json_schema_extra={"short": "-n"}
     )
+    serve: bool = Field(
+        False,
+        description="Then label in the browser; when that ends (Ctrl-C), write all tables again with the labels from "
+        "there. Needs starlette and uvicorn.",
+        json_schema_extra=option("Labels", preset=False),
+    )
     seed: int = Field(0, ge=0, description="Seed of all steps.", json_schema_extra=option("Run"))
     dry_run: bool = Field(
         False,

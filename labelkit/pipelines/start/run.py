@@ -30,6 +30,7 @@ from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.models.weights.published import recorded_weights
 from labelkit.options.base import StageConfig, flag, value_text
 from labelkit.options.embed import EmbedConfig
+from labelkit.pipelines.start.browser import start_in_browser
 from labelkit.pipelines.start.given import (
     AWAY,
     CHECK,
@@ -108,6 +109,8 @@ def start(config: StartConfig) -> SimpleResult:
         ResourceError: no room, no permission.
         LabelkitError: what a step cannot do; the steps before it are kept.
     """
+    if config.serve and not config.dry_run:
+        return start_in_browser(config, start)
     dataset = _photos(config)
     photos = config.photos.resolve()
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
@@ -504,6 +507,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         index=this.store,
         labels=given,
         result=str(answer or groups),
+        tables=folder,
         out=folder / REPORT,
         projection="pca",
         dataset=str(config.photos),

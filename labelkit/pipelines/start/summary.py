@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.results import SimpleResult, Table
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import StoredAnswers, stored_answers
-from labelkit.commands.find.label_errors import MANY_DOUBTS
 from labelkit.errors import StoreError
 from labelkit.pipelines.start.given import OwnTables
 from labelkit.pipelines.start.options import StartConfig
@@ -30,7 +29,6 @@ group that the photo is in; new_chance, the chance of all groups without a label
 _FEW_LATER = 4
 # Later photos that are nearer to each other, below which none is said to be of a new class.
 _LEAST_OF_A_CLASS = 3
-_LABEL_THEM = "Label two or three of each new class in its column label, and call the same command again."
 
 
 def finish(
@@ -69,11 +67,11 @@ def finish(
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
-    sentences = _sentences(config, told, rows, counts, right, made)
+    found_table = _found_table(told, rows, counts, right)
+    sentences = [_classes_sentence(config, told["groups"], rows)]
     if since is not None:
-        sentences.insert(1, _since_sentence(since, changes))
-    # the last line says what to look at
-    sentences.insert(-1, _store_sentence(path, old))
+        sentences.append(_since_sentence(since, changes))
+    sentences += _next_sentences(told, counts, made)
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: left out, {reason}")
     values: dict[str, object] = {
@@ -92,8 +90,9 @@ def finish(
         "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
         "sentences": sentences,
     }
-    there = tuple(file for file in made if file.exists())
-    return SimpleResult(values, (made[0].parent, *there), (Table("", ["what was found"], [[s] for s in sentences]),))
+    there = tuple(file for file in (path, *made) if file.exists())
+    shown = (found_table, Table("", ["what next"], [[sentence] for sentence in sentences]))
+    return SimpleResult(values, (made[0].parent, *there), shown)
 
 
 def _rows(store: EmbeddingStore, found: StoredAnswers) -> list[tuple[str, ...]]:
@@ -137,42 +136,50 @@ def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, r
     return since if since.photos else None
 
 
-def _sentences(
-    config: StartConfig,
+def _found_table(
     told: Mapping[str, Mapping[str, Any]],
     rows: Sequence[tuple[str, ...]],
     counts: Mapping[str, int],
     right: tuple[int, int] | None,
-    made: Sequence[Path],
-) -> list[str]:
-    table, following, page = made
-    said = [_classes_sentence(config, told["groups"], rows)]
-    answered = [float(row[3]) for row in rows if row[2] in ("known", "new") and row[3]]
-    unlabeled = len(rows) - counts["given"]
-    if "answer" in told:
-        said.append(
-            f"{len(answered)} of {unlabeled} photos without a label are answered at confidence "
-            f"{config.min_confidence:g} or more ({counts['known']} known classes, {counts['new']} new groups)"
-            + ("" if right is None else f"; expect about {right[0]} of these to be right")
-            + f". The other {counts['unsure']} are unsure"
-            + ("" if right is None else f": likely about {right[1]} of the guesses for them are right")
-            + "."
+) -> Table:
+    """Count what was found, a line each."""
+    answered = counts["known"] + counts["new"]
+    of_answered, of_guesses = ("", "") if right is None else (f"; expect about {one} to be right" for one in right)
+    yours = f"in {len({row[1] for row in rows if row[2] == 'given'})} classes"
+    if told.get("labels to check", {}).get("doubtful_labels"):
+        yours += "; check.csv has those to check first"
+    lines: list[list[Cell]] = [
+        ["labeled by you", counts["given"], yours],
+        [
+            "answered",
+            answered,
+            f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}",
+        ],
+        ["unsure", counts["unsure"], f"labels.csv has a guess for each{of_guesses if counts['unsure'] else ''}"],
+    ]
+    novel = told.get("novel photos", {})
+    if novel.get("in_new_groups"):
+        groups = "a group" if len(novel["new_groups"]) == 1 else f"{len(novel['new_groups'])} groups"
+        lines.append(
+            [
+                "likely of a new class",
+                novel["in_new_groups"],
+                f"in {groups} without a label (novel.csv)",
+            ]
         )
-    elif counts["given"] == len(rows):
-        said.append("Every photo has a label already: nothing is left to answer.")
-    elif counts["given"]:
-        said.append("No class has two labels yet, so no confidence can be checked: photos are grouped, not answered.")
-    else:
-        said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
-    if "suggest" in told:
-        said.append(_next_sentence(told["suggest"], following))
-    if "novel photos" in told:
-        said += _novel_sentence(told["novel photos"], made[0].parent)
-    said.append(_findings_sentence(told, made[0].parent))
-    if "labels to check" in told and told["labels to check"]["doubtful_labels"]:
-        said.append(_check_sentence(told["labels to check"], made[0].parent))
-    said.append(f"The table is {table}, the page to look at is {page}.")
-    return said
+    lines.append(["to look at", *_to_look_at(told)])
+    return Table(f"{len(rows)} photos", ["", "photos", ""], lines)
+
+
+def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
+    """Count copies, bursts and outliers."""
+    found = [
+        (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
+        (told["duplicates"]["pairs"]["burst"], "pair of one scene", "pairs of one scene", "duplicates.csv"),
+        (told["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
+    ]
+    parts = [f"{count} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
+    return sum(count for count, *_ in found), ", ".join(parts)
 
 
 def _since_sentence(since: Since, changes: Path) -> str:
@@ -187,71 +194,52 @@ def _since_sentence(since: Since, changes: Path) -> str:
     return said
 
 
-def _check_sentence(checked: Mapping[str, Any], folder: Path) -> str:
-    doubtful, judged, file = checked["doubtful_labels"], checked["judged"], folder / "check.csv"
-    if doubtful > MANY_DOUBTS * judged:
-        return (
-            f"{doubtful} of {judged} labels look doubtful, so many that most are likely right: look at the first ones "
-            f"in {file} alone. Correct its column label where it is wrong, and call the same command again."
+def _next_sentences(
+    told: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int], made: Sequence[Path]
+) -> list[str]:
+    """Say what limits the answers, if something does, and the one thing to do next."""
+    table, following, page = made
+    look = f"Look at {page}; the label of each photo is in {table}."
+    if "suggest" not in told:
+        return ["Every photo has a label already: nothing is left to answer.", look]
+    said = []
+    if "answer" not in told:
+        said.append(
+            "No class has two labels yet, so no confidence can be checked: photos are grouped, not answered."
+            if counts["given"]
+            else "No photo has a label yet: groups have numbers, and nothing says how sure they are."
         )
-    return (
-        f"{doubtful} of {judged} labels seem to be of another class, going by the others: the most doubtful stand "
-        f"first in {file}. Correct its column label, and call the same command again."
-    )
-
-
-def _store_sentence(path: Path, old: Sequence[Path]) -> str:
-    said = f"The features are in {path}, for every other command"
-    if old:
-        said += f"; {', '.join(str(file) for file in old)} {'is' if len(old) == 1 else 'are'} of earlier calls"
-    return f"{said}."
-
-
-def _next_sentence(suggested: Mapping[str, Any], following: Path) -> str:
-    said = f"Label next: the {len(suggested['images'])} photos in {following}"
+    later = _later_sentence(told.get("novel photos", {}), table.parent)
+    said += [] if later is None else [later]
+    suggested = told["suggest"]
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
+    why = ""
     if like_them and suggested["labels"]:
-        said += f". {like_them} others look more like them than like any labeled photo"
-        said += "" if wrong is None else f", and about {round(wrong)} of the guesses for these are wrong now"
-    return f"{said}. Fill in its column label, and call the same command again."
-
-
-def _novel_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
-    """Say how many photos are likely of no class with labels; nothing if none is."""
-    first, groups = f"stand first in {folder / 'novel.csv'} (pictures in novel.png)", len(novel["new_groups"])
-    if novel["earlier"] is not None:
-        # the larger the part of later photos, the more are nearer to each other by chance
-        few = _FEW_LATER * novel["images"] <= novel["earlier"]
-        if few and novel["nearer_to_each_other"] < _LEAST_OF_A_CLASS:
-            return [
-                f"None of the {novel['images']} photos that came later seems to be of a new class; the likeliest "
-                f"{first}."
-            ]
-        told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
-        told += f" {novel['images']} photos that came later"
-        told += " are nearer to each other than to all that was there: those that" if few else ", those that"
-        return [f"{told} are most likely of a new class {first}. {_LABEL_THEM}"]
-    if not novel["in_new_groups"]:
-        return []
-    which = "a group without a label" if groups == 1 else f"{groups} groups without a label"
-    return [
-        f"{novel['in_new_groups']} photos are guessed to be of {which}: those least like any class of yours {first}. "
-        + _LABEL_THEM
-    ]
-
-
-def _findings_sentence(told: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
-    spare, odd = told["duplicates"]["spare_images"], told["odd"]["odd_images"]
-    bursts = told["duplicates"]["pairs"]["burst"]
-    if not (spare or bursts or odd):
-        return "No photo is a copy of another, and none is odd."
-    copies = "photo is a copy of another" if spare == 1 else "photos are copies of others"
-    scenes = "pair shows" if bursts == 1 else "pairs show"
-    strange = "photo is" if odd == 1 else "photos are"
-    return (
-        f"{spare} {copies}, {bursts} {scenes} the same scene ({folder / 'duplicates.csv'}), and {odd} {strange} odd: "
-        f"blank, dark, blurred, tiny or unlike all others ({folder / 'odd.csv'})."
+        why = f" ({like_them} others resemble them"
+        why += ")" if wrong is None else f", and about {round(wrong)} of the guesses for these are wrong)"
+    said.append(look)
+    said.append(
+        f"Next: fill in the column label of {following} for its {len(suggested['images'])} photos{why}, and "
+        "call the same command again."
     )
+    return said
+
+
+def _later_sentence(novel: Mapping[str, Any], folder: Path) -> str | None:
+    """Say whether photos that came later are of a new class; ``None``: none came."""
+    if novel.get("earlier") is None:
+        return None
+    first = f"stand first in {folder / 'novel.csv'}"
+    # the larger the part of later photos, the more are nearer to each other by chance
+    few = _FEW_LATER * novel["images"] <= novel["earlier"]
+    if few and novel["nearer_to_each_other"] < _LEAST_OF_A_CLASS:
+        return (
+            f"None of the {novel['images']} photos that came later seems to be of a new class; the likeliest {first}."
+        )
+    told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
+    told += f" {novel['images']} photos that came later"
+    told += " are nearer to each other than to all that was there: those that" if few else ", those that"
+    return f"{told} are most likely of a new class {first}."
 
 
 def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -19,6 +20,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import locked, remove_leftovers
 from labelkit.store.results import list_results, results_folder, write_result
+from labelkit.studio.label.actions import labels_to_learn
 from labelkit.studio.label.browser import open_browsed, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, added_labels, beginning
@@ -153,6 +155,18 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
 
 
+def check_server() -> None:
+    """See that pages can be served.
+
+    Raises:
+        ConfigError: Starlette or uvicorn is not installed.
+    """
+    for name in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(name) is None:
+            problem = f"needs Starlette and uvicorn, and {name} is not installed"
+            raise ConfigError("--serve", problem, 'pip install "labelkit-images[serve]".')
+
+
 def serve_labels(config: LabelConfig) -> SimpleResult:
     """Let people label in the browser.
 
@@ -162,11 +176,9 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
         BusyError: another server works on this store.
         ResourceError: it cannot listen there.
     """
-    try:
-        from labelkit.studio.label.server import LabelServer, serve
-    except ImportError as error:
-        problem = f"needs Starlette and uvicorn, and {error.name} is not installed"
-        raise ConfigError("--serve", problem, "pip install starlette uvicorn.") from error
+    check_server()
+    from labelkit.studio.label.server import LabelServer, serve
+
     store = open_store(config.index)
     results_folder(store.path).mkdir(exist_ok=True)
     with contextlib.ExitStack() as held:
@@ -187,6 +199,10 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
                 raise
         finally:
             server.asking.stop()
+    if config.csv is not None:
+        learned = session.read(lambda work: labels_to_learn(work, browsed.images.features))
+        labels = Labels(learned, tuple(session.work.classes), np.zeros(store.n, dtype=np.int64), 0, {})
+        commit_bytes(config.csv, _table(config, config.csv, store, labels))
     return _served(config, session)
 
 
@@ -221,6 +237,8 @@ def _served(config: LabelConfig, session: Session) -> SimpleResult:
         "rows": session.store.n,
         "classes": [{"class": cell[0], "images": cell[1]} for cell in cells],
     }
-    return SimpleResult(
-        values, (path,) if session.log else (), (Table("labels of each class", ["class", "images"], cells),)
-    )
+    made = [path] if session.log else []
+    if config.csv is not None:
+        values["csv"] = config.csv
+        made.append(config.csv)
+    return SimpleResult(values, tuple(made), (Table("labels of each class", ["class", "images"], cells),))

@@ -1,4 +1,4 @@
-"""Write one page about a store: what is in it, groups, map, neighbors, doubtful labels, copies, scores, curves.
+"""Write one page about a store: what is in it, groups, map, neighbors, what `find` found, scores, curves.
 
 Every part is computed here and is in the file. Neighbors are precomputed exactly: an index and a score of two bytes
 each, so that 12 of them are smaller than a row of 48 numbers of one byte, from which a page could only guess them.
@@ -22,7 +22,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.studio.report.curves import read_curves
-from labelkit.studio.report.findings import Copies, Suspects, find_copies, find_neighbors, find_suspects
+from labelkit.studio.report.findings import Finding, find_neighbors, read_findings
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, place_images, shown_text
 from labelkit.studio.report.options import ReportConfig
@@ -43,7 +43,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     Raises:
         StoreError: the store, or the result that was asked for, cannot be used.
         CheckpointError: ``run`` is no run.
-        DatasetError: the images in ``dataset`` cannot be listed.
+        DatasetError: the images in ``dataset`` cannot be listed, or a table in ``tables`` cannot be used.
         ConfigError: the page exists, its folder does not, or it cannot be as small as asked for.
     """
     started = time.monotonic()
@@ -56,8 +56,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     grouping = None if chosen is None else describe_groups(store, images, *chosen, config.examples)
     with current_progress().task(f"neighbors of {len(images):,} images", total=None):
         neighbors = find_neighbors(images, config.neighbors, store.metric)
-    suspects = find_suspects(images.labels, neighbors)
-    copies = find_copies(images, _file_digests(store, images.rows), neighbors)
+    findings = read_findings(config.tables, store, images)
     scores: Scores | str | None = None
     if grouping is not None and store.labels is not None and (np.asarray(store.labels) >= 0).any():
         scores = score_groupings(store, candidates, grouping.result, config.seed)
@@ -77,8 +76,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         candidates=candidates,
         grouping=grouping,
         neighbors=neighbors,
-        suspects=suspects,
-        copies=copies,
+        findings=findings,
         places=place_images(images.features, config.projection, config.seed),
         scores=scores,
         curves=curves,
@@ -87,7 +85,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         max_size=config.max_size,
         start=start_work(store, images, grouping, choices, suggested),
     )
-    order = _order(images, grouping, suspects, copies)
+    order = _order(images, grouping, findings)
     page = replace(page, thumbnails=_thumbnails(config, store, images, source, order, len(render_page(page))))
     content = render_page(page)
     if len(content) > config.max_bytes:
@@ -155,14 +153,12 @@ def _no_thumbnails(count: int) -> Thumbnails:
     return Thumbnails(0, 1, (), np.full(count, -1, np.int32), np.zeros((count, 2), np.uint8), {}, 0)
 
 
-def _order(images: ShownImages, grouping: Grouping | None, suspects: Suspects, copies: Copies) -> list[int]:
+def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Finding, ...]) -> list[int]:
     """All images, the most important first: strips of the groups, what stands in lists, then group by group."""
     groups = () if grouping is None else grouping.groups
     listed = chain(
         (image for group in groups for image in group.typical[:_STRIP]),
-        (one.image for one in suspects.first),
-        (image for copy in (*copies.same_file, *copies.same_embedding) for image in copy),
-        (image for pair in copies.closest for image in pair[:2]),
+        (image for found in findings for card in found.cards for image in card.images if image >= 0),
         (image for group in groups for image in (*group.typical, *group.doubtful)),
     )
     ids: NDArray[np.int64] = np.zeros(len(images), np.int64) if grouping is None else grouping.ids
@@ -185,9 +181,7 @@ def _summary(config: ReportConfig, page: PageContents, size: int, seconds: float
         },
         "result": None if grouping is None else grouping.result.name,
         "groups": 0 if grouping is None else len(grouping.groups),
-        "doubtful_labels": page.suspects.count,
-        "same_file": len(page.copies.same_file),
-        "same_embedding": len(page.copies.same_embedding),
+        "findings": {found.table: found.count for found in page.findings},
         "projection": config.projection,
         "run": None if page.curves is None else page.curves.run,
         "seconds": round(seconds, 2),
@@ -199,9 +193,8 @@ def _summary(config: ReportConfig, page: PageContents, size: int, seconds: float
         made,
         "-" if grouping is None else grouping.result.name,
         0 if grouping is None else len(grouping.groups),
-        page.suspects.count,
         round(size / 1e6, 2),
         round(seconds, 1),
     ]
-    columns = ["images", "thumbnails", "side", "result", "groups", "doubtful labels", "MB", "seconds"]
+    columns = ["images", "thumbnails", "side", "result", "groups", "MB", "seconds"]
     return SimpleResult(values, (config.out,), (Table("", columns, [cells]),))

@@ -1,21 +1,30 @@
-"""What neighbors tell about a store: labels that they contradict, images that come twice."""
+"""What other commands found in a store, as cards for the page: their tables are read, nothing is computed twice.
+
+The nearest images of each image are the page's own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.algorithms.row_blocks import blocks, squared_norms
-from labelkit.studio.report.images import ShownImages
+from labelkit.data.path_rule import written_name
+from labelkit.data.tables import read_table
+from labelkit.errors import DatasetError
+from labelkit.files import decode_table
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.studio.report.images import ShownImages, shown_text
 
-# a squared distance below this share of both lengths: for directions, a cosine of 1 - 1e-6, as in `retrieve`
-_EQUAL = 2e-6
-_MOST_SUSPECTS, _MOST_PAIRS, _MOST_COPIES = 60, 24, 200
-# neighbors with a label that are asked at least
-_FEWEST_VOTES = 3
+_MOST_CARDS = 60
+
+Line = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -34,66 +43,174 @@ class Neighbors:
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """An image whose neighbors say another class than its label.
+class Card:
+    """One thing that was found.
 
     Attributes:
-        image: of the page.
-        other: class that most of them have.
-        votes: neighbors that say so.
-        own: neighbors that have the class of the image.
-        asked: neighbors whose class is known.
+        images: of the page; -1: the page has no such image.
+        names: paths of these images, as they can be shown.
+        texts: what is said of them, a line each.
     """
 
-    image: int
-    other: int
-    votes: int
-    own: int
-    asked: int
+    images: tuple[int, ...]
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Suspects:
-    """Images whose neighbors say another class.
+class Finding:
+    """What one command found.
 
     Attributes:
-        first: the clearest, clearest first.
-        count: all of them.
-        confirmed: images more than half of whose labeled neighbors share their class.
-        judged: images that have a label and enough neighbors with one.
+        name: of the section, for links.
+        title: of the section.
+        unit: what is counted, for the overview; empty: the table has as many lines as were asked for.
+        table: file name of the table.
+        command: that makes it.
+        words: what the section shows.
+        count: things found; ``None``: there is no table.
+        total: cards that there could be.
+        cards: the first of them.
     """
 
-    first: tuple[Suspect, ...]
-    count: int
-    confirmed: int
-    judged: int
-
-    @property
-    def is_news_about_labels(self) -> bool:
-        """Whether neighbors confirm labels much more often than they contradict them, so that a doubt says much."""
-        return self.confirmed >= 4 * self.count
+    name: str
+    title: str
+    unit: str
+    table: str
+    command: str
+    words: str
+    count: int | None = None
+    total: int = 0
+    cards: tuple[Card, ...] = ()
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Images that come more than once.
+class _Kind:
+    """How the table of a command becomes cards: paths and texts of each, and how many things they are."""
 
-    Attributes:
-        same_file: groups of images whose files are equal, byte by byte.
-        same_embedding: groups of images with other files, or some, whose embeddings are all but equal.
-        closest: (image, image, score) of the nearest pairs besides, nearest first.
-        left_out: groups that are too many to be listed.
+    finding: Finding
+    columns: tuple[str, ...]
+    cards: Callable[[list[Line]], tuple[list[tuple[list[str], list[str]]], int]]
+
+
+def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
+    clusters: dict[str, list[Line]] = {}
+    for line in lines:
+        clusters.setdefault(line["cluster"], []).append(line)
+    cards, spare = [], 0
+    for pairs in clusters.values():
+        paths = list(dict.fromkeys(pair[side] for side in ("image_a", "image_b") for pair in pairs))
+        is_burst = pairs[0]["kind"] == "burst"
+        spare += 0 if is_burst else len(paths) - 1
+        kinds = ", ".join(sorted({pair["kind"] for pair in pairs}))
+        cards.append((paths, ["burst: different photos of one scene" if is_burst else kinds]))
+    return cards, spare
+
+
+def _each(
+    paths: Callable[[Line], list[str]], texts: Callable[[Line], list[str]]
+) -> Callable[[list[Line]], tuple[list[tuple[list[str], list[str]]], int]]:
+    """A card for each line."""
+    return lambda lines: ([(paths(line), texts(line)) for line in lines], len(lines))
+
+
+_KINDS = (
+    _Kind(
+        Finding(
+            "labels",
+            "Labels to check",
+            "",
+            "check.csv",
+            "labelkit find mislabeled",
+            "The nearest labeled image, the nearest class mean and a classifier all prefer another class: with few "
+            "labels of each class, most are right all the same. The most doubtful come first, each with the nearest "
+            "image of its class and the nearest of the other.",
+        ),
+        ("path", "label", "suggested", "same", "other"),
+        _each(
+            lambda line: [line["path"], line["same"], line["other"]],
+            lambda line: [f"labeled {line['label']}", f"or {line['suggested']}?"],
+        ),
+    ),
+    _Kind(
+        Finding(
+            "novel",
+            "Likely of a new class",
+            "",
+            "novel.csv",
+            "labelkit find novel",
+            "Images without a label that are least like the labeled classes, each beside the nearest labeled image.",
+        ),
+        ("path", "nearest", "nearest_label"),
+        _each(lambda line: [line["path"], line["nearest"]], lambda line: [f"nearest: {line['nearest_label']}"]),
+    ),
+    _Kind(
+        Finding(
+            "outliers",
+            "Outliers",
+            "outliers",
+            "odd.csv",
+            "labelkit find odd",
+            "Blank, dark, bright, blurred, tiny, of an unusual shape, or unlike all others.",
+        ),
+        ("path", "reasons"),
+        _each(lambda line: [line["path"]], lambda line: [line["reasons"]]),
+    ),
+    _Kind(
+        Finding(
+            "copies",
+            "Near-duplicates",
+            "copies that could go",
+            "duplicates.csv",
+            "labelkit find duplicates",
+            "The image to keep stands first: it has the most pixels, or the largest file.",
+        ),
+        ("image_a", "image_b", "kind", "cluster"),
+        _copies,
+    ),
+)
+
+
+def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[Finding, ...]:
+    """Read the tables of ``labelkit find`` in a folder; those that are not there have no count.
+
+    Raises:
+        DatasetError: a table that cannot be read, or lacks a column.
     """
+    places = {written_name(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
+    return tuple(_read(folder, kind, places) for kind in _KINDS)
 
-    same_file: tuple[tuple[int, ...], ...]
-    same_embedding: tuple[tuple[int, ...], ...]
-    closest: tuple[tuple[int, int, float], ...]
-    left_out: int
 
-    @property
-    def spare(self) -> int:
-        """Images of the groups listed that could go, since another one of their group stays."""
-        return sum(len(group) - 1 for group in (*self.same_file, *self.same_embedding))
+def _read(folder: Path | None, kind: _Kind, places: Mapping[str, int]) -> Finding:
+    found = kind.finding
+    if folder is None or not (folder / found.table).is_file():
+        return found
+    cards, count = kind.cards(_lines(folder / found.table, kind.columns, found.command))
+    shown = tuple(
+        Card(
+            tuple(places.get(path, -1) for path in paths),
+            tuple(shown_text(path) for path in paths),
+            tuple(shown_text(text) for text in texts),
+        )
+        for paths, texts in cards[:_MOST_CARDS]
+    )
+    return replace(found, count=count, total=len(cards), cards=shown)
+
+
+def _lines(path: Path, columns: Sequence[str], command: str) -> list[Line]:
+    """Return the lines of a table, whatever separates its columns."""
+    remedy = f"Make it again with `{command} --out {path} --overwrite`."
+    try:
+        text = decode_table(read_table(path))
+    except UnicodeDecodeError as error:
+        raise DatasetError(str(path), "is not UTF-8", remedy) from error
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="")
+    missing = [column for column in columns if column not in (reader.fieldnames or ())]
+    if missing:
+        raise DatasetError(str(path), f"line 1: no column {missing[0]!r}", remedy)
+    return list(reader)
 
 
 def find_neighbors(images: ShownImages, count: int, metric: str) -> Neighbors:
@@ -115,95 +232,3 @@ def find_neighbors(images: ShownImages, count: int, metric: str) -> Neighbors:
         found[usable[:, None], np.arange(number)] = usable[near]
         scores[usable[:, None], np.arange(number)] = near_scores
     return Neighbors(found, scores, kind)
-
-
-def find_suspects(labels: NDArray[np.int64], neighbors: Neighbors) -> Suspects:
-    """Return the images more than half of whose labeled neighbors share one other class.
-
-    Args:
-        labels: (m,) class of each image, -1 = unknown.
-        neighbors: of the same images.
-    """
-    near = neighbors.images
-    theirs = np.where(near >= 0, labels[near], -1)
-    known = theirs >= 0
-    asked = known.sum(axis=1)
-    same = (theirs[:, :, None] == theirs[:, None, :]) & known[:, :, None]
-    # of classes with equal votes the one of the nearest neighbor
-    votes = same.sum(axis=2)
-    leader = votes.argmax(axis=1)
-    every = np.arange(len(labels))
-    top, top_votes = theirs[every, leader], votes[every, leader]
-    own = ((theirs == labels[:, None]) & known).sum(axis=1)
-    judged = (labels >= 0) & (asked >= min(_FEWEST_VOTES, near.shape[1]))
-    wrong = judged & (top != labels) & (2 * top_votes > asked)
-    surplus = np.where(wrong, (top_votes - own) / np.maximum(asked, 1), -1.0)
-    order = np.lexsort((every, -asked, -surplus))[: min(_MOST_SUSPECTS, int(wrong.sum()))]
-    first = tuple(Suspect(int(i), int(top[i]), int(top_votes[i]), int(own[i]), int(asked[i])) for i in order)
-    confirmed = int((judged & (2 * own > asked)).sum())
-    return Suspects(first, int(wrong.sum()), confirmed, int(judged.sum()))
-
-
-def find_copies(images: ShownImages, sha256: NDArray[np.uint8], neighbors: Neighbors) -> Copies:
-    """Return images that come more than once, and the nearest pairs besides.
-
-    Args:
-        images: those of the page.
-        sha256: (m, 32) digests of their files.
-        neighbors: of the same images; copies beyond those are joined through the ones between.
-    """
-    numbers: dict[bytes, int] = {}
-    file_ids = np.array([numbers.setdefault(one.tobytes(), len(numbers)) for one in sha256], dtype=np.int64)
-    same_file = _groups_of(file_ids)
-    left, place = np.nonzero(neighbors.images >= 0)
-    right = neighbors.images[left, place]
-    squares = _squared_distances(images.features, left, right)
-    lengths = np.sqrt(squared_norms(images.features))
-    equal = squares <= _EQUAL * lengths[left] * lengths[right]
-    equal_ids = _joined(len(images), left[equal], right[equal])
-    same_embedding = [group for group in _groups_of(equal_ids) if len(set(file_ids[list(group)])) > 1]
-    other = ~equal & (file_ids[left] != file_ids[right])
-    # the earlier image first; either may name the other, or both
-    keys = np.minimum(left[other], right[other]) * len(images) + np.maximum(left[other], right[other])
-    keys, first = np.unique(keys, return_index=True)
-    ranks = squares[other][first]
-    closest = []
-    for i in np.lexsort((keys, ranks))[:_MOST_PAIRS]:
-        a, b = divmod(int(keys[i]), len(images))
-        closest.append((a, b, float(_score(images.features[a], images.features[b], neighbors.metric))))
-    left_out = max(0, len(same_file) - _MOST_COPIES) + max(0, len(same_embedding) - _MOST_COPIES)
-    return Copies(tuple(same_file[:_MOST_COPIES]), tuple(same_embedding[:_MOST_COPIES]), tuple(closest), left_out)
-
-
-def _squared_distances(
-    rows: NDArray[np.float32], left: NDArray[np.int64], right: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Of pairs of rows. Differences are taken in float32, where those of rows that are nearly equal are exact."""
-    found = np.empty(len(left))
-    for block in blocks(len(left), rows.shape[1]):
-        apart = rows[left[block]]
-        apart -= rows[right[block]]
-        found[block] = squared_norms(apart)
-    return found
-
-
-def _score(a: NDArray[np.float32], b: NDArray[np.float32], metric: Metric) -> float:
-    left, right = a.astype(np.float64), b.astype(np.float64)
-    return float(np.linalg.norm(left - right) if metric == "l2" else left @ right)
-
-
-def _groups_of(ids: NDArray[np.int64]) -> list[tuple[int, ...]]:
-    """Places of each id that comes more than once, in order of the first."""
-    order = np.argsort(ids, kind="stable")
-    cuts = np.flatnonzero(np.diff(ids[order])) + 1
-    groups = [tuple(part.tolist()) for part in np.split(order, cuts) if len(part) > 1]
-    return sorted(groups)
-
-
-def _joined(count: int, left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    graph = coo_array((np.ones(len(left), dtype=np.int8), (left, right)), shape=(count, count))
-    _, ids = connected_components(graph, directed=False)
-    return np.asarray(ids, dtype=np.int64)

@@ -36,6 +36,12 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
         description="Run folder of the network, for its curves; default: where the model of the store was last seen.",
         json_schema_extra=_STORE,
     )
+    tables: Path | None = Field(
+        None,
+        description="Folder with tables of labelkit find to show: check.csv (find mislabeled), novel.csv, odd.csv, "
+        "duplicates.csv.",
+        json_schema_extra=_STORE,
+    )
     out: Path = Field(..., description="Page to write, NAME.html.", json_schema_extra={**_PAGE_ONLY, "makes": "html"})
     overwrite: bool = Field(False, description="Replace the page in --out.", json_schema_extra=_PAGE_ONLY)
     max_size: str = Field(

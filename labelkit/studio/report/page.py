@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.studio.report.curves import Curves
-from labelkit.studio.report.findings import Copies, Neighbors, Suspects
+from labelkit.studio.report.findings import Finding, Neighbors
 from labelkit.studio.report.groups import Candidate, Grouping
 from labelkit.studio.report.images import Places, ShownImages, shown_text
 from labelkit.studio.report.overview import Overview, Scores
@@ -55,8 +55,7 @@ class PageContents:
         candidates: its results.
         grouping: groups, or ``None`` if there is no result with groups.
         neighbors: of each image.
-        suspects: labels that neighbors contradict.
-        copies: images that come twice.
+        findings: what other commands found.
         places: the map.
         scores: of the groupings; or why there are none; ``None`` without labels or groups.
         curves: of the run, if there is one.
@@ -77,8 +76,7 @@ class PageContents:
     candidates: list[Candidate]
     grouping: Grouping | None
     neighbors: Neighbors
-    suspects: Suspects
-    copies: Copies
+    findings: tuple[Finding, ...]
     places: Places
     scores: Scores | str | None
     curves: Curves | None

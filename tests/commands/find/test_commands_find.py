@@ -90,7 +90,7 @@ def test_copies_and_bursts_are_listed_with_the_better_image_first(copied: Path, 
     assert rows[0]["score"] == "1.0000"
     assert all(0.85 <= float(row["score"]) <= 1 for row in rows[1:4])
     values = result.to_json()
-    assert values["pairs"] == {"same_file": 1, "same_picture": 3, "burst": 1}
+    assert values["pairs"] == {"same_file": 1, "same_picture": 3, "turned": 0, "burst": 1}
     assert values["spare_images"] == 4
     assert values["left_out"] == []
 
@@ -104,6 +104,18 @@ def test_pairs_that_hang_together_have_one_number(photos: Path, tmp_path: Path) 
     assert [(one["cluster"], one["kind"], sorted(one["images"])) for one in clusters] == [
         (1, "copies", ["00-a.jpg", "00-b.png", "00-c.png", "00.png"])
     ]
+
+
+def test_mirrored_and_turned_copies_are_found(photos: Path, tmp_path: Path) -> None:
+    turns = (Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.ROTATE_180, Image.Transpose.ROTATE_90)
+    for number, turn in enumerate(turns):
+        photo(number).transpose(turn).save(photos / f"{number:02d}-turned.jpg", quality=85)
+    out = tmp_path / "duplicates.csv"
+    found = find_duplicates(FindDuplicatesConfig(index=embed(photos), out=out)).to_json()
+
+    expected = [(f"{number:02d}.png", f"{number:02d}-turned.jpg", "turned") for number in range(3)]
+    assert sorted((row["image_a"], row["image_b"], row["kind"]) for row in read(out)) == expected
+    assert found["spare_images"] == 3
 
 
 def test_one_file_many_times_is_one_pair_for_each_further_image(photos: Path, tmp_path: Path) -> None:
@@ -340,7 +352,7 @@ def test_images_that_changed_or_are_gone_are_left_out_and_said(
     assert answer.json["left_out"] == [
         {"reason": reason, "images": 1} for reason in ("not in the data set", "not the image that was embedded")
     ]
-    assert answer.json["pairs"] == {"same_file": 1, "same_picture": 1, "burst": 1}
+    assert answer.json["pairs"] == {"same_file": 1, "same_picture": 1, "turned": 0, "burst": 1}
 
 
 def test_images_all_of_one_color_are_no_copies_of_each_other(tmp_path: Path) -> None:

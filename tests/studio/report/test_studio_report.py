@@ -24,7 +24,6 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.studio.report.build import write_report
-from labelkit.studio.report.findings import find_copies, find_neighbors, find_suspects
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images
 from labelkit.studio.report.options import ReportConfig
@@ -232,34 +231,37 @@ def test_classes_come_before_clusters_and_the_name_that_was_asked_for_before_all
     assert asked[0].name == "k-means"
 
 
-def test_an_image_is_doubtful_when_most_neighbors_share_one_other_class() -> None:
-    features = [[0, 0], [0, 1], [1, 0], [1, 1], [0.5, 0.5], [9, 9], [9, 8], [8, 9], [8, 8]]
-    labels = [0, 0, 0, 0, 1, 1, 1, 1, -1]  # the last of the second square is unknown
-    images = shown(features, labels)
-    found = find_suspects(images.labels, find_neighbors(images, 4, "l2"))
+def test_the_page_shows_what_find_found(labelkit: Any, photos: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(photos, tmp_path / "photos"))
+    shutil.copy2(copy / "ant" / "00.png", copy / "bee" / "<b>00.png")
+    index, tables, out = tmp_path / "s.h5", tmp_path / "tables", tmp_path / "report.html"
+    tables.mkdir()
+    embed_images(EmbedConfig(dataset=str(copy), backbone="pixels", image_size=8, out=index))
+    found = labelkit("find", "duplicates", "--index", index, "--out", tables / "duplicates.csv", "--json").json
+    doubtful = labelkit("find", "mislabeled", "--index", index, "--out", tables / "check.csv", "--json").json
+    answer = labelkit("report", "--index", index, "--tables", tables, "--out", out, *PCA, "--json")
 
-    assert [one.image for one in found.first] == [4]
-    assert found.count == 1
-    assert found.judged == 8
-    # the corners of the first square: three of four neighbors are of their class
-    assert found.confirmed == 7
-    assert found.is_news_about_labels
-    assert (found.first[0].other, found.first[0].votes, found.first[0].own, found.first[0].asked) == (0, 4, 0, 4)
+    assert answer.code == 0, answer.err
+    assert answer.json["findings"] == {
+        "check.csv": doubtful["doubtful_labels"],
+        "novel.csv": None,
+        "odd.csv": None,
+        "duplicates.csv": found["spare_images"],
+    }
+    assert found["spare_images"] >= 1
+    text = out.read_text(encoding="utf-8")
+    assert f"<strong>{found['spare_images']}</strong> copies that could go" in text
+    assert "bee/&lt;b&gt;00.png" in text
+    assert "labelkit find odd --index s.h5 --out odd.csv" in text
 
 
-def test_equal_files_equal_embeddings_and_near_ones_are_told_apart() -> None:
-    features = np.array([[1, 0], [1, 0], [0, 1], [1e-4, 1], [0.7, 0.71], [-1, 0]])
-    images = shown(features / np.linalg.norm(features, axis=1, keepdims=True))
-    digests = np.zeros((6, 32), dtype=np.uint8)
-    digests[:, 0] = [1, 1, 2, 3, 4, 5]
-    found = find_copies(images, digests, find_neighbors(images, 3, "cosine"))
+def test_a_table_of_another_kind_is_named(labelkit: Any, pixels: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.csv").write_text("path,label\na.png,ant\n")
+    answer = labelkit("report", "--index", pixels, "--tables", tmp_path, "--out", tmp_path / "report.html", *PCA)
 
-    assert found.same_file == ((0, 1),)
-    # cosine of 1 - 5e-9
-    assert found.same_embedding == ((2, 3),)
-    assert found.spare == 2
-    # 44.6 degrees to the second axis, 45.4 to the first
-    assert found.closest[0][:2] in ((2, 4), (3, 4))
+    assert answer.code == 3
+    assert "odd.csv: line 1: no column 'reasons'. Make it again with `labelkit find odd --out " in answer.err
+    assert not (tmp_path / "report.html").exists()
 
 
 @pytest.mark.slow

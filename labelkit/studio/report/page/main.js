@@ -1,6 +1,5 @@
 // The rest: single images in lists, search by name.
 for (const place of document.querySelectorAll('.one')) place.append(tile(Number(place.dataset.image), ''));
-for (const box of document.querySelectorAll('#copies .tiles')) fill(box, numbers(box.dataset.images), box.dataset.kind);
 
 const FOUND_AT_MOST = 60;
 const find = { text: document.getElementById('find-text'), count: document.getElementById('find-count'), box: document.getElementById('find-tiles') };
