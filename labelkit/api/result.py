@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from labelkit.cli.console import json_text, plain_table
 
 if TYPE_CHECKING:
-    from labelkit.commands.common.results import StageResult
+    from labelkit.commands.common.results import SimpleResult
 
 
 class Result:
@@ -21,11 +21,11 @@ class Result:
         tables: what the command shows to people: ``title``, ``columns``, ``rows``.
     """
 
-    def __init__(self, found: StageResult) -> None:
-        made = found.made()
+    def __init__(self, found: SimpleResult) -> None:
+        made = list(found.paths)
         self.values: dict[str, Any] = found.to_json() | ({"made": made} if made else {})
         self.paths = tuple(made)
-        self.tables = tuple(found.tables())
+        self.tables = found.shown
 
     def to_json(self) -> dict[str, Any]:
         """Return the values as JSON has them: paths are texts, numbers that are not finite are ``None``."""

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TextIO
 
-from labelkit.commands.common.results import Cell, StageResult, Table, jsonable
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 from labelkit.formatting import Percent
 
@@ -52,7 +52,7 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") in {"", "0"}
 
 
-def print_result(result: StageResult) -> None:
+def print_result(result: SimpleResult) -> None:
     """Print a result to stdout: tables and paths, one JSON object (``--json``), or only paths (``-q``).
 
     A result may have a ``text`` that stands in place of its tables.
@@ -63,7 +63,7 @@ def print_result(result: StageResult) -> None:
     if not is_main_process():
         return
     output = current_output()
-    made = result.made()
+    made = list(result.paths)
     if output.json:
         # One key for all commands; what was made may also stand under a name of its own.
         write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
@@ -72,7 +72,7 @@ def print_result(result: StageResult) -> None:
     elif text := getattr(result, "text", ""):
         write(text)
     else:
-        for number, table in enumerate(result.tables()):
+        for number, table in enumerate(result.shown):
             write("\n" if number else "")
             print_table(table)
         verb = "unchanged" if getattr(result, "unchanged", False) else "made"

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from labelkit.commands.common.results import StageResult
+    from labelkit.commands.common.results import SimpleResult
     from labelkit.errors import LabelkitError
     from labelkit.options.base import StageConfig
 
@@ -51,7 +51,7 @@ class Command:
         loaded: type[StageConfig] = _load(self.config)
         return loaded
 
-    def run(self, config: StageConfig) -> tuple[StageResult, LabelkitError | None]:
+    def run(self, config: StageConfig) -> tuple[SimpleResult, LabelkitError | None]:
         """Do the work; this loads what it needs.
 
         Returns:
@@ -76,7 +76,7 @@ class Command:
         check_outputs(config)
         gate = Gate(config) if isinstance(config, GateConfig) else None
         check_inputs(config)
-        stage: Callable[[StageConfig], StageResult] = _load(self.stage)
+        stage: Callable[[StageConfig], SimpleResult] = _load(self.stage)
         result = stage(config)
         if gate is not None:
             return gate.judge(result)

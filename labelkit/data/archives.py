@@ -27,12 +27,12 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import EncodedImage, ImageDataset, ImageSource, listing, sorted_by_bytes
+from labelkit.data.datasets import EncodedImage, ImageDataset, listing, sorted_by_bytes
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
-from labelkit.data.folders import ignored_notes, left_out, split_of_name, splits_and_classes, splits_in_order
+from labelkit.data.folders import ignored_notes, left_out, split_of_name, splits_and_classes
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import class_names as classes_of
-from labelkit.data.tables import find_label_column, natural_key, without_labels
+from labelkit.data.tables import find_label_column, without_labels
 from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, open_regular, parse_json
 
@@ -119,21 +119,6 @@ def _splits_of_files(paths: Sequence[Place]) -> list[str | None]:
     """Return the split that the name of each file says, as train-0001.tar does; none if only one is said, of some."""
     found = [split_of_name(path.name.removesuffix(path.suffix)) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
-
-
-def _listing(
-    name: str,
-    ids: Sequence[str],
-    labels: Sequence[str | None],
-    splits: Sequence[str | None],
-    source: ImageSource,
-    names: Sequence[str],
-    notes: Sequence[str],
-) -> ImageDataset:
-    """Return the data set; classes are in the order of ``names``, else those that occur, 2 before 10."""
-    names = names or sorted({label for label in labels if label is not None}, key=natural_key)
-    split_names = splits_in_order(splits)
-    return listing(name, None, ids, labels, splits, source, class_names=names, split_names=split_names, notes=notes)
 
 
 # ---- tar
@@ -240,7 +225,7 @@ def load_tars(
         problem = without[0] if without else f"no .json file with a field {label_column!r}"
         raise DatasetError(name, problem, "Name another with --label-column, or leave it out.")
     places = np.array([(samples[one].archive, samples[one].offset, samples[one].size) for one in ids], dtype=np.int64)
-    return _listing(name, ids, classes, splits, TarSource(_absolute(paths), places), (), [*notes, *said])
+    return listing(name, None, ids, classes, splits, TarSource(_absolute(paths), places), notes=[*notes, *said])
 
 
 def _strip_common_folder(samples: dict[str, _Sample], labels: dict[str, object]) -> None:
@@ -464,7 +449,7 @@ def load_parquet(paths: Sequence[Place], name: str, label_column: str | None = N
     if not class_names:
         classes, told = classes_of(labels)
         notes += told
-    return _listing(name, ids, classes, splits, source, class_names, notes)
+    return listing(name, None, ids, classes, splits, source, class_names=class_names, notes=notes)
 
 
 @dataclass(slots=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -114,36 +115,30 @@ class EncodedImage:
         return np.array(Image.fromarray(self._content).convert("L"), dtype=np.uint8)[:, :, None]
 
 
-class ImageSource(Protocol):
-    """Reads row i; picklable, so that worker processes can have it."""
+T_co = TypeVar("T_co", covariant=True)
 
-    def read(self, index: int) -> EncodedImage:
-        """Return row ``index`` as stored.
+
+class RowSource(Protocol[T_co]):
+    """Reads what belongs to row i; picklable, so that worker processes can have it."""
+
+    def read(self, index: int) -> T_co:
+        """Return what belongs to row ``index``.
 
         Raises:
-            BadImage: the file cannot be read.
+            BadImage: the file of an image cannot be read.
+            DatasetError: a mask cannot be read, or has values that mean nothing.
         """
         ...
 
-    def select(self, rows: NDArray[np.int64]) -> ImageSource:
+    def select(self, rows: NDArray[np.int64]) -> RowSource[T_co]:
         """Return a source whose row i is this one's row ``rows[i]``."""
         ...
 
 
-class MaskSource(Protocol):
-    """Reads the mask of row i; picklable, as an ``ImageSource``."""
-
-    def read(self, index: int) -> NDArray[np.uint8]:
-        """Return the (h, w) mask of row ``index``: classes, or objects of a film, 255 = ignore.
-
-        Raises:
-            DatasetError: the mask cannot be read, or has values that mean nothing.
-        """
-        ...
-
-    def select(self, rows: NDArray[np.int64]) -> MaskSource:
-        """Return a source whose row i is this one's row ``rows[i]``."""
-        ...
+ImageSource = RowSource[EncodedImage]
+"""Images as they are stored."""
+MaskSource = RowSource[NDArray[np.uint8]]
+"""(h, w) masks: classes, or objects of a film, 255 = ignore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +331,20 @@ class ImageDataset:
         return digest.hexdigest()
 
 
+def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
+    """Return the key of an order in which 2 < 10 and a2 < a10."""
+    parts = re.split(r"(\d+)", name)
+    if re.fullmatch(r"-?\d+", name):
+        return ((0, float(name), name),)
+    return tuple((0, float(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
+
+
+def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the splits that are there: train, val, test, unlabeled."""
+    there = set(found)
+    return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
+
+
 def listing(
     name: str,
     root: Path | None,
@@ -344,8 +353,8 @@ def listing(
     splits: Sequence[str | None],
     source: ImageSource,
     *,
-    class_names: Sequence[str],
-    split_names: Sequence[str],
+    class_names: Sequence[str] = (),
+    split_names: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> ImageDataset:
     """Return the data set of photos whose labels, all of which may be used, and splits are known by name.
@@ -357,10 +366,12 @@ def listing(
         labels: name of the class of each, or ``None``.
         splits: name of the split of each, or ``None``.
         source: reads them.
-        class_names: names of the classes in their order.
-        split_names: names of the splits in their order.
+        class_names: names of the classes in their order; default: those that occur, 2 before 10.
+        split_names: names of the splits in their order; default: the usual ones that occur.
         notes: what listing left out.
     """
+    class_names = class_names or sorted({label for label in labels if label is not None}, key=natural_key)
+    split_names = split_names or splits_in_order(splits)
     found = positions_of(labels, class_names)
     parts = positions_of(splits, split_names)
     facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}

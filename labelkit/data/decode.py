@@ -142,7 +142,7 @@ def read_image_file(path: Path) -> bytes:
 
 
 def decode_image(
-    source: Path | bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None = None
+    content: bytes, channels: Channels, *, max_pixels: float = MAX_PIXELS, least_side: int | None = None
 ) -> NDArray[np.uint8]:
     """Decode an image whole, whatever its suffix says.
 
@@ -151,7 +151,7 @@ def decode_image(
     pixels is ignored.
 
     Args:
-        source: a path, or the bytes of a file.
+        content: the bytes of a file.
         channels: 1 (luma of ITU-R 601) or 3 (RGB).
         max_pixels: width times height allowed, checked before pixels are decoded.
         least_side: let the JPEG decoder shrink by 2, 4 or 8 while both sides stay at least this long, which is
@@ -161,10 +161,8 @@ def decode_image(
         (h, w, channels) uint8 in ``[0, 255]``.
 
     Raises:
-        BadImage: not a regular file, not an allowed format, too large, truncated or damaged, float
-            or 32-bit pixels.
+        BadImage: not an allowed format, too large, truncated or damaged, float or 32-bit pixels.
     """
-    content = read_image_file(source) if isinstance(source, Path) else source
     return _read(content, max_pixels, lambda image: _decode(image, channels, least_side, max_pixels)[0])
 
 

@@ -48,12 +48,6 @@ def split_of_name(name: str) -> str | None:
     return None if found is None else SPLIT_WORDS[found[1].lower()]
 
 
-def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the splits that are there: train, val, test, unlabeled."""
-    there = set(found)
-    return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
-
-
 def left_out(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
     """Say which part of a path below the data set holds no photos, and of which kind it is; ``None``: it may be one.
 
@@ -233,10 +227,7 @@ def _listing(
         class_of = [None] * len(ids)
         notes.append(f"{doubt}, so that folders are taken for no classes (--label-split given takes them)")
     class_names = sorted_by_bytes({label for label in class_of if label is not None})
-    split_names = splits_in_order(split_of)
-    return listing(
-        name, root, ids, class_of, split_of, source, class_names=class_names, split_names=split_names, notes=notes
-    )
+    return listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
 
 
 def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:

@@ -32,6 +32,7 @@ SMALL_SIDE: Final = 64
 # Grid sampling does not average; beyond this it would skip pixels.
 MAX_SHRINK_IN_MEMORY: Final = 1.5
 MAX_BAD_SHOWN: Final = 10
+MEMORY_BYTES: Final = 2 << 30  # of the largest tensor of images that is kept
 GPU_SHARE: Final = 0.25  # of its free memory, that images may take
 _READ_CHUNK: Final = 64
 
@@ -46,9 +47,8 @@ class ImageBank:
         rows: strictly increasing rows to use; all by default.
         channels: 1 or 3.
         device: where the tensor is kept and where batches are made.
-        memory_limit_bytes: largest tensor to keep.
         base_size: shorter side that images in memory are resized to, once, bicubic with
-            antialiasing; larger images always, smaller ones if the result fits the limit. For
+            antialiasing; larger images always, smaller ones if the result has 2 GiB at most. For
             training: a view that resizes again then differs a little from one of the original.
         num_threads: threads that decode; by default one per CPU core, at most 8.
 
@@ -77,7 +77,6 @@ class ImageBank:
         channels: Channels = 3,
         *,
         device: str | torch.device = "cpu",
-        memory_limit_bytes: int = 2 << 30,
         base_size: int | None = None,
         num_threads: int | None = None,
     ) -> None:
@@ -95,17 +94,17 @@ class ImageBank:
         self.image_size: tuple[int, int] | None = None
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8)
         self.file_sizes = np.zeros(len(dataset), dtype=np.uint64)
-        pixels = self._decode_all(memory_limit_bytes, num_threads or min(8, os.cpu_count() or 1))
+        pixels = self._decode_all(num_threads or min(8, os.cpu_count() or 1))
         self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
         self.images: Tensor | None = None
         if pixels is not None:
-            images = _to_base_size(pixels, base_size, memory_limit_bytes)
+            images = _to_base_size(pixels, base_size)
             self.images = images.to(self.device) if _has_room(self.device, images.nbytes) else images
         self._reader: tuple[int, Reader] | None = None
         self._slots = np.full(len(dataset), -1, dtype=np.int64)
         self._slots[self.listed_rows] = np.arange(len(self.listed_rows))
 
-    def _decode_all(self, memory_limit_bytes: int, num_threads: int) -> NDArray[np.uint8] | None:
+    def _decode_all(self, num_threads: int) -> NDArray[np.uint8] | None:
         """Decode every listed row once; return (n, h, w, c) if they are small and equally large."""
 
         def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | str]:
@@ -141,7 +140,7 @@ class ImageBank:
                     if shape is None:
                         shape = image.shape
                         needed = len(self.listed_rows) * image.size
-                        if max(shape[:2]) <= SMALL_SIDE and needed <= memory_limit_bytes:
+                        if max(shape[:2]) <= SMALL_SIDE and needed <= MEMORY_BYTES:
                             pixels = np.zeros((len(self.listed_rows), *shape), dtype=np.uint8)
                     if image.shape != shape:
                         equal, pixels = False, None
@@ -239,14 +238,14 @@ def _has_room(device: torch.device, size: int) -> bool:
     return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] * GPU_SHARE
 
 
-def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None, memory_limit_bytes: int) -> Tensor:
+def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
     images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
     n, c, height, width = images.shape
     shorter = min(height, width)
     if base_size is None or base_size == shorter:
         return images
     size = (base_size * height // shorter, base_size * width // shorter)
-    if base_size > shorter and n * c * size[0] * size[1] > memory_limit_bytes:
+    if base_size > shorter and n * c * size[0] * size[1] > MEMORY_BYTES:
         return images
     resized = torch.empty((n, c, *size), dtype=torch.uint8)
     for start in range(0, n, 1024):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import torch
@@ -51,33 +51,6 @@ def _steps(count: int) -> NDArray[np.uint64]:
     return steps
 
 
-def keyed_uniform(
-    seed: int, epoch: int, sample_index: ArrayLike, view: int, purpose: str, count: int
-) -> NDArray[np.float32]:
-    """Return ``count`` uniform numbers for each sample.
-
-    Args:
-        seed: seed of the run.
-        epoch: pass over the data set, from 0.
-        sample_index: (b,) int64, row of the data set; equal rows get equal numbers.
-        view: number of the view.
-        purpose: name of the use, so that two uses of one key are independent.
-        count: numbers per sample.
-
-    Returns:
-        (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends on
-        ``sample_index[i]`` and not on its neighbors.
-    """
-    index = np.asarray(sample_index, dtype=np.int64)
-    if index.ndim != 1:
-        raise ValueError(f"sample_index has shape {index.shape}, must be (b,)")
-    base = _base("uniform", seed, epoch, view, purpose)
-    state = _splitmix64(index.view(np.uint64) ^ base)[:, None]
-    steps = _steps(count)
-    bits = _splitmix64(_splitmix64(state + steps))
-    return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
-
-
 def _signed(value: int) -> int:
     """Return the signed integer of the same 64 bits, since torch has no unsigned ones to compute with."""
     return value - (1 << 64) if value >= 1 << 63 else value
@@ -91,46 +64,6 @@ def _splitmix64_torch(state: torch.Tensor) -> torch.Tensor:
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
-def keyed_normal(
-    seed: int,
-    epoch: int,
-    sample_index: ArrayLike,
-    view: int,
-    purpose: str,
-    count: int,
-    device: str | torch.device = "cpu",
-) -> torch.Tensor:
-    """Return ``count`` standard normal numbers for each sample, made on the device.
-
-    Args:
-        seed: seed of the run.
-        epoch: pass over the data set, from 0.
-        sample_index: (b,) int64, as for ``keyed_uniform``.
-        view: number of the view.
-        purpose: name of the use.
-        count: numbers per sample.
-        device: where.
-
-    Returns:
-        (b, count) float32, at most 5.8 in size; row i depends on ``sample_index[i]`` and not on its neighbors. Devices
-        may differ in the last bits (logarithm, cosine).
-    """
-    import torch
-
-    from labelkit.data.batch import send
-
-    index = np.asarray(sample_index, dtype=np.int64)
-    base = _base("normal", seed, epoch, view, purpose)
-    state = send(_splitmix64(index.view(np.uint64) ^ base).view(np.int64), torch.device(device))[:, None]
-    pairs = -(-count // 2)
-    steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))
-    bits = _splitmix64_torch(state + steps)
-    # Box-Muller: two normal numbers of two uniform ones, the first in (0, 1]
-    radius = torch.sqrt(-2 * torch.log((((bits >> 40) & 0xFFFFFF) + 1).float() * 2.0**-24))
-    angle = (bits & 0xFFFFFF).float() * (2 * math.pi * 2.0**-24)
-    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :count]
-
-
 @dataclass(frozen=True, slots=True)
 class Draws:
     """The random numbers of some samples in an epoch, by view and purpose.
@@ -138,7 +71,7 @@ class Draws:
     Attributes:
         seed: seed of the run.
         epoch: pass over the data set, from 0.
-        keys: (b,) int64, one for each drawn sample; equal keys get equal numbers.
+        keys: (b,) int64, one for each drawn sample, as a rule its row; equal keys get equal numbers.
     """
 
     seed: int
@@ -150,12 +83,51 @@ class Draws:
         return Draws(self.seed, self.epoch, self.keys[which])
 
     def uniform(self, view: int, purpose: str, count: int) -> NDArray[np.float32]:
-        """Return (b, count) float32 in ``[0, 1)``; see :func:`keyed_uniform`."""
-        return keyed_uniform(self.seed, self.epoch, self.keys, view, purpose, count)
+        """Return ``count`` uniform numbers for each sample.
 
-    def normal(self, view: int, purpose: str, count: int, device: str | torch.device) -> torch.Tensor:
-        """Return (b, count) float32 standard normal numbers; see :func:`keyed_normal`."""
-        return keyed_normal(self.seed, self.epoch, self.keys, view, purpose, count, device)
+        Args:
+            view: number of the view.
+            purpose: name of the use, so that two uses of one key are independent.
+            count: numbers per sample.
+
+        Returns:
+            (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends on ``keys[i]`` alone.
+        """
+        state = self._mixed("uniform", view, purpose)[:, None]
+        bits = _splitmix64(_splitmix64(state + _steps(count)))
+        return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+
+    def normal(self, view: int, purpose: str, count: int, device: str | torch.device = "cpu") -> torch.Tensor:
+        """Return ``count`` standard normal numbers for each sample, made on the device.
+
+        Args:
+            view: number of the view.
+            purpose: name of the use.
+            count: numbers per sample.
+            device: where.
+
+        Returns:
+            (b, count) float32, at most 5.8 in size; row i depends on ``keys[i]`` alone. Devices may
+            differ in the last bits (logarithm, cosine).
+        """
+        import torch
+
+        from labelkit.data.batch import send
+
+        state = send(self._mixed("normal", view, purpose).view(np.int64), torch.device(device))[:, None]
+        pairs = -(-count // 2)
+        steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))
+        bits = _splitmix64_torch(state + steps)
+        # Box-Muller: two normal numbers of two uniform ones, the first in (0, 1]
+        radius = torch.sqrt(-2 * torch.log((((bits >> 40) & 0xFFFFFF) + 1).float() * 2.0**-24))
+        angle = (bits & 0xFFFFFF).float() * (2 * math.pi * 2.0**-24)
+        return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :count]
+
+    def _mixed(self, kind: str, view: int, purpose: str) -> NDArray[np.uint64]:
+        index = np.asarray(self.keys, dtype=np.int64)
+        if index.ndim != 1:
+            raise ValueError(f"keys have shape {index.shape}, must be (b,)")
+        return _splitmix64(index.view(np.uint64) ^ _base(kind, self.seed, self.epoch, view, purpose))
 
 
 def keyed_generator(seed: int, purpose: str, epoch: int = 0, rank: int = 0) -> np.random.Generator:

@@ -122,11 +122,6 @@ class TrainLoader:
         self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.channels, num_workers)
         self.steps_per_epoch = len(sampler) // batch_size
 
-    def _views_at(self, epoch: int) -> tuple[ViewSpec, ...]:
-        views = tuple(self._views(epoch) if callable(self._views) else self._views)
-        self._bank.check_views(views)
-        return views
-
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this process's share of each batch of an epoch.
 
@@ -139,7 +134,8 @@ class TrainLoader:
         """
         rows = self._sampler.indices(epoch - self._first_epoch)
         keys = occurrence_keys(rows)
-        views = self._views_at(epoch)
+        views = tuple(self._views(epoch) if callable(self._views) else self._views)
+        self._bank.check_views(views)
 
         def plans() -> Iterator[BatchPlan]:
             for step in range(start_step, self.steps_per_epoch):
@@ -181,29 +177,27 @@ def planned_views(
             yield plan, *bank.make_views(plan.rows, plan.draws, plan.views, normalize=normalize, pairs=plan.pairs)
         return
     for plan, crops in zip(plans(), reader.read(plans()), strict=True):
-        yield _finished(bank, plan, crops, normalize)
+        finished = list(_finished(plan, _checked(bank, crops), bank.device, normalize))
+        yield plan, tuple(view for view, _ in finished), tuple(geometry for _, geometry in finished)
 
 
-def _finished(bank: ImageBank, plan: BatchPlan, crops: Crops, normalize: Normalize) -> PlannedViews:
+def _checked(bank: ImageBank, crops: Crops) -> Crops:
     if crops.bad:
         row, reason = crops.bad[0]
         raise DatasetError(
             bank.dataset.sample_ids[row], f"could be read before training, now: {reason}", "Restore the file."
         )
-    finished = [
-        finish_view(
-            send_tensor(crops.crops[view], bank.device),
-            crops.boxes[view],
-            crops.partner_sizes if spec.shows_partner else crops.sizes,
-            spec,
-            plan.draws,
-            view,
-            normalize=normalize,
-            pairs=plan.pairs,
-        )
-        for view, spec in enumerate(plan.views)
-    ]
-    return plan, tuple(view for view, _ in finished), tuple(geometry for _, geometry in finished)
+    return crops
+
+
+def _finished(
+    plan: BatchPlan, crops: Crops, device: torch.device, normalize: Normalize
+) -> Iterator[tuple[Tensor, ViewGeometry]]:
+    """Yield the views of a plan, of which workers have cut and resized the boxes, one by one."""
+    for view, spec in enumerate(plan.views):
+        sizes = crops.partner_sizes if spec.shows_partner else crops.sizes
+        crop = send_tensor(crops.crops[view], device)
+        yield finish_view(crop, crops.boxes[view], sizes, spec, plan.draws, view, normalize=normalize, pairs=plan.pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +223,11 @@ class EvalBatch:
     file_sizes: NDArray[np.uint64] | None = None
     image_sizes: NDArray[np.uint32] | None = None
     views: Iterable[Tensor] = ()
+
+    @property
+    def readable(self) -> NDArray[np.int64]:
+        """Places of the images that could be read, (m,)."""
+        return np.flatnonzero(~np.isin(self.rows, [row for row, _ in self.bad]))
 
 
 class EvalLoader:
@@ -312,12 +311,10 @@ class EvalLoader:
             batches[-2:] = [np.concatenate(batches[-2:])]
         self._batches = batches[rank::world_size]
         self._reader: Reader | None = None
-        if self._bank is None:
-            self._reader = (
-                (reader or Reader(dataset.source, self._channels, num_workers))
-                if bank is None
-                else bank.reader(num_workers)
-            )
+        if bank is None:
+            self._reader = reader or Reader(dataset.source, self._channels, num_workers)
+        elif self._bank is None:
+            self._reader = bank.reader(num_workers)
 
     def __len__(self) -> int:
         """Return the number of batches of this process."""
@@ -330,12 +327,9 @@ class EvalLoader:
                 yield self._from_memory(self._bank, rows)
             return
         assert self._reader is not None
-        views, least = (self._view, *self._more), self._least_side
-        plans = (
-            BatchPlan(rows, self._draws_of(rows), views, self._identify, least_side=least) for rows in self._batches
-        )
-        for rows, crops in zip(self._batches, self._reader.read(plans), strict=True):
-            images = self._finished(rows, crops)
+        for plan, crops in zip(self._plans(), self._reader.read(self._plans()), strict=True):
+            rows = plan.rows
+            images = (image for image, _ in _finished(plan, crops, self._device, self._normalize))
             batch = EvalBatch(next(images), rows, crops.bad, crops.lost, views=images)
             if self._identify:
                 sizes = crops.sizes.astype(np.uint32)
@@ -343,21 +337,11 @@ class EvalLoader:
                 batch = replace(batch, sha256=crops.sha256, file_sizes=crops.file_sizes, image_sizes=sizes)
             yield batch
 
-    def _draws_of(self, rows: NDArray[np.int64]) -> Draws:
-        return Draws(self._seed, self._epoch, rows if self._keys is None else self._keys[rows])
-
-    def _finished(self, rows: NDArray[np.int64], crops: Crops) -> Iterator[Tensor]:
-        for number, spec in enumerate((self._view, *self._more)):
-            image, _ = finish_view(
-                send_tensor(crops.crops[number], self._device),
-                crops.boxes[number],
-                crops.sizes,
-                spec,
-                self._draws_of(rows),
-                number,
-                normalize=self._normalize,
-            )
-            yield image
+    def _plans(self) -> Iterator[BatchPlan]:
+        views, least = (self._view, *self._more), self._least_side
+        for rows in self._batches:
+            draws = Draws(self._seed, self._epoch, rows if self._keys is None else self._keys[rows])
+            yield BatchPlan(rows, draws, views, self._identify, least_side=least)
 
     def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
         draws = Draws(self._seed, self._epoch, rows)

@@ -22,9 +22,10 @@ from labelkit.data.datasets import (
     Objects,
     find_outside,
     no_objects,
+    splits_in_order,
     table_of,
 )
-from labelkit.data.folders import split_of_name, splits_in_order, walk_images
+from labelkit.data.folders import split_of_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 from labelkit.files import read_json

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,40 +90,22 @@ def _pick_old(
     num_classes: int,
     old_classes: Sequence[int] | None,
     num_old_classes: int | None,
-    new_classes: Sequence[int] | None = None,
+    new_classes: Sequence[int] | None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if old_classes is not None and num_old_classes is not None and len(old_classes) != num_old_classes:
-        raise DatasetError(
-            "split",
-            f"{len(old_classes)} old classes are listed and {num_old_classes} are asked for",
-            "Give one of both.",
-        )
     if old_classes is None:
         count = num_classes // 2 if num_old_classes is None else num_old_classes
         if not 0 < count <= num_classes:
             raise DatasetError("split", f"{count} old classes of {num_classes}", f"Ask for 1 to {num_classes}.")
-        old = tuple(range(count))
-    else:
-        old = tuple(int(i) for i in old_classes)
-        outside = [i for i in old if not 0 <= i < num_classes]
-        if outside:
-            raise DatasetError(
-                "split", f"old class {outside[0]} does not exist", f"Classes are 0 to {num_classes - 1}."
-            )
-        if len(set(old)) != len(old) or not old:
-            raise DatasetError("split", f"old classes {old} are empty or repeat a class", "Name each class once.")
-    rest = tuple(i for i in range(num_classes) if i not in set(old))
+        old_classes = range(count)
     if new_classes is None:
-        return old, rest
-    new = tuple(int(i) for i in new_classes)
-    if sorted(new) != list(rest):
-        differ = sorted(set(new) ^ set(rest))
-        raise DatasetError(
-            "split",
-            f"{len(old)} old and {len(new)} new classes are not the {num_classes} classes of the data, each once"
-            + (f"; the first that is missing or too many: {differ[0]}" if differ else ""),
-            "Name each class that is not old once.",
-        )
+        new_classes = [i for i in range(num_classes) if i not in set(old_classes)]
+    old, new = tuple(map(int, old_classes)), tuple(map(int, new_classes))
+    differ = [i for i, count in Counter([*range(num_classes), *old, *new]).items() if count != 2]
+    if differ:
+        problem = f"{len(old)} old and {len(new)} new classes are not the {num_classes} classes of the data, each once"
+        raise DatasetError("split", f"{problem}; the first that is missing or too many: {differ[0]}", "Name each once.")
+    if not old:
+        raise DatasetError("split", "no class would be old", "Name one at least.")
     return old, new
 
 
@@ -145,7 +128,7 @@ def gcd_split(
     Args:
         classes: of the data set.
         old_classes: classes to label; by default the first ``num_old_classes``.
-        num_old_classes: by default half of the classes, rounded down.
+        num_old_classes: without ``old_classes``; by default half of the classes, rounded down.
         new_classes: all other classes, in the order of the training classes; ascending by default.
         label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
         seed: seed of the draw.
@@ -179,27 +162,18 @@ def gcd_split(
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
-def few_labels_split(
-    classes: Classes, *, per_class: int | None = None, total: int | None = None, seed: int = 0
-) -> LabelSplit:
+def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
     """Label a few images of every class; semi-supervised learning.
 
     Args:
         classes: of the data set.
-        per_class: labeled images of each class.
         total: labeled images of all classes together; the first ``total % classes.count`` classes get one more.
         seed: seed of the draw.
 
     Raises:
         DatasetError: a class has fewer images than asked, or the total is below the number of classes.
-        ValueError: not exactly one of ``per_class`` and ``total``.
     """
-    if per_class is not None and total is None:
-        wanted = np.full(classes.count, per_class)
-    elif total is not None and per_class is None:
-        wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
-    else:
-        raise ValueError(f"give per_class or total, got {per_class} and {total}")
+    wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
         raise DatasetError(
             "split", f"{int(wanted.sum())} labels for {classes.count} classes", "Ask for at least one per class."
@@ -219,7 +193,7 @@ def few_labels_split(
             f"{int(wanted.max())} labeled images per class are asked for, but {', '.join(short[:10])}",
             "Ask for fewer.",
         )
-    params = {"per_class": per_class, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
+    params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 

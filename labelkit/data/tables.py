@@ -20,8 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, listing, sorted_by_bytes
-from labelkit.data.folders import splits_in_order, walk_images
+from labelkit.data.datasets import (
+    SPLIT_WORDS,
+    FileSource,
+    ImageDataset,
+    listing,
+    natural_key,
+    sorted_by_bytes,
+    splits_in_order,
+)
+from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, near_paths
 from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, decode_table, open_regular
@@ -53,14 +61,6 @@ GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Of ``labels.csv`` and what ``predict`` writes: the label of such a row is a guess."""
 _DELIMITERS: Final = (",", ";", "\t")
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
-
-
-def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
-    """Return the key of an order in which 2 < 10 and a2 < a10."""
-    parts = re.split(r"(\d+)", name)
-    if re.fullmatch(r"-?\d+", name):
-        return ((0, float(name), name),)
-    return tuple((0, float(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,6 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
             faults.append(f"line {row.line}: {row.path!r} is a folder")
     _raise_faults(str(path), faults)
     ids = tuple(sorted_by_bytes(by_id))
-    class_names = sorted({row.label for row in rows if row.label}, key=natural_key)
     first_splits = splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
     return listing(
@@ -135,7 +134,6 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         [by_id[sample_id].label or None for sample_id in ids],
         [by_id[sample_id].split or None for sample_id in ids],
         FileSource(root, ids),
-        class_names=class_names,
         split_names=(*first_splits, *other_splits),
         notes=notes if table.label_column else [*notes, without_labels(table.label_fault)],
     )

@@ -65,13 +65,38 @@ class FrozenPart(KeptPart):
         """Blocks, and whether tokens are pooled."""
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
 
+    @torch.no_grad()
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
-        """See `frozen_tokens`."""
-        return frozen_tokens(net, images, self, view)
+        """Return what is kept of images.
+
+        Args:
+            net: the network.
+            images: ``(b, c, h, w)`` float, normalized.
+            view: 0 or 1; ``None``: as they are looked at outside of training, where no key moves.
+
+        Returns:
+            ``(b, k, t, f)`` tokens that enter the k blocks, ``(b, t, f)`` without a view, or ``(b, f)`` features if
+            ``pooled``.
+        """
+        vit: Any = net
+        if self.pooled:
+            pooled: Tensor = vit.forward_head(vit.forward_features(images), pre_logits=True)
+            return pooled
+        wanted = self.blocks[1][-1:] if view is None else self.blocks[view]
+        tokens = embed_tokens(net, images)
+        found = [tokens] if 0 in wanted else []
+        for index in range(wanted[-1]):
+            tokens = vit.blocks[index](tokens)
+            if index + 1 in wanted:
+                found.append(tokens)
+        kept = torch.stack(found, dim=1)
+        return kept[:, 0] if view is None else kept
 
     def fingerprint(self, net: nn.Module) -> str:
-        """See `frozen_fingerprint`."""
-        return frozen_fingerprint(net, self)
+        """Identify the weights that what is kept depends on; 64 hexadecimal digits."""
+        last = self.blocks[1][-1]
+        state = net.state_dict()
+        return fingerprint({name: state[name] for name in state if self.pooled or not _is_trained(name, last)})
 
 
 def find_frozen_part(
@@ -109,38 +134,8 @@ def find_frozen_part(
     return FrozenPart(((min((*moved, grad_from_block)),), (*moved, grad_from_block)))
 
 
-@torch.no_grad()
-def frozen_tokens(vit: nn.Module, images: Tensor, part: FrozenPart, view: int | None) -> Tensor:
-    """Return what is kept of images.
-
-    Args:
-        vit: the network.
-        images: ``(b, c, h, w)`` float, normalized.
-        part: from `find_frozen_part`.
-        view: 0 or 1; ``None``: as they are looked at outside of training, where no key moves.
-
-    Returns:
-        ``(b, k, t, f)`` tokens that enter the k blocks, ``(b, t, f)`` without a view, or ``(b, f)`` features if
-        ``part.pooled``.
-    """
-    net: Any = vit
-    if part.pooled:
-        pooled: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
-        return pooled
-    if view is None:
-        return frozen_tokens(vit, images, FrozenPart((part.blocks[1][-1:], part.blocks[1][-1:])), 0)[:, 0]
-    wanted = part.blocks[view]
-    tokens = embed_tokens(vit, images)
-    found = [tokens] if 0 in wanted else []
-    for index in range(wanted[-1]):
-        tokens = net.blocks[index](tokens)
-        if index + 1 in wanted:
-            found.append(tokens)
-    return torch.stack(found, dim=1)
-
-
 def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tensor:
-    """Return the pooled features (b, f) of images of which `frozen_tokens` was kept without a view."""
+    """Return the pooled features (b, f) of images of which `FrozenPart.keep` kept tokens without a view."""
     net: Any = vit
     made = tokens.float()
     if part.pooled:
@@ -158,13 +153,6 @@ def kept_shape(net: nn.Module, part: KeptPart, view: int | None, image_size: int
     device = next(net.parameters()).device
     blank = torch.zeros((1, channels, image_size, image_size), device=device)
     return tuple(part.keep(net, blank, view).shape[1:])
-
-
-def frozen_fingerprint(vit: nn.Module, part: FrozenPart) -> str:
-    """Identify the weights that what is kept depends on; 64 hexadecimal digits."""
-    last = part.blocks[1][-1]
-    state = {name: tensor for name, tensor in vit.state_dict().items() if part.pooled or not _is_trained(name, last)}
-    return fingerprint(state)
 
 
 def _is_trained(name: str, grad_from_block: int) -> bool:

@@ -39,16 +39,6 @@ from labelkit.models.backbones.vit import (
 )
 from labelkit.models.frozen_part import FrozenPart
 
-__all__ = [
-    "BlockLog",
-    "KeyUpdate",
-    "UnsupportedBackboneError",
-    "check_blocks",
-    "default_align_blocks",
-    "freeze_backbone",
-    "paired_forward",
-]
-
 BlockLog = dict[str, Tensor]
 
 

@@ -95,10 +95,6 @@ def build_row_backbone(shape: RowShape, seed: int) -> Backbone:
         in_channels=shape.dim,
         mean=(0.0,) * shape.dim,
         std=(1.0,) * shape.dim,
-        num_prefix_tokens=0,
-        depth=0,
-        interpolation="bicubic",
-        crop_pct=1.0,
         pooling="none",
     )
     return Backbone(layers, info)

@@ -18,39 +18,38 @@ MAX_VALUES = 4096
 _FLAT, _BLOCK = 1e-8, 4096
 
 
-def normalize_contrast(rows: Tensor, scale: float = CONTRAST) -> Tensor:
-    """Subtract the mean of each row and give it length ``scale``; a row of equal values becomes 0.
+def normalize_contrast(rows: Tensor) -> Tensor:
+    """Subtract the mean of each row and give it length 55; a row of equal values becomes 0.
 
     Args:
         rows: (n, p) float.
-        scale: of the result.
     """
     centered = rows - rows.mean(1, keepdim=True)
-    lengths = centered.norm(dim=1, keepdim=True) / scale
+    lengths = centered.norm(dim=1, keepdim=True) / CONTRAST
     return centered / torch.where(lengths < _FLAT, 1.0, lengths)
 
 
-def zca(rows: Tensor, bias: float = FILTER_BIAS) -> tuple[Tensor, Tensor]:
-    r"""Return mean m and symmetric matrix W of ZCA: :math:`W = (C + b I)^{-1/2}`, with C the covariance (n - 1).
+def zca(rows: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return mean m and symmetric matrix W of ZCA: :math:`W = (C + b I)^{-1/2}`, C the covariance (n - 1), b = 0.1.
 
     Args:
         rows: (n, p) float, n >= 2.
-        bias: b > 0, added to all variances.
 
     Returns:
         (p,) and (p, p) float64.
 
     Raises:
-        ValueError: fewer than two rows, or a bias that is not positive.
+        ValueError: fewer than two rows.
     """
-    if len(rows) < 2 or bias <= 0:
-        raise ValueError(f"need two rows at least and a positive bias, got {len(rows)} and {bias}")
+    if len(rows) < 2:
+        raise ValueError(f"need two rows at least, got {len(rows)}")
     center = sum((block.double().sum(0) for block in _blocks(rows)), torch.zeros(())) / len(rows)
     scatter = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64)
     for block in _blocks(rows):
         centered = block.double() - center
         scatter += centered.T @ centered
-    values, vectors = torch.linalg.eigh(scatter / (len(rows) - 1) + bias * torch.eye(len(scatter), dtype=torch.float64))
+    ridge = FILTER_BIAS * torch.eye(len(scatter), dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(scatter / (len(rows) - 1) + ridge)
     return center, (vectors / values.sqrt()) @ vectors.T
 
 

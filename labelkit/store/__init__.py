@@ -8,7 +8,6 @@ from labelkit.imports import names_of
 
 if TYPE_CHECKING:
     from labelkit.store.array_files import Matches, MatchFile, PrototypeFile, read_matches, read_prototypes
-    from labelkit.store.digests import weights_fingerprint
     from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
     from labelkit.store.patches import ImagePatches, PatchBlock, PatchSet, cell_boxes, open_patches
     from labelkit.store.plans import EmbeddingPlan
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "array_files": ("Matches", "MatchFile", "PrototypeFile", "read_matches", "read_prototypes"),
-    "digests": ("weights_fingerprint",),
     "embeddings": ("EmbeddingStore", "ModelIdentity", "open_store"),
     "patches": ("ImagePatches", "PatchBlock", "PatchSet", "cell_boxes", "open_patches"),
     "plans": ("EmbeddingPlan",),

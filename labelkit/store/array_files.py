@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Refused
 from labelkit.store import schema
 from labelkit.store.digests import RESTORE
-from labelkit.store.reader import CheckedFile, open_file
+from labelkit.store.reader import open_file
 from labelkit.store.writer import Contents, strings, write_once
 
 MAX_KEYPOINTS = 50
@@ -129,13 +129,8 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
         OutputExistsError: the file is there and has other content.
         ResourceError: the disk is full, no permission, ...
     """
-    datasets = {
-        **_columns(found.matches),
-        "sample_ids": strings(found.sample_ids),
-        "sha256": found.sha256,
-        "image_sizes": found.image_sizes.astype("<u4"),
-        "num_keypoints": found.num_keypoints.astype("<i8"),
-    }
+    images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
+    datasets = {**_stored(schema.MATCH_COLUMNS, found.matches), **images, "sample_ids": strings(found.sample_ids)}
     return write_once(path, Contents.made(schema.FORMAT_MATCHES, datasets, recipe=found.recipe), overwrite=overwrite)
 
 
@@ -148,8 +143,14 @@ def read_matches(path: Path) -> MatchFile:
     """
     with open_file(path, schema.FORMAT_MATCHES) as file:
         lengths = file.require({**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS})
-        matches = _read_columns(file)
-        _check_values(file, matches, lengths["n"])
+        matches = Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
+        rows, count = matches.pairs, lengths["n"]
+        if len(rows) and not (0 <= rows.min() and rows.max() < count and (rows[:, 0] != rows[:, 1]).all()):
+            raise Refused(file.place("pairs"), f"rows outside of the {count} images, or an image with itself", RESTORE)
+        with np.errstate(invalid="ignore"):  # NaN
+            inverted = np.abs(np.linalg.det(matches.homographies)) >= 1e-12
+        if not inverted.all():
+            raise Refused(file.place("homographies"), "holds one that cannot be inverted", RESTORE)
         return MatchFile(
             matches,
             tuple(file.read_strings("sample_ids")),
@@ -161,24 +162,10 @@ def read_matches(path: Path) -> MatchFile:
         )
 
 
-def _columns(matches: Matches) -> dict[str, NDArray[Any]]:
-    kinds = {name: f"<{column.types[0]}" for name, column in schema.MATCH_COLUMNS.items()}
-    return {name: np.ascontiguousarray(getattr(matches, name), dtype=kind) for name, kind in kinds.items()}
-
-
-def _read_columns(file: CheckedFile) -> Matches:
-    return Matches(**{name: file.read(name) for name in schema.MATCH_COLUMNS})
-
-
-def _check_values(file: CheckedFile, matches: Matches, num_images: int) -> None:
-    """Refuse rows outside of the images, and geometry that cannot be inverted."""
-    rows = matches.pairs
-    if len(rows) and not (0 <= rows.min() and rows.max() < num_images and (rows[:, 0] != rows[:, 1]).all()):
-        raise Refused(file.place("pairs"), f"rows outside of the {num_images} images, or an image with itself", RESTORE)
-    with np.errstate(invalid="ignore"):  # NaN
-        inverted = np.abs(np.linalg.det(matches.homographies)) >= 1e-12
-    if not inverted.all():
-        raise Refused(file.place("homographies"), "holds one that cannot be inverted", RESTORE)
+def _stored(columns: schema.Columns, values: object) -> dict[str, NDArray[Any]]:
+    """Return the attributes that are columns of numbers, as they are stored."""
+    kinds = {name: f"<{column.types[0]}" for name, column in columns.items() if column.types[0] != "S"}
+    return {name: np.ascontiguousarray(getattr(values, name), dtype=kind) for name, kind in kinds.items()}
 
 
 @dataclass(frozen=True)
@@ -204,11 +191,7 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
     Raises:
         ResourceError: the disk is full, no permission, ...
     """
-    datasets = {
-        "query_rows": found.query_rows.astype("<i8"),
-        "neighbor_rows": found.neighbor_rows.astype("<i8"),
-        "scores": found.scores.astype("<f4"),
-    }
+    datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
     write_once(path, Contents.made(schema.FORMAT_NEIGHBORS, datasets, recipe=found.recipe), overwrite=True)
 
 

@@ -14,9 +14,9 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import portalocker
 from portalocker import LockFlags
@@ -45,6 +45,12 @@ def canonical_json(obj: object) -> str:
     with contextlib.suppress(UnicodeEncodeError):  # half a character, which stands for no byte
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
+    """Return an object as it is when it comes back from its JSON text, tuples as lists and so on."""
+    loaded: dict[str, Any] = json.loads(canonical_json(dict(obj)))
+    return loaded
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:

@@ -1,4 +1,4 @@
-"""Digests: of a dataset, of its blocks of rows, of a whole file's contents, and of a network's weights.
+"""Digests: of a dataset, of its blocks of rows, and of a whole file's contents.
 
 The lines of the content digest are described in ``docs/inside/file_format.txt``.
 """
@@ -6,9 +6,7 @@ The lines of the content digest are described in ``docs/inside/file_format.txt``
 from __future__ import annotations
 
 import hashlib
-import math
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -93,42 +91,3 @@ def dataset_line(path: str, dtype: np.dtype[Any], shape: tuple[int, ...], digest
 def digest_of_lines(lines: Iterable[bytes]) -> str:
     """Return the content digest, 64 hexadecimal digits, of lines in any order."""
     return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()
-
-
-Tensor = tuple[str, str, Sequence[int], "bytes | bytearray | memoryview | NDArray[Any]"]
-
-
-def weights_fingerprint(tensors: Iterable[Tensor]) -> str:
-    """Return SHA-256 over ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name.
-
-    Args:
-        tensors: (name, dtype, shape, data) of each tensor, in any order. ``dtype`` is the name that
-            NumPy and torch share, such as ``float32`` or ``bfloat16``; the shape enters as numbers
-            joined by commas, and a scalar's shape as nothing. ``data`` is an array in any layout, or the
-            little-endian bytes in C order; bytes are also the way for types that NumPy lacks.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Raises:
-        ValueError: a name comes twice, or an array has another shape than stated.
-    """
-    digest = hashlib.sha256()
-    previous: str | None = None
-    for name, dtype, shape, data in sorted(tensors, key=lambda tensor: tensor[0].encode()):
-        if name == previous:
-            raise ValueError(f"two tensors are named {name!r}")
-        previous = name
-        digest.update(f"{name}\0{dtype}\0{','.join(map(str, shape))}\0".encode())
-        if isinstance(data, np.ndarray):
-            if data.size != math.prod(shape):
-                raise ValueError(f"tensor {name!r} has {data.size} values, its shape {tuple(shape)} says otherwise")
-            digest.update(np.ascontiguousarray(_little_endian(data)).reshape(-1).view(np.uint8).data)
-        else:
-            digest.update(data)
-    return digest.hexdigest()
-
-
-def _little_endian(array: NDArray[Any]) -> NDArray[Any]:
-    big = array.dtype.byteorder == ">" or (array.dtype.byteorder == "=" and sys.byteorder == "big")
-    return array.astype(array.dtype.newbyteorder("<")) if big else array

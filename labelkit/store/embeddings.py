@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,7 +33,7 @@ class ModelIdentity:
 
     Attributes:
         name: of the backbone or of the run.
-        weights_fingerprint: see ``labelkit.store.digests``; the same weights, the same text.
+        weights_fingerprint: see ``labelkit.models.fingerprint``; the same weights, the same text.
         weights_file_sha256: digest of the file they came from; empty if there was none.
         source: URL or file name, never a folder of this machine.
         layer: what was taken, such as ``features`` or ``head``.
@@ -44,13 +44,13 @@ class ModelIdentity:
     """
 
     name: str
-    weights_fingerprint: str
-    weights_file_sha256: str
-    source: str
-    layer: str
-    pooling: str
-    preprocess: dict[str, Any]
-    numerics: dict[str, Any]
+    weights_fingerprint: str = ""
+    weights_file_sha256: str = ""
+    source: str = ""
+    layer: str = ""
+    pooling: str = ""
+    preprocess: dict[str, Any] = field(default_factory=dict)
+    numerics: dict[str, Any] = field(default_factory=dict)
     trained_labels: str = ""
 
     @property

@@ -45,6 +45,8 @@ _WHOLE = "Restore the file or write it again."
 _OBSERVATIONS, _CODES, _NAMES = "obs", "/codes", "/categories"
 
 Column = list[str] | NDArray[Any]
+_Known = NDArray[Any] | DatasetInfo
+"""An array, or what is known about it before it is read."""
 
 
 @dataclass
@@ -73,24 +75,18 @@ class ForeignRows:
         return self.place % (row if self.lines is None else self.lines[row])
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What is known about an array before it is read."""
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ")"
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
-    def __str__(self) -> str:
-        return "(" + ", ".join(map(str, self.shape)) + ")"
-
-    def check_table(self, where: str) -> None:
-        """Refuse embeddings that are no table of numbers."""
-        if self.dtype.kind not in "iuf":
-            remedy = "Write the rows as one array of numbers, such as float32."
-            raise Refused(where, f"embeddings of type {self.dtype} are no numbers that a row can have", remedy)
-        if len(self.shape) != 2 or 0 in self.shape:
-            problem = f"embeddings of shape {self}, expected (rows, values), neither of them 0"
-            raise Refused(where, problem, "Write one row per image.")
+def _check_table(array: _Known, where: str) -> None:
+    """Refuse embeddings that are no table of numbers."""
+    if array.dtype.kind not in "iuf":
+        remedy = "Write the rows as one array of numbers, such as float32."
+        raise Refused(where, f"embeddings of type {array.dtype} are no numbers that a row can have", remedy)
+    if len(array.shape) != 2 or 0 in array.shape:
+        problem = f"embeddings of shape {_shape_text(array.shape)}, expected (rows, values), neither of them 0"
+        raise Refused(where, problem, "Write one row per image.")
 
 
 def _chosen(
@@ -121,14 +117,14 @@ def _chosen(
     return chosen
 
 
-def _choose(where: str, found: Mapping[str, _Shape], wanted: Mapping[str, str | None]) -> dict[str, str]:
+def _choose(where: str, found: Mapping[str, _Known], wanted: Mapping[str, str | None]) -> dict[str, str]:
     """Return the name of the array for each role, ``embeddings`` first.
 
     Raises:
         ConfigError: a name that was given is not there.
         Refused: no array can be the embeddings.
     """
-    names = ", ".join(f"{name} {array}" for name, array in list(found.items())[:20]) or "nothing"
+    names = ", ".join(f"{name} {_shape_text(array.shape)}" for name, array in list(found.items())[:20]) or "nothing"
     chosen = _chosen(where, list(found), names, wanted, USUAL_NAMES)
     if "embeddings" not in chosen:
         tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
@@ -142,7 +138,7 @@ def _choose(where: str, found: Mapping[str, _Shape], wanted: Mapping[str, str | 
 def _plain_column(values: NDArray[Any], where: str) -> Column:
     """Return a column as texts, or as integers; numbers with a point, such as labels with gaps, become texts."""
     if values.ndim != 1 or values.dtype.kind not in "iubfSUO":
-        problem = f"type {values.dtype} of shape {_Shape(values.shape, values.dtype)}, expected one integer or text "
+        problem = f"type {values.dtype} of shape {_shape_text(values.shape)}, expected one integer or text "
         raise Refused(where, f"{problem}per row", "Write it as such an array.")
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
@@ -179,7 +175,7 @@ def read_npy(path: Path) -> ForeignRows:
         if "Python objects" in str(error):
             _refuse_objects(where)
         raise Damaged(where, f"is cut off, or its header cannot be read ({str(error)[:100]})", _WHOLE) from error
-    _Shape(rows.shape, rows.dtype).check_table(where)
+    _check_table(rows, where)
     return ForeignRows(rows, {}, f"{where} row %d")
 
 
@@ -218,9 +214,8 @@ def _read_archive(archive: Any, where: str, wanted: Mapping[str, str | None]) ->
                 raise
             if name in wanted.values() or any(name.lower() in usual for usual in USUAL_NAMES.values()):
                 _refuse_objects(f"{where}:{name}")
-    shapes = {name: _Shape(array.shape, array.dtype) for name, array in arrays.items()}
-    chosen = _choose(where, shapes, wanted)
-    shapes[chosen["embeddings"]].check_table(f"{where}:{chosen['embeddings']}")
+    chosen = _choose(where, arrays, wanted)
+    _check_table(arrays[chosen["embeddings"]], f"{where}:{chosen['embeddings']}")
     columns = {
         role: _plain_column(arrays[name], f"{where}:{name}") for role, name in chosen.items() if role != "embeddings"
     }
@@ -276,7 +271,7 @@ class _ForeignFile:
             members.remove(_OBSERVATIONS)
             members += self._members(_OBSERVATIONS)
         given = {role: key for role, key in wanted.items() if key is not None}
-        chosen = _choose(self._where, self._shapes(members, given), wanted)
+        chosen = _choose(self._where, self._looked_at(members, given), wanted)
         left_out = [name for name in members if name not in chosen.values()]
         labels = chosen.get("labels", "")
         if labels + _CODES in self._seen:
@@ -284,7 +279,7 @@ class _ForeignFile:
         found = {role: f"/{name}" for role, name in chosen.items()}
         places = {role: f"{self._where}:{name}" for role, name in found.items()}
         info = self._seen[chosen["embeddings"]]
-        _Shape(info.shape, info.dtype).check_table(places["embeddings"])
+        _check_table(info, places["embeddings"])
         rows: NDArray[Any]
         if info.offset is None or info.offset % info.dtype.itemsize:
             rows = self._file[name_bytes(chosen["embeddings"])][...]
@@ -297,7 +292,7 @@ class _ForeignFile:
         }
         return ForeignRows(rows, columns, f"{places['embeddings']} row %d", found=found, left_out=left_out)
 
-    def _shapes(self, names: list[str], given: Mapping[str, str]) -> dict[str, _Shape]:
+    def _looked_at(self, names: list[str], given: Mapping[str, str]) -> dict[str, DatasetInfo]:
         """Look at all datasets, and refuse those alone that were named or have a usual name."""
         usual = {name for role, known in USUAL_NAMES.items() if role not in given for name in known}
         there: dict[str, str] = {}
@@ -311,8 +306,7 @@ class _ForeignFile:
             except Refused:
                 if name in given.values() or name.lower() in usual:
                     raise
-        infos = {name: self._seen[key] for name, key in there.items()}
-        return {name: _Shape(info.shape, info.dtype) for name, info in infos.items()}
+        return {name: self._seen[key] for name, key in there.items()}
 
     def _members(self, group: str) -> Iterator[str]:
         """Paths of all that links of a group lead to, but for those that lead elsewhere."""

@@ -8,7 +8,6 @@ processes and several runs of the same plan share it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import plain_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.parts import Parts, check_space, part_names, translated
 from labelkit.store.plans import plan_digest
@@ -92,8 +91,7 @@ class KeptPlan:
             "dtypes": list(self.dtypes),
             "part_rows": self.part_rows,
         }
-        loaded: dict[str, Any] = json.loads(canonical_json(plan))
-        return loaded
+        return plain_json(plan)
 
 
 class KeptViews:
@@ -114,7 +112,6 @@ class KeptViews:
         loaded = plan.to_json()
         self.folder = beside / f"kept-{plan_digest(loaded)[:_DIGITS]}"
         self.parts = Parts(
-            self.folder,
             self.folder,
             loaded,
             part_names(plan.num_parts),

@@ -42,7 +42,6 @@ class Parts(Generic[Held]):
 
     Args:
         folder: the run folder.
-        out: the store that they are for.
         plan: as ``plan.json`` holds it.
         names: of the file of each part.
         read: number of a part and its file, which is of this plan, to what the part holds; checks that.
@@ -59,7 +58,6 @@ class Parts(Generic[Held]):
     def __init__(
         self,
         folder: Path,
-        out: Path,
         plan: Mapping[str, Any],
         names: Sequence[str],
         *,
@@ -71,7 +69,6 @@ class Parts(Generic[Held]):
         self.folder = folder
         self.digest = plan_digest(plan)
         self.warnings: list[str] = []
-        self._out = out
         self._plan = dict(plan)
         self._names = names
         self._read = read
@@ -116,11 +113,17 @@ class Parts(Generic[Held]):
             Mismatch: the plan in the folder is not ours; names the keys.
         """
         if not self._overwrite:
-            compare_plans(self.folder, read_plan(self.folder), self._plan)
+            self._compare(read_plan(self.folder))
+
+    def _compare(self, loaded: dict[str, Any] | None) -> None:
+        if loaded is not None and loaded != self._plan:
+            keys = ", ".join(differing_keys(loaded, self._plan))
+            remedy = "Repeat the first command to go on with it, or pass --overwrite to drop it and start over."
+            raise Mismatch(str(self.folder), f"an unfinished run differs in: {keys}", remedy)
 
     def _remove_leftover(self) -> None:
         if self.folder.exists() and read_plan(self.folder) in (None, self._plan):
-            clear(self.folder)
+            self.clear()
 
     def _commit_plan(self, files: Mapping[str, bytes]) -> None:
         loaded = read_plan(self.folder)
@@ -130,7 +133,7 @@ class Parts(Generic[Held]):
                 (self.folder / "plan.json").unlink()
                 (self.folder / "parts").mkdir()
             loaded = None
-        compare_plans(self.folder, loaded, self._plan)
+        self._compare(loaded)
         for name, data in files.items():
             path = self.folder / name
             with translated(path):
@@ -140,7 +143,7 @@ class Parts(Generic[Held]):
         if loaded is None:
             commit_json(self.folder / "plan.json", self._plan)
             # Where locks do nothing, another worker may have been first.
-            compare_plans(self.folder, read_plan(self.folder), self._plan)
+            self._compare(read_plan(self.folder))
 
     # ---- parts
 
@@ -232,7 +235,9 @@ class Parts(Generic[Held]):
         Raises:
             ResourceError: something in it cannot be removed.
         """
-        clear(self.folder)
+        with translated(self.folder):
+            shutil.rmtree(self.folder)
+        fsync_folder(self.folder.parent)
 
 
 def part_names(count: int) -> list[str]:
@@ -305,18 +310,6 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
         problem = "is not a plan, the file was changed or the disk is failing"
         raise Damaged(str(path), problem, "Delete the run folder.")
     return loaded
-
-
-def compare_plans(folder: Path, loaded: dict[str, Any] | None, own: dict[str, Any]) -> None:
-    """Refuse to go on with a run of another plan.
-
-    Raises:
-        Mismatch: the plan in the folder is not ours; names the keys.
-    """
-    if loaded is not None and loaded != own:
-        keys = ", ".join(differing_keys(loaded, own))
-        remedy = "Repeat the first command to go on with it, or pass --overwrite to drop it and start over."
-        raise Mismatch(str(folder), f"an unfinished run differs in: {keys}", remedy)
 
 
 def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
@@ -403,14 +396,3 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
                 problem = "another process is working on this output"
                 raise BusyError(str(folder), problem, "Wait for it to end, or choose another output.")
             time.sleep(0.02)
-
-
-def clear(folder: Path) -> None:
-    """Remove a run folder.
-
-    Raises:
-        ResourceError: something in it cannot be removed.
-    """
-    with translated(folder):
-        shutil.rmtree(folder)
-    fsync_folder(folder.parent)

@@ -74,7 +74,6 @@ class PatchRun:
         self._names = [f"SET-{number:05d}-of-{len(plan.pieces):05d}.h5" for number in range(len(plan.pieces))]
         self._parts = Parts(
             patches_run_folder(out),
-            out,
             plan.to_json(),
             self._names,
             read=_read,

@@ -154,14 +154,12 @@ class _SetFile:
         self.cells: NDArray[np.int64] | None = None
         if "cells" in file.datasets:
             self.cells = file.read("cells", verify=verify).astype(np.int64)
-        self._check_offsets(file, offsets, entry["patches"])
+        total = entry["patches"]
+        if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets[1:] < offsets[:-1]).any()):
+            raise Refused(file.place("patch_offsets"), f"do not go from 0 to {total} patches", _REMAKE)
         self.offsets: NDArray[np.int64] = offsets.astype(np.int64)
         self.patches = LazyRows(file, "patches", verify=verify)
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
-
-    def _check_offsets(self, file: CheckedFile, offsets: NDArray[np.uint64], total: int) -> None:
-        if int(offsets[0]) != 0 or int(offsets[-1]) != total or bool((offsets[1:] < offsets[:-1]).any()):
-            raise Refused(file.place("patch_offsets"), f"do not go from 0 to {total} patches", _REMAKE)
 
     def cells_of(self, first: int, last: int) -> NDArray[np.int64]:
         """Cells (t, 2) of images first to last of this file."""
@@ -229,7 +227,7 @@ class PatchSet:
         """
         if not 0 <= row < self.n:
             raise IndexError(f"row {row} of {self.n}")
-        file = self._file_of(row)
+        file = self._file(int(np.searchsorted(self._stops, row, side="right")))
         local = row - file.row_start
         start, stop = int(file.offsets[local]), int(file.offsets[local + 1])
         left, top, right, bottom = (float(edge) for edge in file.regions[local])
@@ -274,9 +272,6 @@ class PatchSet:
         """
         for _ in self.blocks():
             pass
-
-    def _file_of(self, row: int) -> _SetFile:
-        return self._file(int(np.searchsorted(self._stops, row, side="right")))
 
     def _file(self, number: int) -> _SetFile:
         if number not in self._files:

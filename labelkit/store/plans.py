@@ -7,7 +7,6 @@ A run folder keeps its plan, so that whoever goes on with the run goes on with t
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from labelkit.errors import DatasetError, ResourceError, StoreError
 from labelkit.files import read_bytes, read_object
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import canonical_json, plain_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
 from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
@@ -240,8 +239,7 @@ class EmbeddingPlan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan with digests in place of names and labels, as ``plan.json`` holds it."""
-        loaded: dict[str, Any] = json.loads(canonical_json(self._json))
-        return loaded
+        return plain_json(self._json)
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's canonical JSON, 64 hexadecimal digits."""
@@ -418,8 +416,7 @@ class PatchPlan:
             "dtype": self.dtype,
             "set_bytes": self.set_bytes,
         }
-        loaded: dict[str, Any] = json.loads(canonical_json(plan))
-        return loaded
+        return plain_json(plan)
 
     def estimated_bytes(self) -> int:
         """Return about how many bytes the files will have together."""

@@ -222,7 +222,7 @@ class CheckedFile:
     def _set_attribute(self, path: str, name: str, value: Array) -> None:
         self.stored_attributes.setdefault(path, {})[name] = value
         if not value.shape:
-            self.attributes[path][name] = _plain(value)
+            self.attributes[path][name] = name_text(value.item()) if value.dtype.kind == "S" else value.item()
 
     def _read_table(self) -> None:
         """Take what the index says about its shards out of what is shown, and show what is in them."""
@@ -477,10 +477,6 @@ class LazyRows:
                 raise Refused(where, "holds a number that is not finite", RESTORE)
             self._unchecked[number] = False
         return self._array[start:stop]
-
-
-def _plain(value: Array) -> Any:
-    return name_text(value.item()) if value.dtype.kind == "S" else value.item()
 
 
 def verify_rows(place: str, block: Array, start: int, expected: Array | None) -> None:

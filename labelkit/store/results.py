@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists, resource_error
 from labelkit.files import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, fsync_folder
+from labelkit.store.commit import canonical_json, fsync_folder, plain_json
 from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
 from labelkit.store.reader import CheckedFile, open_file
@@ -235,13 +235,8 @@ def free_name(store: EmbeddingStore, name: str) -> str:
     return next(text for number in numbers_from(2) if (text := f"{name}-{number}") not in taken)
 
 
-def newest_name(store: EmbeddingStore, name: str) -> str:
-    """Return the last of the names ``name``, ``name-2``, ... that a result of the store has; ``name`` if none has."""
-    return newest_of(list_results(store), name)
-
-
-def newest_of(names: Iterable[str], name: str) -> str:
-    """Return the last of ``name``, ``name-2``, ... that is among some names; ``name`` if none is.
+def newest_name(names: Iterable[str], name: str) -> str:
+    """Return the last of ``name``, ``name-2``, ... that is among the names of results; ``name`` if none is.
 
     Numbers may be missing: a store of later photos begins with ``answer-4``.
     """
@@ -292,7 +287,7 @@ def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[s
         found = read_result(store, name)
     except StoreError:
         return False
-    wanted = json.loads(canonical_json(dict(params)))
+    wanted = plain_json(params)
     return found.stage == stage and all(key in found.params and found.params[key] == wanted[key] for key in wanted)
 
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""First bytes of an HDF5 file."""
 FORMAT_STORE = "labelkit.store"
 FORMAT_RESULT = "labelkit.result"
 FORMAT_PART = "labelkit.part"

@@ -22,8 +22,6 @@ from labelkit.store.digests import RESTORE
 
 Refuse = Callable[[str], NoReturn]
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-"""First bytes of an HDF5 file."""
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
 
 
@@ -66,7 +64,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
         Damaged: HDF5 cannot open it.
     """
     handle.seek(0)
-    if handle.read(len(SIGNATURE)) != SIGNATURE:
+    if handle.read(len(schema.SIGNATURE)) != schema.SIGNATURE:
         raise NotAStore(where, "not an HDF5 file", "Give a file written by labelkit.")
     try:
         return h5py.File(handle, "r")

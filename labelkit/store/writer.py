@@ -391,17 +391,17 @@ def _write_shards(whole: Image, count: int, out: Path, temporary: Path, made: li
 
 def _write_shard(whole: Image, columns: list[str], number: int, start: int, stop: int, file: BinaryIO) -> Shard:
     """Write a shard into a new file, and describe it."""
-    datasets = {name: _between(whole.contents.datasets[name], start, stop) for name in columns}
+    all_rows = {name: whole.contents.datasets[name] for name in columns}
+    datasets = {
+        name: data.between(start, stop) if isinstance(data, Stream) else data[start:stop]
+        for name, data in all_rows.items()
+    }
     contents = Contents.of(schema.FORMAT_SHARD, datasets, shard=number, row_start=start, row_stop=stop)
     contents.set("", store_digest=whole.content_digest)
     # A reader of the index compares rows with its digests; of a shard alone, the content digest covers its bytes.
     image = Image(contents, block_bytes=1 << 62)
     image.write(file)
     return Shard(number, start, stop, file.seek(0, os.SEEK_END), image.content_digest)
-
-
-def _between(data: Array | Stream, start: int, stop: int) -> Array | Stream:
-    return data.between(start, stop) if isinstance(data, Stream) else data[start:stop]
 
 
 def _index_image(whole: Image, shards: Shards) -> Image:

@@ -76,7 +76,6 @@ class EmbeddingRun:
         self._overwrite = overwrite
         self.parts = Parts(
             embedding_run_folder(out),
-            out,
             plan.to_json(),
             part_names(plan.num_parts),
             read=self._read,
@@ -407,16 +406,7 @@ def imported_model(name: str, source: str, word: str) -> ModelIdentity:
         source: name of the file that was read.
         word: rows of equal words are comparable: the name, if the user gave one, else the digest of the file.
     """
-    return ModelIdentity(
-        name=name,
-        weights_fingerprint="",
-        weights_file_sha256="",
-        source=source,
-        layer="",
-        pooling="",
-        preprocess={"imported": word},
-        numerics={},
-    )
+    return ModelIdentity(name, source=source, preprocess={"imported": word})
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from labelkit.api import python_name
 from labelkit.api.stub import STUB, stub_text
 from labelkit.cli.main import main
+from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.table import all_commands
 from labelkit.errors import ConfigError, GateError
 from labelkit.progress import current_progress
@@ -112,19 +113,9 @@ def test_an_error_about_scores_holds_the_scores(store: Path) -> None:
 def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     command = COMMANDS["status",]
 
-    class Loud:
-        def made(self) -> list[Path]:
-            return []
-
-        def to_json(self) -> dict[str, object]:
-            return {}
-
-        def tables(self) -> list[object]:
-            return []
-
-    def look(config: object) -> Loud:
+    def look(config: object) -> SimpleResult:
         current_progress().warning("half of it is gone")
-        return Loud()
+        return SimpleResult({})
 
     records: list[logging.LogRecord] = []
 

@@ -84,7 +84,7 @@ def test_the_same_file_written_twice_is_no_error_and_another_one_is() -> None:
     make_prototypes(config)
 
     assert Path("p.h5").read_bytes() == before
-    assert made.made() == [Path("p.h5")]
+    assert made.paths == (Path("p.h5"),)
     other = config.model_copy(update={"seed": 1})
     with pytest.raises(OutputExistsError, match="exists and has other content"):
         make_prototypes(other)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from labelkit.commands.common.images.read import one_image
-from labelkit.data.tables import load_csv, natural_key, read_label_csv
+from labelkit.data.datasets import natural_key
+from labelkit.data.tables import load_csv, read_label_csv
 from labelkit.errors import DatasetError
 from tests.fuzzing import fuzzed
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data.keyed_random import keyed_generator, keyed_normal, keyed_uniform
+from labelkit.data.keyed_random import Draws, keyed_generator
 
 MASK = (1 << 64) - 1
 
@@ -35,24 +35,24 @@ def test_the_mixer_gives_the_published_sequence() -> None:
 
 def test_numbers_do_not_depend_on_the_rest_of_the_batch() -> None:
     rows = np.array([5, 900_000, 5, 0])
-    together = keyed_uniform(1, 2, rows, 0, "crop", 3)
+    together = Draws(1, 2, rows).uniform(0, "crop", 3)
     for i, row in enumerate(rows):
-        assert np.array_equal(together[i], keyed_uniform(1, 2, [row], 0, "crop", 3)[0])
+        assert np.array_equal(together[i], Draws(1, 2, np.array([row])).uniform(0, "crop", 3)[0])
     assert np.array_equal(together[0], together[2])
 
 
 @pytest.mark.parametrize("other", [(1, 0, 0, "a"), (0, 1, 0, "a"), (0, 0, 1, "a"), (0, 0, 0, "b")])
 def test_every_part_of_the_key_changes_the_numbers(other: tuple[int, int, int, str]) -> None:
     rows = np.arange(2000)
-    base = keyed_uniform(0, 0, rows, 0, "a", 1)[:, 0]
+    base = Draws(0, 0, rows).uniform(0, "a", 1)[:, 0]
     seed, epoch, view, purpose = other
-    changed = keyed_uniform(seed, epoch, rows, view, purpose, 1)[:, 0]
+    changed = Draws(seed, epoch, rows).uniform(view, purpose, 1)[:, 0]
     # 2,000 independent pairs: standard deviation of their correlation 0.022.
     assert abs(np.corrcoef(base, changed)[0, 1]) < 0.09
 
 
 def test_numbers_are_uniform_and_uncorrelated() -> None:
-    values = keyed_uniform(0, 0, np.arange(20_000), 0, "a", 4)
+    values = Draws(0, 0, np.arange(20_000)).uniform(0, "a", 4)
     assert values.dtype == np.float32
     assert values.min() >= 0
     assert values.max() < 1
@@ -73,12 +73,12 @@ def test_generators_repeat_for_a_key_and_differ_between_keys() -> None:
 
 
 def test_normal_numbers_depend_on_each_part_of_the_key_and_not_on_company() -> None:
-    base = keyed_normal(1, 2, [3, 4, 5], 0, "noise", 8)
-    assert torch.equal(base[1:2], keyed_normal(1, 2, [4], 0, "noise", 8))
+    base = Draws(1, 2, np.array([3, 4, 5])).normal(0, "noise", 8)
+    assert torch.equal(base[1:2], Draws(1, 2, np.array([4])).normal(0, "noise", 8))
     for other in (
-        keyed_normal(0, 2, [3, 4, 5], 0, "noise", 8),
-        keyed_normal(1, 1, [3, 4, 5], 0, "noise", 8),
-        keyed_normal(1, 2, [3, 4, 5], 1, "noise", 8),
-        keyed_normal(1, 2, [3, 4, 5], 0, "other", 8),
+        Draws(0, 2, np.array([3, 4, 5])).normal(0, "noise", 8),
+        Draws(1, 1, np.array([3, 4, 5])).normal(0, "noise", 8),
+        Draws(1, 2, np.array([3, 4, 5])).normal(1, "noise", 8),
+        Draws(1, 2, np.array([3, 4, 5])).normal(0, "other", 8),
     ):
         assert not torch.isclose(base, other).any()

@@ -105,9 +105,13 @@ def test_small_images_are_kept_in_memory_as_they_are() -> None:
     assert np.array_equal(bank.gather(np.array([3]))[0, 0].numpy(), dataset.source.read(3).decode(1)[..., 0])
 
 
-def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(folder: Path) -> None:
-    assert ImageBank(in_memory(5), channels=1, memory_limit_bytes=5 * 1024).in_memory
-    assert not ImageBank(in_memory(5), channels=1, memory_limit_bytes=5 * 1024 - 1).in_memory
+def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_bank, "MEMORY_BYTES", 5 * 1024)
+    assert ImageBank(in_memory(5), channels=1).in_memory
+    monkeypatch.setattr(image_bank, "MEMORY_BYTES", 5 * 1024 - 1)
+    assert not ImageBank(in_memory(5), channels=1).in_memory
     bank = ImageBank(load_dataset(str(folder), data_root=Path()))
     assert not bank.in_memory
     assert bank.image_size is None
@@ -350,11 +354,12 @@ def test_files_give_the_same_views_for_any_batch_and_process(folder: Path) -> No
     assert_equal_samples(expected, shares[0] | shares[1], atol=1e-6)
 
 
-def test_the_geometry_of_a_sample_is_the_same_in_memory_and_from_files() -> None:
+def test_the_geometry_of_a_sample_is_the_same_in_memory_and_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = in_memory(8, 32, 3)
     views = (ViewSpec(32, area_range=(0.3, 1.0), hflip=0.5), ViewSpec(32, resize_ratio=36 / 32, crop="random"))
     memory = by_sample(loader(ImageBank(dataset), views=views).epoch(0))
-    stream = by_sample(loader(ImageBank(dataset, memory_limit_bytes=0), views=views).epoch(0))
+    monkeypatch.setattr(image_bank, "MEMORY_BYTES", 0)
+    stream = by_sample(loader(ImageBank(dataset), views=views).epoch(0))
     for row in memory:
         assert torch.equal(memory[row][2], stream[row][2])
         assert torch.equal(memory[row][3], stream[row][3])

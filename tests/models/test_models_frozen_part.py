@@ -11,8 +11,6 @@ from labelkit.models.backbones.vit import class_token_block, pools_class_token
 from labelkit.models.frozen_part import (
     FrozenPart,
     find_frozen_part,
-    frozen_fingerprint,
-    frozen_tokens,
 )
 from labelkit.models.paired_attention import KeyUpdate, UnsupportedBackboneError, freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
@@ -67,7 +65,7 @@ def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved:
     expected = paired_forward(vit, weak, strong, record=seen, **options)
 
     part = find_frozen_part(vit, grad_from, moved)
-    kept = [frozen_tokens(vit, view, part, number) for number, view in enumerate((weak, strong))]
+    kept = [part.keep(vit, view, number) for number, view in enumerate((weak, strong))]
     logged: dict[int, dict[str, Tensor]] = {}
     found = paired_forward(vit, kept[0], kept[1], kept=part, record=logged, **options)
 
@@ -83,7 +81,7 @@ def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved:
 def test_an_update_changes_what_the_teacher_gives() -> None:
     vit = tiny_vit()
     part = find_frozen_part(vit, 3, (1,))
-    weak, strong = (frozen_tokens(vit, view, part, number) for number, view in enumerate(images()))
+    weak, strong = (part.keep(vit, view, number) for number, view in enumerate(images()))
     vit.train()
     still = paired_forward(vit, weak, strong, kept=part, grad_from_block=3)
     moved = paired_forward(vit, weak, strong, kept=part, grad_from_block=3, update=KeyUpdate(), align_blocks=(1,))
@@ -117,16 +115,16 @@ def test_what_is_not_frozen_or_changes_from_pass_to_pass_is_refused() -> None:
 def test_the_fingerprint_is_of_the_frozen_weights_alone() -> None:
     vit = tiny_vit()
     part = find_frozen_part(vit, 3)
-    before = frozen_fingerprint(vit, part)
+    before = part.fingerprint(vit)
     with torch.no_grad():
         vit.blocks[3].mlp.fc1.weight += 1
         vit.norm.weight += 1
-    assert frozen_fingerprint(vit, part) == before
+    assert part.fingerprint(vit) == before
     with torch.no_grad():
         vit.blocks[2].mlp.fc1.weight += 1
-    assert frozen_fingerprint(vit, part) != before
+    assert part.fingerprint(vit) != before
     pooled = FrozenPart(((4,), (4,)), pooled=True)
-    before = frozen_fingerprint(vit, pooled)
+    before = pooled.fingerprint(vit)
     with torch.no_grad():
         vit.norm.weight += 1
-    assert frozen_fingerprint(vit, pooled) != before
+    assert pooled.fingerprint(vit) != before

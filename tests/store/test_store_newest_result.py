@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from labelkit.store.results import newest_of
+from labelkit.store.results import newest_name
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from labelkit.store.results import newest_of
     ],
 )
 def test_the_largest_number_is_the_newest(names: list[str], expected: str) -> None:
-    assert newest_of(names, "answer") == expected
+    assert newest_name(names, "answer") == expected

@@ -179,8 +179,7 @@ def _both(
     """Return embeddings in float32 and in bf16 of the images that can be read."""
     exact, rough = [], []
     for batch in model.loader(dataset, batch_size, rows=rows):
-        broken = {row for row, _ in batch.bad}
-        keep = [i for i, row in enumerate(batch.rows.tolist()) if row not in broken]
+        keep = torch.from_numpy(batch.readable)
         with torch.inference_mode():
             exact.append(model.network.embed(batch.images)[keep].float())
             with torch.autocast("cpu", torch.bfloat16):

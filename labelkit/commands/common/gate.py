@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from labelkit.commands.common.results import Cell, SimpleResult, StageResult, Table
+from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import ConfigError, GateError, InputError, LabelkitError
 from labelkit.files import read_json
 from labelkit.options.base import nearest
@@ -93,7 +93,7 @@ class Gate:
         self.where = " ".join(config.command)
         self.baseline = None if config.baseline is None else _read_baseline(config.baseline)
 
-    def judge(self, result: StageResult) -> tuple[StageResult, LabelkitError | None]:
+    def judge(self, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
         """Return the result with the verdict in its JSON and tables, and the error that is to follow it.
 
         The error is a ``GateError`` if a limit is not kept, a ``ConfigError`` if there is no score of a name.
@@ -110,7 +110,7 @@ class Gate:
         verdict = {"passed": not missed, "checks": [asdict(check) for check in checks]}
         rows: list[list[Cell]] = [[c.score, c.value, c.rule, c.limit, "kept" if c.passed else "MISSED"] for c in checks]
         table = Table("gate, as in --json", ["score", "value", "rule", "limit", "verdict"], rows)
-        shown = SimpleResult(values | {"gate": verdict}, tuple(result.made()), (*result.tables(), table))
+        shown = SimpleResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
         if not missed:
             return shown, None
         lines = "".join(f"\n  {_sentence(check)}" for check in missed)

@@ -189,9 +189,9 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabel
     labels = np.asarray(result.arrays["labels"], dtype=np.int64)
     rows = np.flatnonzero(np.asarray(result.arrays["labeled"], dtype=bool) & (labels >= 0)).tolist()
     by_digest = images.sha256 is not None and other.has_images
-    keys = _keys(other.sample_ids, other.sha256 if by_digest else None)
+    keys = image_keys(other.sample_ids, other.sha256 if by_digest else None)
     mine = defaultdict(list)
-    for place, key in enumerate(_keys(images.sample_ids, images.sha256 if by_digest else None)):
+    for place, key in enumerate(image_keys(images.sample_ids, images.sha256 if by_digest else None)):
         mine[key].append(place)
     texts: dict[int, str] = {}
     unclear: set[int] = set()
@@ -218,6 +218,6 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabel
     return PlacedLabels(texts, str(result.path), source)
 
 
-def _keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
+def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
     """Return what images are known by: the digest of the file, or the id."""
     return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]

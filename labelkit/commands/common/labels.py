@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.label_files import LabeledImages, own_result, placed_labels, read_labels
-from labelkit.data.datasets import ImageDataset
+from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.tables import as_known, natural_key
+from labelkit.data.tables import as_known
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
 from labelkit.progress import current_progress

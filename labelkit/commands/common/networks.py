@@ -16,7 +16,6 @@ from labelkit.commands.common.embeddings_as_images import recorded_rows
 from labelkit.commands.common.locations import find_model
 from labelkit.commands.common.onnx_session import DECODER
 from labelkit.commands.common.patch_embeddings import view_regions
-from labelkit.data.center_crop import Interpolation
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.loaders import EvalLoader
@@ -422,18 +421,20 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     name = name_to_build(model.name)
     if model.layer == SIDE_BY_SIDE:
         return _recorded_side_by_side(model, name.split(SEPARATOR), channels, checkpoint)
-    ratio = model.preprocess.get("resize_ratio")  # as the rows were made, whatever it is by default now
+
+    def built(weights: Path | None, source: str | None, location: Path | None, seed: int = 0) -> EmbeddingNetwork:
+        network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed)
+        # as the rows were made, whatever it is by default now
+        return _named_backbone(network, source, location, model.preprocess.get("resize_ratio"))
+
     if checkpoint is not None and checkpoint.is_dir():
         return run_network(checkpoint)
     if checkpoint is not None:
-        network = BackboneNetwork(name, weights=checkpoint, image_size=size, in_channels=channels)
-        return _named_backbone(network, None, checkpoint, ratio)
+        return built(checkpoint, None, checkpoint)
     if model.source == "pixels":
         return pixel_network(size, channels)
     if model.source.startswith(_RANDOM):
-        seed = int(model.source.removeprefix(_RANDOM))
-        network = BackboneNetwork(name, image_size=size, in_channels=channels, seed=seed)
-        return _named_backbone(network, model.source, None, ratio)
+        return built(None, model.source, None, int(model.source.removeprefix(_RANDOM)))
     tried: list[str] = []
     recorded = find_model(model.weights_fingerprint)
     candidates = ([recorded] if recorded is not None else []) + _usual_places(model.source)
@@ -451,8 +452,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         tried.append(f"{candidate} (other weights)")
     published = recorded_weights(model.source)
     if published is not None:
-        network = BackboneNetwork(name, weights=published, image_size=size, in_channels=channels)
-        return _named_backbone(network, model.source, None, ratio)
+        return built(published, model.source, None)
     raise CheckpointError(
         model.source,
         "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),
@@ -501,10 +501,6 @@ def _usual_places(source: str) -> list[Path]:
     return [Path("runs") / run / "checkpoints" / step] if run and step.startswith("step-") else []
 
 
-def _interpolation(name: str) -> Interpolation:
-    return "bilinear" if name == "bilinear" else "bicubic"
-
-
 def _named_backbone(
     network: BackboneNetwork, source: str | None, weights: Path | None, resize_ratio: float | None = None
 ) -> EmbeddingNetwork:
@@ -513,7 +509,7 @@ def _named_backbone(
         size=spec.size,
         resize_ratio=spec.resize_ratio if resize_ratio is None else resize_ratio,
         crop="center",
-        interpolation=_interpolation(backbone.info.interpolation),
+        interpolation="bilinear" if backbone.info.interpolation == "bilinear" else "bicubic",
     )
     # convolutions of the CPU are twice as fast so, and every command that embeds with a backbone comes through here
     return EmbeddingNetwork(
@@ -542,12 +538,10 @@ def embed_queries(
     bad: list[tuple[int, str]] = []
     with torch.inference_mode():
         for batch in loader:
-            broken = {row for row, _ in batch.bad}
             bad.extend(batch.bad)
             features = network.embed(batch.images).float().cpu().numpy()
-            keep = [i for i, row in enumerate(batch.rows) if int(row) not in broken]
-            embedded.append(features[keep])
-            kept.extend(int(batch.rows[i]) for i in keep)
+            embedded.append(features[batch.readable])
+            kept.extend(batch.rows[batch.readable].tolist())
     return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
 
 

@@ -138,12 +138,10 @@ def quick_embeddings(
     record = model.preprocess
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None
-    embed = _pixel_rows if model.source == "pixels" and model.name == "pixels" else None
-    if embed is None:
-        network = quick_network(model)
-        if network is None:
-            return None
-        embed = network.embed
+    of_pixels = model.source == "pixels" and model.name == "pixels"
+    network = None if of_pixels else quick_network(model)
+    if network is None and not of_pixels:
+        return None
     kept: list[int] = []
     bad: list[tuple[int, str]] = []
     pixels: list[NDArray[np.float32]] = []
@@ -155,15 +153,12 @@ def quick_embeddings(
         except BadImage as error:
             bad.append((row, error.reason))
         if pixels and (len(pixels) == _BATCH or row + 1 == len(images)):
-            embedded.append(embed(np.stack(pixels)))
+            images_in = np.stack(pixels)
+            embedded.append(images_in.reshape(len(pixels), -1) if network is None else network.embed(images_in))
             pixels = []
     if not embedded:
         return np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64), bad
     return np.concatenate(embedded), np.array(kept, dtype=np.int64), bad
-
-
-def _pixel_rows(images: NDArray[np.float32]) -> NDArray[np.float32]:
-    return images.reshape(len(images), -1)
 
 
 def prepared(images: ImageDataset, row: int, record: dict[str, Any]) -> NDArray[np.float32]:

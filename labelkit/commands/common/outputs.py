@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from labelkit.errors import ConfigError, Damaged, StoreError, VersionError, output_exists
 from labelkit.files import decode_table, open_regular
 from labelkit.options.base import StageConfig, field_extra, shell_name
+from labelkit.store.schema import SIGNATURE
 
 if TYPE_CHECKING:
     from labelkit.options.index import IndexConfig, ScoresConfig
@@ -28,13 +29,8 @@ PNG_MARK = "labelkit"
 
 HTML_MARK = '<meta name="generator" content="labelkit'
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 _MAGIC = {".npy": b"\x93NUMPY", ".npz": b"PK\x03\x04", ".parquet": b"PAR1", ".onnx": b"\x08"}
-_FORMATS = {
-    "store": "labelkit.store",
-    "prototypes": "labelkit.prototypes",
-    "matches": "labelkit.matches",
-}
+_OF_HDF5 = ("store", "prototypes", "matches")
 _SAID = {
     "store": "a store",
     "prototypes": "prototypes",
@@ -76,7 +72,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
     Raises:
         OutputExistsError, ConfigError: see ``check_outputs``.
     """
-    is_hdf5 = makes in _FORMATS
+    is_hdf5 = makes in _OF_HDF5
     if path.is_dir():
         raise ConfigError(option, f"{path} is a folder", "Give the name of a file.")
     if not is_hdf5 and path.suffix == ".h5":
@@ -127,8 +123,8 @@ def _fits(path: Path, makes: str) -> bool:
         head = file.read(_HEAD_BYTES)
     if not head:
         return True
-    if head.startswith(_HDF5) or makes in _FORMATS:
-        return makes in _FORMATS and head.startswith(_HDF5) and _is_format(path, _FORMATS[makes])
+    if head.startswith(SIGNATURE) or makes in _OF_HDF5:
+        return makes in _OF_HDF5 and head.startswith(SIGNATURE) and _is_format(path, f"labelkit.{makes}")
     if makes == "export" and path.suffix.lower() in _MAGIC:
         return head.startswith(_MAGIC[path.suffix.lower()])
     if makes == "png":

@@ -116,7 +116,8 @@ class PatchCollector:
         if plan.is_sampled:
             flat = flat.gather(1, torch.from_numpy(chosen)[:, :, None].expand(-1, -1, plan.dim))
         # cast where it is quick; a number too large for the type is found by the run
-        features = flat.float() if plan.dtype == "float32" or _overflows(flat) else flat.half()
+        overflows = bool((flat.abs() > torch.finfo(torch.float16).max).any())
+        features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.image_sizes is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
         self._batches.append(Piece(rows, features.numpy(), cells, view_regions(batch.image_sizes[keep], self._view)))
@@ -131,10 +132,6 @@ class PatchCollector:
 
         cells = joined("cells") if self._run.plan.is_sampled else None
         self._run.write_piece(self._pieces.pop(0), Piece(joined("rows"), joined("features"), cells, joined("regions")))
-
-
-def _overflows(features: torch.Tensor) -> bool:
-    return bool((features.abs() > torch.finfo(torch.float16).max).any())
 
 
 def patch_summary(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:

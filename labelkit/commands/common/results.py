@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from labelkit.errors import LabelkitError
 
@@ -37,30 +36,14 @@ class Table:
                 )
 
 
-class StageResult(Protocol):
-    """What every stage returns; the command line shows one of the three forms."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return everything a program may want: dicts, lists, texts, numbers, paths; NaN stands for "undefined"."""
-        ...
-
-    def made(self) -> list[Path]:
-        """Return the files and folders that were made, the most important first."""
-        ...
-
-    def tables(self) -> list[Table]:
-        """Return what a person wants to see first."""
-        ...
-
-
 @dataclass(frozen=True)
 class SimpleResult:
-    """A result that holds its three forms as they are.
+    """What every stage returns, in three forms; the command line shows one of them.
 
     Attributes:
-        values: for programs.
-        paths: of what was made.
-        shown: for people.
+        values: for programs: dicts, lists, texts, numbers, paths; NaN stands for "undefined".
+        paths: files and folders that were made, the most important first.
+        shown: what a person wants to see first.
         unchanged: whether the paths were there already, with the same content.
         text: what stands in place of the tables; may be empty.
         fault: what is wrong, and ends the command after its result was shown.
@@ -76,14 +59,6 @@ class SimpleResult:
     def to_json(self) -> dict[str, object]:
         """Return the values."""
         return self.values
-
-    def made(self) -> list[Path]:
-        """Return the paths."""
-        return list(self.paths)
-
-    def tables(self) -> list[Table]:
-        """Return the tables."""
-        return list(self.shown)
 
 
 def jsonable(value: object) -> object:

@@ -24,8 +24,8 @@ from labelkit.errors import ConfigError, DatasetError, Mismatch
 from labelkit.files import open_regular
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.schema import SIGNATURE
 
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _ZERO = "its embedding is all zero, so that nothing is near it"
 
 
@@ -62,7 +62,7 @@ def is_store(path: Path) -> bool:
         if not path.is_file():
             return False
         with open_regular(path) as file:
-            return file.read(len(_HDF5_SIGNATURE)) == _HDF5_SIGNATURE
+            return file.read(len(SIGNATURE)) == SIGNATURE
     except OSError:
         return False
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.group_changes import match_groups
+from labelkit.commands.common.label_files import image_keys
 from labelkit.errors import StoreError
 from labelkit.options.retired import PreviousOption
 from labelkit.progress import current_progress
@@ -234,13 +235,13 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     Of files with the same bytes in one store, the first by name is paired with the first of the other, and so on. Rows
     of a store that knows no files, as imported ones, are paired by their ids.
     """
-    by_file = before.has_images and after.has_images
+    keys_before, keys_after = _keys_of_both(before, after)
     places: dict[str | bytes, list[int]] = defaultdict(list)
-    for row, key in enumerate(_keys(before, by_file)):
+    for row, key in enumerate(keys_before):
         places[key].append(row)
     used: dict[str | bytes, int] = defaultdict(int)
     pairs: list[tuple[int, int]] = []
-    for row, key in enumerate(_keys(after, by_file)):
+    for row, key in enumerate(keys_after):
         number = used[key]
         if number < len(places.get(key, ())):
             pairs.append((places[key][number], row))
@@ -251,10 +252,11 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
 
 def held_rows(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
     """Say which rows of a store are images that another holds, or copies of these, (n,); see ``shared_rows``."""
+    keys_before, keys_after = _keys_of_both(before, after)
+    there = set(keys_before)
+    return np.array([key in there for key in keys_after], dtype=bool)
+
+
+def _keys_of_both(before: EmbeddingStore, after: EmbeddingStore) -> list[list[str | bytes]]:
     by_file = before.has_images and after.has_images
-    there = set(_keys(before, by_file))
-    return np.array([key in there for key in _keys(after, by_file)], dtype=bool)
-
-
-def _keys(store: EmbeddingStore, by_file: bool) -> Sequence[str | bytes]:
-    return [digest.tobytes() for digest in np.asarray(store.sha256)] if by_file else store.sample_ids
+    return [image_keys(store.sample_ids, store.sha256 if by_file else None) for store in (before, after)]

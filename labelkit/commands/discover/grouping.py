@@ -95,7 +95,7 @@ def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, 
             overwrite=config.overwrite,
         )
     )
-    return tuple(made.made())
+    return made.paths
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:

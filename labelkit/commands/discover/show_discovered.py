@@ -18,10 +18,9 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND, SOURCES
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
 from labelkit.commands.discover.tables import FoundImage, read_found_table
-from labelkit.data.datasets import ImageDataset
+from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
-from labelkit.data.tables import natural_key
 from labelkit.errors import ConfigError, DatasetError, NotAStore, StoreError
 from labelkit.formatting import percent
 from labelkit.progress import current_progress

@@ -358,10 +358,9 @@ def _embed_rows(
             else:
                 features, maps = network.embed_with_patches(batch.images)
             outputs = network.classify(features) if plan.extras else None
-        broken = {row for row, _ in batch.bad}
         skipped.extend(batch.bad)
         work.lost.update(batch.lost)
-        keep = np.array([i for i, row in enumerate(batch.rows) if int(row) not in broken], dtype=np.int64)
+        keep = batch.readable
         embedded = features.float().cpu().numpy()[keep]
         if work.draws is not None:
             with runtime.autocast():

@@ -26,7 +26,7 @@ from labelkit.commands.evaluate.dense import (
 )
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.keyed_random import keyed_generator, keyed_uniform
+from labelkit.data.keyed_random import Draws, keyed_generator
 from labelkit.data.object_images import (
     HAVE_BOXES,
     SCORES,
@@ -194,7 +194,7 @@ def _plans(
         epoch, place = divmod(drawn, len(rows))
         if not place:
             order = keyed_generator(seed, "detection", epoch).permutation(len(rows))
-            mirrored = keyed_uniform(seed, epoch, np.arange(len(rows)), 0, "mirrored objects", 1)[:, 0] < 0.5
+            mirrored = Draws(seed, epoch, np.arange(len(rows))).uniform(0, "mirrored objects", 1)[:, 0] < 0.5
         row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
         objects = dataset.objects.read(row)
         yield ExamplePlan.of(dataset, row, objects=objects.select(objects.learnable()), mirror=mirror, masks=masks)

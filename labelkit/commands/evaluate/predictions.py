@@ -24,7 +24,7 @@ from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, newest_name, read_result
+from labelkit.store.results import Result, list_results, newest_name, read_result
 
 _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
@@ -38,7 +38,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         ConfigError: the picture cannot be written, or there is one.
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
-    result = read_result(store, config.answer or newest_name(store, "answer"))
+    result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     check_kept_result(config, store, "evaluation", answer=result.name, split=config.split)
     if result.kind != "answers":
         problem = f"is no answer but holds {result.kind} ({result.stage})"

@@ -18,9 +18,9 @@ from labelkit import __version__
 from labelkit.commands.common.locations import remember_images
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import ImportConfig
-from labelkit.data.datasets import positions_of
+from labelkit.data.datasets import natural_key, positions_of
 from labelkit.data.decode import BadImage, decode_image, read_image_file
-from labelkit.data.tables import class_name, class_names, natural_key
+from labelkit.data.tables import class_name, class_names
 from labelkit.errors import DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress

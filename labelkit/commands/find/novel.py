@@ -24,7 +24,7 @@ from labelkit.data.path_rule import written_name
 from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, newest_name, read_result
+from labelkit.store.results import Result, list_results, newest_name, read_result
 
 COLUMNS = ("path", "label", "score", "guess", "nearest", "nearest_label")
 """Of the table; ``label`` is empty, to be filled in."""
@@ -55,7 +55,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         ConfigError: files that would be overwritten.
     """
     store = open_store(config.index)
-    result = read_result(store, config.answer or newest_name(store, "answer"))
+    result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     if result.kind != "answers":
         problem = f"holds {result.kind} ({result.stage}), and no answers"
         raise StoreError(result.where, problem, "Name a result of `discover answer` with --answer.")

@@ -5,7 +5,6 @@ Say which modules of a user's own method no step calls: the attribute has a name
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import sys
@@ -31,7 +30,7 @@ from labelkit.models.weights.files import fingerprint
 from labelkit.options.base import value_text, values_before
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import plain_json
 from labelkit.store.embeddings import label_keys
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
@@ -200,7 +199,7 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
     if not (run.path / SPLIT).exists():  # killed before it was written, so nothing was trained on it either
         return
     saved = read_split(run.path)
-    now = json.loads(canonical_json(prepared.to_json()))
+    now = plain_json(prepared.to_json())
     if saved.get("dataset_digest") == now["dataset_digest"] and saved.get("split") == now["split"]:
         return
     then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]

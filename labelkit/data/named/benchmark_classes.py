@@ -19,11 +19,9 @@ class BenchmarkClasses:
 
     Attributes:
         source: where the list comes from.
-        class_index: what the number of a class means.
         num_classes: classes in all.
         old_classes: classes with labels, in published order: training class i is the i-th of them.
         new_classes: the other classes, continuing that order.
-        new_by_difficulty: new classes as hard, medium and easy, where the benchmark says so.
         folder_names: name of the folder of each class, where that is fixed (ImageNet); else empty.
 
     Raises:
@@ -31,11 +29,9 @@ class BenchmarkClasses:
     """
 
     source: str
-    class_index: str
     num_classes: int
     old_classes: tuple[int, ...]
     new_classes: tuple[int, ...]
-    new_by_difficulty: dict[str, tuple[int, ...]]
     folder_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -84,11 +80,9 @@ def benchmark_classes(name: str) -> BenchmarkClasses:
         folder_names = tuple(whole[i] for i in record["imagenet_classes"])
     return BenchmarkClasses(
         source=record["source"],
-        class_index=record["class_index"],
         num_classes=record["num_classes"],
         old_classes=_numbers(record["old_classes"]),
         new_classes=_numbers(record["new_classes"]),
-        new_by_difficulty={key: tuple(value) for key, value in record.get("new_by_difficulty", {}).items()},
         folder_names=folder_names,
     )
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,8 @@ class _Drawn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GeneratedImages:
-    """The images of a generated set.
+class _Rows:
+    """Rows of a generated set.
 
     Attributes:
         drawn: where they come from.
@@ -95,30 +95,32 @@ class GeneratedImages:
     splits: NDArray[np.int64]
     numbers: NDArray[np.int64]
 
+    def select(self, rows: NDArray[np.int64]) -> Self:
+        """Return some of them."""
+        return replace(self, splits=self.splits[rows], numbers=self.numbers[rows])
+
+    def _read(self, index: int) -> Block:
+        return self.drawn.read(int(self.splits[index]), int(self.numbers[index]))
+
+
+class GeneratedImages(_Rows):
+    """The images of a generated set."""
+
+    __slots__ = ()
+
     def read(self, index: int) -> EncodedImage:
         """Return the pixels of row ``index``."""
-        return EncodedImage(self.drawn.read(int(self.splits[index]), int(self.numbers[index]))[0])
-
-    def select(self, rows: NDArray[np.int64]) -> GeneratedImages:
-        """Return the images of ``rows``."""
-        return GeneratedImages(self.drawn, self.splits[rows], self.numbers[rows])
+        return EncodedImage(self._read(index)[0])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GeneratedMasks:
-    """The masks of a generated set, as ``GeneratedImages`` has its images."""
+class GeneratedMasks(_Rows):
+    """The masks of a generated set."""
 
-    drawn: _Drawn
-    splits: NDArray[np.int64]
-    numbers: NDArray[np.int64]
+    __slots__ = ()
 
     def read(self, index: int) -> NDArray[np.uint8]:
         """Return the (64, 64) mask of row ``index``."""
-        return self.drawn.read(int(self.splits[index]), int(self.numbers[index]))[1].copy()
-
-    def select(self, rows: NDArray[np.int64]) -> GeneratedMasks:
-        """Return the masks of ``rows``."""
-        return GeneratedMasks(self.drawn, self.splits[rows], self.numbers[rows])
+        return self._read(index)[1].copy()
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:

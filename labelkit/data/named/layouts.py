@@ -57,10 +57,10 @@ class DatasetSpec:
         summary: one line.
         purpose: what it is used for here.
         source_url: where it comes from.
-        license: its terms, as far as its authors state them.
         reader: ``module:function`` below ``labelkit.data``, imported on first use: from the row and the set's folder
             to the listing, which may fail with ``KeyError``, ``ValueError`` or ``IndexError`` where lists are damaged.
         num_images: published number of images of each split, in the order of the splits.
+        license: its terms, as far as its authors state them.
         num_classes: number of classes of images, 0 = images have no label.
         num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
         num_object_classes: number of classes of objects in boxes, 0 = it has no boxes.
@@ -79,9 +79,9 @@ class DatasetSpec:
     summary: str
     purpose: str
     source_url: str
-    license: str
     reader: str
     num_images: Mapping[str, Count]
+    license: str = "no license stated by its authors"
     num_classes: int = 0
     num_mask_classes: int = 0
     num_object_classes: int = 0

@@ -19,12 +19,6 @@ _AREA_DRAWS: Final = 2 * _AREA_TRIES + 2
 MAX_DRAWS: Final = 50
 
 
-def _draws(spec: ViewSpec) -> int:
-    if spec.area_range is not None:
-        return _AREA_DRAWS
-    return 2 if spec.crop == "random" else 0
-
-
 def crop_boxes(
     spec: ViewSpec,
     heights: ArrayLike,
@@ -47,7 +41,7 @@ def crop_boxes(
         (b, 4) float64 left, top, right, bottom in pixels of the originals.
     """
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
-    count = _draws(spec)
+    count = _AREA_DRAWS if spec.area_range is not None else 2 if spec.crop == "random" else 0
     purpose = f"crop {draw}" if draw else "crop"
     u = draws.uniform(view, purpose, count).astype(np.float64) if count else np.zeros((len(h), 0))
     if spec.area_range is not None:

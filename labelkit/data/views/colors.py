@@ -93,9 +93,9 @@ def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
     return blurred.reshape(b, c, h, w)
 
 
-def solarize(images: Tensor, threshold: float) -> Tensor:
-    """Invert values at or above the threshold."""
-    return torch.where(images >= threshold, 1 - images, images)
+def solarize(images: Tensor, thresholds: float | Tensor) -> Tensor:
+    """Invert values at or above a threshold."""
+    return torch.where(images >= thresholds, 1 - images, images)
 
 
 def jitter_colors(
@@ -266,28 +266,17 @@ def _autocontrast(images: Tensor, amounts: Tensor) -> Tensor:
 
 def _equalize(images: Tensor, amounts: Tensor) -> Tensor:
     """Spread values of 256 levels evenly, for each channel, as Pillow does."""
+    from torchvision.transforms.v2.functional import equalize
+
     del amounts
-    b, c, h, w = images.shape
-    levels = (images * 255).round().long().reshape(b * c, h * w)
-    counts = torch.zeros(b * c, 256, device=images.device).scatter_add_(
-        1, levels, torch.ones((), device=images.device).expand(levels.shape)
-    )
-    last = counts.gather(1, levels.amax(dim=1, keepdim=True))
-    step = torch.div(h * w - last, 255, rounding_mode="floor")
-    before = counts.cumsum(1) - counts
-    table = torch.div(before + torch.div(step, 2, rounding_mode="floor"), step.clamp(min=1), rounding_mode="floor")
-    spread = table.clamp_(0, 255).gather(1, levels) / 255
-    return torch.where(step > 0, spread, levels / 255).reshape(b, c, h, w)
+    spread: Tensor = equalize((images * 255).round().to(torch.uint8))
+    return spread / 255
 
 
 def _posterize(images: Tensor, amounts: Tensor) -> Tensor:
     """Keep the 4 to 7 highest of 8 bits."""
     size = 2 ** (4 - torch.floor(4 * amounts))  # 16, 8, 4 or 2 levels become one
     return torch.floor((images * 255).round() / size) * size / 255
-
-
-def _solarize(images: Tensor, amounts: Tensor) -> Tensor:
-    return torch.where(images >= amounts, 1 - images, images)
 
 
 _TONES: Final = {
@@ -298,5 +287,5 @@ _TONES: Final = {
     "equalize": _equalize,
     "posterize": _posterize,
     "sharpness": _sharpness,
-    "solarize": _solarize,
+    "solarize": solarize,
 }

@@ -7,7 +7,7 @@ are. The meaning of each number is that of :class:`labelkit.data.views.spec.View
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from labelkit.data.center_crop import Interpolation
 from labelkit.data.views.colors import Pool
@@ -45,10 +45,15 @@ def plain_view(size: int) -> ViewSpec:
 test_view.__test__ = False  # type: ignore[attr-defined] # pytest must not collect it where it is imported
 
 
+def _digit_view(size: int, **moves: Any) -> ViewSpec:
+    """Return a view of a digit: what comes in from outside is black."""
+    return ViewSpec(size, interpolation="bilinear", padding="zeros", **moves)
+
+
 def weak_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
     """Return the weak view of FlipClass (paper D.2); for digits a shift of up to 2 of 32 pixels."""
     if domain == "digits":
-        return ViewSpec(size, shift_px=2 * size / 32, interpolation="bilinear", padding="zeros")
+        return _digit_view(size, shift_px=2 * size / 32)
     return simgcd_view(size, domain, chiral=chiral)
 
 
@@ -56,17 +61,8 @@ def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
     """Return the strong view of FlipClass: digits, fine-grained or generic photos."""
     kernel = blur_kernel_for(size)
     if domain == "digits":
-        return ViewSpec(
-            size,
-            zoom_range=(1.0, 1.67),
-            shift_px=2 * size / 32,
-            rotation_rad=0.2,
-            blur_prob=0.5,
-            blur_kernel=kernel,
-            brightness_range=(0.6, 1.4),
-            interpolation="bilinear",
-            padding="zeros",
-        )
+        moved = _digit_view(size, zoom_range=(1.0, 1.67), shift_px=2 * size / 32, rotation_rad=0.2)
+        return replace(moved, blur_prob=0.5, blur_kernel=kernel, brightness_range=(0.6, 1.4))
     fine = ViewSpec(
         size,
         area_range=(0.3, 1.0),
@@ -100,35 +96,20 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
         photographic: change colors.
     """
     if recipe == "digits":
-        return ViewSpec(
-            size,
-            zoom_range=(0.8, 1.2),
-            shift_px=0.15 * size / 2,
-            rotation_rad=0.25,
-            interpolation="bilinear",
-            padding="zeros",
-        )
+        return _digit_view(size, zoom_range=(0.8, 1.2), shift_px=0.15 * size / 2, rotation_rad=0.25)
     hflip, color = 0.0 if chiral else 0.5, 1.0 if photographic else 0.0
-    area = (0.08, 1.0) if recipe == "imagenet" else (0.2, 1.0)
-    if recipe == "mocov2":
-        return ViewSpec(
-            size,
-            area_range=area,
-            hflip=hflip,
-            jitter_prob=0.8 * color,
-            jitter=(0.4, 0.4, 0.4, 0.1),
-            gray_prob=0.2 * color,
-            blur_prob=0.5,
-            blur_kernel=blur_kernel_for(size),
-        )
-    return ViewSpec(
+    view = ViewSpec(
         size,
-        area_range=area,
+        area_range=(0.08, 1.0) if recipe == "imagenet" else (0.2, 1.0),
         hflip=hflip,
         jitter_prob=color,
         jitter=(0.4, 0.4, 0.4, 0.4),
         gray_prob=0.2 * color,
     )
+    if recipe != "mocov2":
+        return view
+    kernel = blur_kernel_for(size)
+    return replace(view, jitter_prob=0.8 * color, jitter=(0.4, 0.4, 0.4, 0.1), blur_prob=0.5, blur_kernel=kernel)
 
 
 def siamese_views(
@@ -310,7 +291,7 @@ def semi_supervised_views(
         photographic: draw from all operations, and paint the square gray; else black.
     """
     if recipe == "digits":
-        weak = ViewSpec(size, shift_px=size / 8, interpolation="bilinear", padding="zeros")
+        weak = _digit_view(size, shift_px=size / 8)
         photographic = False
     else:
         weak = ViewSpec(

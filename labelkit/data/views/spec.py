@@ -30,6 +30,8 @@ Padding = Literal["zeros", "border", "reflection"]
 PairKind = Literal["crop", "rotation", "zoom", "perspective"]
 PAIR_KINDS: Final[tuple[PairKind, ...]] = get_args(PairKind)
 _DRAWS: Final = 10
+# of the kinds of `PairTransform`
+_CROP_AREA, _ROTATION_RAD, _ZOOM, _PERSPECTIVE = (0.36, 1.0), math.radians(30), (0.7, 1.4), 0.3
 _CORNERS: Final = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
 
 
@@ -38,37 +40,15 @@ class PairTransform:
     """What may happen to a second view: one kind, all equally likely, then a mirror image.
 
     Attributes:
-        kinds: to choose from; with none of them nothing but the mirror image is left.
-        crop_area: share of the area of a square box, uniform.
-        rotation_rad: largest angle both ways, uniform.
-        zoom: range of the magnification, its logarithm uniform.
-        perspective: corners move inward by up to this along each axis, uniform; sides are 2 long.
+        kinds: to choose from; with none of them nothing but the mirror image is left. ``crop``: a square box of 36 to
+            100 % of the area, uniform; ``rotation``: up to 30 degrees both ways, uniform; ``zoom``: 0.7 to 1.4, its
+            logarithm uniform; ``perspective``: corners move inward by up to 0.3 along each axis, where sides are 2
+            long, uniform.
         hflip: probability of a mirror image.
-
-    Raises:
-        ValueError: a number out of its range, or an unknown kind.
     """
 
     kinds: tuple[PairKind, ...] = PAIR_KINDS
-    crop_area: tuple[float, float] = (0.36, 1.0)
-    rotation_rad: float = math.radians(30)
-    zoom: tuple[float, float] = (0.7, 1.4)
-    perspective: float = 0.3
     hflip: float = 0.5
-
-    def __post_init__(self) -> None:
-        unknown = set(self.kinds) - set(PAIR_KINDS)
-        if unknown:
-            raise ValueError(f"unknown kind {sorted(unknown)[0]!r}")
-        if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
-            raise ValueError(f"crop_area is {self.crop_area}, must be ordered in (0, 1]")
-        if not 0 < self.zoom[0] <= self.zoom[1]:
-            raise ValueError(f"zoom is {self.zoom}, must be positive and ordered")
-        if not (0 <= self.perspective < 0.9 and 0 <= self.hflip <= 1 and self.rotation_rad >= 0):
-            raise ValueError(
-                f"perspective {self.perspective}, hflip {self.hflip} and rotation_rad {self.rotation_rad} must not be "
-                "negative, perspective below 0.9, hflip at most 1"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +140,7 @@ class ViewSpec:
         blur_prob: probability of Gaussian blur.
         blur_sigma: range of its standard deviation in pixels, uniform.
         blur_kernel: its width in pixels, odd.
-        solarize_prob: probability of inverting all values at or above the threshold.
-        solarize_threshold: in ``[0, 1]``.
+        solarize_prob: probability of inverting all values from 128 of 255 on.
         random_operations: operations of RandAugment for each image.
         operation_pool: what they are drawn from.
         cutout: side of the largest square that is painted over, share of ``size``; 0 = none.
@@ -200,7 +179,6 @@ class ViewSpec:
     blur_sigma: tuple[float, float] = (0.1, 2.0)
     blur_kernel: int = 3
     solarize_prob: float = 0.0
-    solarize_threshold: float = 128 / 255
     random_operations: int = 0
     operation_pool: Pool = "photo"
     cutout: float = 0.0
@@ -217,9 +195,12 @@ class ViewSpec:
     row: RowView | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob"):
+        for name in ("hflip", "jitter_prob", "gray_prob", "blur_prob", "solarize_prob", "cutout", "cutout_fill"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be in [0, 1]")
+        for name in ("shift_px", "rotation_rad", "random_operations", "noise"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, must not be negative")
         for name in ("aspect_range", "zoom_range", "blur_sigma"):
             low, high = getattr(self, name)
             if not 0 < low <= high:
@@ -228,13 +209,6 @@ class ViewSpec:
             raise ValueError(f"size {self.size} and resize_ratio {self.resize_ratio} must be at least 1")
         if self.area_range is not None and not 0 < self.area_range[0] <= self.area_range[1] <= 1:
             raise ValueError(f"area_range is {self.area_range}, must be ordered in (0, 1]")
-        if self.random_operations < 0 or not 0 <= self.cutout <= 1 or not 0 <= self.cutout_fill <= 1:
-            raise ValueError(
-                f"random_operations {self.random_operations} must not be negative, cutout {self.cutout} and "
-                f"cutout_fill {self.cutout_fill} must be in [0, 1]"
-            )
-        if self.noise < 0:
-            raise ValueError(f"noise is {self.noise}, must not be negative")
         if self.anchors and (not 0 < self.min_overlap < 1 or self.area_range is None):
             raise ValueError(f"min_overlap is {self.min_overlap}, must be in (0, 1), and a box be drawn")
         # a kernel that is not used may be wider than a tiny image
@@ -242,11 +216,8 @@ class ViewSpec:
             raise ValueError(f"blur_kernel is {self.blur_kernel}, must be odd and below twice the size")
         if not (0 <= self.brightness_range[0] <= self.brightness_range[1]):
             raise ValueError(f"brightness_range is {self.brightness_range}, must be ordered and not negative")
-        if min(self.jitter) < 0 or self.jitter[3] > 0.5 or min(self.shift_px, self.rotation_rad) < 0:
-            raise ValueError(
-                f"jitter {self.jitter}, shift_px {self.shift_px} and rotation_rad {self.rotation_rad} must not be "
-                "negative, hue at most 0.5"
-            )
+        if min(self.jitter) < 0 or self.jitter[3] > 0.5:
+            raise ValueError(f"jitter {self.jitter} must not be negative, hue at most 0.5")
 
     @property
     def resized_side(self) -> int:
@@ -261,11 +232,6 @@ class ViewSpec:
     def shows_partner(self) -> bool:
         """Whether a pair's other image is shown."""
         return self.partner or self.follows is not None
-
-    @property
-    def has_random_box(self) -> bool:
-        """Whether stage 1 depends on random numbers."""
-        return self.area_range is not None or (self.crop == "random" and self.resized_side > 0)
 
     @property
     def has_warp(self) -> bool:
@@ -324,22 +290,22 @@ def pair_homographies(transform: PairTransform, draws: Draws, view: int) -> NDAr
     chosen = (u[:, 0] * len(transform.kinds)).astype(np.int64)
     for number, kind in enumerate(transform.kinds):
         rows = np.flatnonzero(chosen == number)
-        made[rows] = _homographies_of(kind, transform, u[rows, 1:9])
+        made[rows] = _homographies_of(kind, u[rows, 1:9])
     return np.where((u[:, 9] < transform.hflip)[:, None, None], mirrored(made), made)
 
 
-def _homographies_of(kind: PairKind, transform: PairTransform, u: NDArray[np.float64]) -> NDArray[np.float64]:
+def _homographies_of(kind: PairKind, u: NDArray[np.float64]) -> NDArray[np.float64]:
     if kind == "crop":
-        low, high = transform.crop_area
+        low, high = _CROP_AREA
         side = 2 * np.sqrt(low + (high - low) * u[:, 0])
         left, top = (-1 + (2 - side) * u[:, i] for i in (1, 2))
         return crop_homographies(np.stack((left, top, left + side, top + side), axis=1))
     if kind == "rotation":
-        return rotation_homographies((2 * u[:, 0] - 1) * transform.rotation_rad)
+        return rotation_homographies((2 * u[:, 0] - 1) * _ROTATION_RAD)
     if kind == "zoom":
-        low, high = (math.log(limit) for limit in transform.zoom)
+        low, high = (math.log(limit) for limit in _ZOOM)
         return zoom_homographies(np.exp(low + (high - low) * u[:, 0]))
-    inward = transform.perspective * u.reshape(-1, 4, 2)
+    inward = _PERSPECTIVE * u.reshape(-1, 4, 2)
     return perspective_homographies(_CORNERS * (1 - inward))
 
 

@@ -48,6 +48,7 @@ from labelkit.data.views.colors import (
 from labelkit.data.views.spec import Normalize, PairPlan, ViewSpec, pair_homographies
 
 _COLOR_DRAWS: Final = 11
+_SOLARIZE_FROM: Final = 128 / 255
 _AFFINE_DRAWS: Final = 5
 
 
@@ -198,7 +199,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
     if len(blurred):
         images[blur_rows] = gaussian_blur(images[blur_rows], sigmas, spec.blur_kernel)
     if len(solarized):
-        images[solarize_rows] = solarize(images[solarize_rows], spec.solarize_threshold)
+        images[solarize_rows] = solarize(images[solarize_rows], _SOLARIZE_FROM)
     return _operate(images, spec, draws, view)
 
 
@@ -211,8 +212,9 @@ def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
     return images
 
 
-def add_noise(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
-    """Add the noise of the view to (b, c, size, size) normalized images, with numbers of its own for each sample."""
+def _colored(images: Tensor, spec: ViewSpec, draws: Draws, view: int, normalize: Normalize) -> Tensor:
+    """Change colors, normalize, and add the noise of the view, with numbers of its own for each sample."""
+    images = normalize.in_place(change_colors(images, spec, draws, view))
     if not spec.noise:
         return images
     drawn = draws.normal(view, "noise", images[0].numel() if len(images) else 0, images.device)
@@ -252,12 +254,11 @@ def apply_views(
         shown = partners if spec.shows_partner and partners is not None else images
         matrices = total.astype(np.float32)
         theta = send(matrices, images.device)
-        if spec.has_random_box or spec.has_warp or pairs is not None:
+        if spec.area_range is not None or spec.crop == "random" or spec.has_warp or pairs is not None:
             pixels = warp(shown, theta, spec)
         else:
             pixels = _mirror(resize_center(shown, spec), inner)
-        pixels = change_colors(pixels, spec, draws, number)
-        made.append(add_noise(normalize.in_place(pixels), spec, draws, number))
+        made.append(_colored(pixels, spec, draws, number, normalize))
         geometries.append(ViewGeometry(theta, matrices))
     return tuple(made), tuple(geometries)
 
@@ -290,9 +291,7 @@ def finish_view(
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
     moves, theta = send_all((inner.astype(np.float32), total), crops.device)
     pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
-    pixels = change_colors(pixels, spec, draws, view)
-    finished = add_noise(normalize.in_place(pixels), spec, draws, view)
-    return finished, ViewGeometry(theta, total)
+    return _colored(pixels, spec, draws, view, normalize), ViewGeometry(theta, total)
 
 
 def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.neighbors import knn
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.recipes import crop_views
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.errors import Mismatch, StoreError
@@ -251,7 +251,7 @@ class NeighborPairing:
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
         """Return the plan of a batch."""
         table = self._table()
-        u = keyed_uniform(seed, epoch, keys, 0, "neighbor", 1)[:, 0]
+        u = Draws(seed, epoch, keys).uniform(0, "neighbor", 1)[:, 0]
         known = rows < len(table)
         shown = rows.copy()
         places = (u[known] * table.shape[1]).astype(np.int64)

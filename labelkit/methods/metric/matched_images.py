@@ -19,7 +19,7 @@ from labelkit.algorithms.homographies import as_square, between_views, move_poin
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.decode import BadImage
-from labelkit.data.keyed_random import keyed_uniform
+from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import PairPlan, PairTransform, ViewSpec
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
@@ -76,7 +76,7 @@ class MatchedPairing:
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
         """Return the plan of a batch."""
-        u = keyed_uniform(seed, epoch, keys, 1, "matched pair", 2 + 2 * _DRAWS).astype(np.float64)
+        u = Draws(seed, epoch, keys).uniform(1, "matched pair", 2 + 2 * _DRAWS).astype(np.float64)
         clusters = self._clusters()
         seconds = self._images.matches.pairs[:, 1]
         links, shown = np.full(len(rows), -1, dtype=np.int64), rows.copy()

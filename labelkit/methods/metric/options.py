@@ -307,7 +307,7 @@ class TACCCLConfig(MetricLearningConfig):
     """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
-    #: What may happen to the second view is `labelkit.data.views.boxes.PairTransform`'s.
+    #: What may happen to the second view is `labelkit.data.views.spec.PairTransform`'s.
     constants: ClassVar[Mapping[str, object]] = {
         "transforms": ("crop", "rotation", "zoom", "perspective"),
         "pair_crop_area": (0.36, 1.0),

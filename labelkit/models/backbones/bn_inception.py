@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from labelkit.models.backbones.staged_network import PooledNetwork
+
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 #: blue, green, red of Caffe's images, on a scale of 255
 _CAFFE_MEAN = (104.0, 117.0, 128.0)
@@ -109,7 +111,7 @@ class _Inception(nn.Module):
         return torch.cat([branch(maps) for branch in branches if branch is not None], 1)
 
 
-class BNInceptionBody(nn.Module):
+class BNInceptionBody(PooledNetwork):
     """All of the network up to the average pool.
 
     Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a to inception3c, inception4a to inception4e,
@@ -137,21 +139,6 @@ class BNInceptionBody(nn.Module):
             self.add_module(name, stage)
             channels = stage.num_features
         self.num_features = channels
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Feature maps (b, 1024, h', w')."""
-        maps = images
-        for stage in self.children():
-            maps = stage(maps)
-        return maps
-
-    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Feature maps to features (b, 1024)."""
-        return maps.mean(dim=(2, 3))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
-        return self.forward_head(self.forward_features(images))
 
 
 _LAYERS = {"1x1": "one", "3x3_reduce": "three.0", "3x3": "three.1", "pool_proj": "pool.1"}

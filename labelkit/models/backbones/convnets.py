@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +20,20 @@ from labelkit.models.backbones.resnet import (
     ResidualNetwork,
     Shortcut,
     cifar_resnet,
+    conv,
     fan_out_init,
     resnet18,
     resnet50,
     shake_resnet26,
+    stages_of,
 )
-from labelkit.models.backbones.staged_network import StagedNetwork
+from labelkit.models.backbones.staged_network import PooledNetwork, StagedNetwork
 
 # Sources: S. Zagoruyko, N. Komodakis, "Wide Residual Networks" (BMVC 2016); ``google-research/mixmatch``.
 # Departures: convolutions have no biases (the TensorFlow code keeps them). The first block of groups 2 and 3 normalizes
 # its input too; in ``microsoft/Semi-supervised-learning`` these two normalizations have weights that are never used.
 
 LEAK = 0.1
-
-
-def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
 
 
 class WideBlock(nn.Module):
@@ -52,11 +51,11 @@ class WideBlock(nn.Module):
         self, in_channels: int, channels: int, stride: int, *, activate_shortcut: bool, momentum: float
     ) -> None:
         super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(in_channels, momentum=momentum), _conv(in_channels, channels, 3, stride)
-        self.bn2, self.conv2 = nn.BatchNorm2d(channels, momentum=momentum), _conv(channels, channels, 3)
+        self.bn1, self.conv1 = nn.BatchNorm2d(in_channels, momentum=momentum), conv(in_channels, channels, 3, stride)
+        self.bn2, self.conv2 = nn.BatchNorm2d(channels, momentum=momentum), conv(channels, channels, 3)
         self.act = nn.LeakyReLU(LEAK)
         changes = stride != 1 or in_channels != channels
-        self.shortcut = _conv(in_channels, channels, 1, stride) if changes else None
+        self.shortcut = conv(in_channels, channels, 1, stride) if changes else None
         self.activate_shortcut = activate_shortcut
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -89,25 +88,14 @@ def wide_resnet(
         raise ValueError(f"depth is {depth}, must be 6 m + 4, at least 10")
     if widen < 1 or stem < 1:
         raise ValueError(f"widen {widen} and stem {stem} must be positive")
-    stages: dict[str, nn.Module] = {"stem": _conv(in_channels, stem, 3)}
-    channels = stem
-    for group in range(3):
-        width, layers = stem * widen << group, []
-        for block in range((depth - 4) // 6):
-            first = block == 0
-            layers.append(
-                WideBlock(
-                    channels,
-                    width,
-                    2 if first and group > 0 else 1,
-                    activate_shortcut=first and group == 0,
-                    momentum=momentum,
-                )
-            )
-            channels = width
-        end = [nn.BatchNorm2d(channels, momentum=momentum), nn.LeakyReLU(LEAK)] if group == 2 else []
-        stages[f"group{group + 1}"] = nn.Sequential(*layers, *end)
-    return StagedNetwork(stages, channels)
+    widths = [stem * widen << group for group in range(3)]
+    first = conv(in_channels, stem, 3)
+    block = partial(WideBlock, activate_shortcut=False, momentum=momentum)
+    groups = stages_of(block, stem, widths, [(depth - 4) // 6] * 3)
+    groups[0][0].activate_shortcut = True  # type: ignore[assignment] # a mark, no part
+    groups[2] += [nn.BatchNorm2d(widths[2], momentum=momentum), nn.LeakyReLU(LEAK)]
+    stages = {f"group{number}": nn.Sequential(*group) for number, group in enumerate(groups, start=1)}
+    return StagedNetwork({"stem": first, **stages}, widths[2])
 
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -118,7 +106,7 @@ _ALEXNET_SMALL = ((64, 11, 4, 2), None, (192, 5, 1, 2), None, (384, 3, 1, 1), (2
 _HIDDEN = 4096
 
 
-class AlexNet(nn.Module):
+class AlexNet(PooledNetwork):
     """Five convolutions with normalization and two wide layers with dropout; features are the last ReLU's.
 
     Args:
@@ -172,10 +160,6 @@ class AlexNet(nn.Module):
         features: Tensor = self.hidden(maps.flatten(1))
         return features
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
-        return self.forward_head(self.forward_features(images))
-
 
 def _demo(image_size: int, in_channels: int) -> nn.Module:
     layers: list[nn.Module] = []
@@ -186,7 +170,7 @@ def _demo(image_size: int, in_channels: int) -> nn.Module:
     return ResidualNetwork(nn.Sequential(*layers[:3]), nn.Sequential(*layers[3:]), channels)
 
 
-class SmallCNN(nn.Module):
+class SmallCNN(PooledNetwork):
     """Five 3x3 convolutions with normalization and ReLU, a 2x2 pool after the first two: 32 pixels to 8x8 maps.
 
     Args:
@@ -196,7 +180,7 @@ class SmallCNN(nn.Module):
 
     Shape:
         - images: ``(b, c, h, w)`` float.
-        - returns: ``(b, f)`` float, not negative.
+        - returns: ``(b, f)`` float, not negative, the average of ``(b, f, h / 4, w / 4)`` maps, or half of that.
 
     Source:
         The CPU demonstrations of our specifications of TAC-CCL (2.3) and, with the late pool, SAN (2.1).
@@ -212,26 +196,6 @@ class SmallCNN(nn.Module):
             if number <= 2 or (number == 4 and late_pool):
                 self.add_module(f"pool{number}", nn.MaxPool2d(2))
             channels = width
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Feature maps (b, f, h / 4, w / 4), or half of that."""
-        maps = images
-        for stage in self.children():
-            maps = stage(maps)
-        return maps
-
-    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Feature maps to features (b, f)."""
-        return maps.mean(dim=(2, 3))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
-        return self.forward_head(self.forward_features(images))
-
-
-def _googlenet(image_size: int, in_channels: int) -> nn.Module:
-
-    return GoogLeNetBody(in_channels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +278,7 @@ CONVNETS: dict[str, ConvNet] = {
     "smallcnn_wide_pool": _small((32, 64, 128, 128, 256), late_pool=True),
     # 227 pixels as in the tables of metric learning; 256 pixels of the shorter side
     "googlenet": ConvNet(
-        _googlenet,
+        lambda size, channels: GoogLeNetBody(channels),
         1024,
         227,
         _IMAGENET_MEAN,
@@ -361,9 +325,6 @@ CONVNETS: dict[str, ConvNet] = {
 }
 
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
 class _PublishedInput(nn.Module):
     """Images normalized as ImageNet's, or gray ones, to what the published weights expect: values in [-1, 1]."""
 
@@ -372,12 +333,12 @@ class _PublishedInput(nn.Module):
         channels = images.expand(-1, 3, -1, -1).unbind(1)
         scaled = [
             channel[:, None] * (std / 0.5) + (mean - 0.5) / 0.5
-            for channel, mean, std in zip(channels, _MEAN, _STD, strict=True)
+            for channel, mean, std in zip(channels, _IMAGENET_MEAN, _IMAGENET_STD, strict=True)
         ]
         return torch.cat(scaled, 1)
 
 
-class GoogLeNetBody(GoogLeNet):  # type: ignore[misc] # torchvision is not typed
+class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvision is not typed
     """All of the network up to the average pool.
 
     Stages by name: conv1, maxpool1, conv2, conv3, maxpool2, inception3a, inception3b, maxpool3, inception4a to
@@ -405,14 +366,6 @@ class GoogLeNetBody(GoogLeNet):  # type: ignore[misc] # torchvision is not typed
                 x = stage(x)
         maps: Tensor = x
         return maps
-
-    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Feature maps to features (b, 1024)."""
-        return maps.mean(dim=(2, 3))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
-        return self.forward_head(self.forward_features(images))
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:

@@ -5,7 +5,6 @@ timm and the hub client are imported on first use: reading weights must not cost
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import fnmatch
 import sys
@@ -30,7 +29,7 @@ from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
 from labelkit.models.weights.files import LoadReport, load_weights_file, map_weights
-from labelkit.models.weights.published import crop_share, published_weights
+from labelkit.models.weights.published import crop_share, published_weights, timm_config
 from labelkit.models.whitening import Whitening
 
 
@@ -45,11 +44,11 @@ class BackboneInfo:
         in_channels: 1 or 3.
         mean: per channel, of images in [0, 1]; what its weights were trained with.
         std: per channel.
+        pooling: how tokens or positions become one vector: ``"token"``, ``"avg"``, ...
         num_prefix_tokens: class and register tokens before the patch tokens; 0 without tokens.
         depth: number of transformer blocks; 0 if it is not made of such.
         interpolation: how images are resized, e.g. ``"bicubic"``.
         crop_pct: share of the resized image that the center crop keeps, in (0, 1].
-        pooling: how tokens or positions become one vector: ``"token"``, ``"avg"``, ...
     """
 
     name: str
@@ -58,11 +57,11 @@ class BackboneInfo:
     in_channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    num_prefix_tokens: int
-    depth: int
-    interpolation: str
-    crop_pct: float
     pooling: str
+    num_prefix_tokens: int = 0
+    depth: int = 0
+    interpolation: str = "bicubic"
+    crop_pct: float = 1.0
 
 
 class Backbone(nn.Module):
@@ -298,11 +297,9 @@ def _build_own(
         in_channels=in_channels,
         mean=(0.5,) * in_channels,
         std=(0.5,) * in_channels,
+        pooling="token",
         num_prefix_tokens=1,
         depth=shape.depth,
-        interpolation="bicubic",
-        crop_pct=1.0,
-        pooling="token",
     )
     return net, info, {}
 
@@ -319,11 +316,8 @@ def _build_convnet(
         in_channels=in_channels,
         mean=_per_channel(shape.mean, in_channels),
         std=_per_channel(shape.std, in_channels),
-        num_prefix_tokens=0,
-        depth=0,
-        interpolation="bicubic",
-        crop_pct=shape.crop_pct,
         pooling=shape.pooling,
+        crop_pct=shape.crop_pct,
     )
     return shape.build(size, in_channels), info, {"url": shape.url}
 
@@ -334,10 +328,7 @@ def _build_timm(
     import timm
 
     _check_name(name)
-    cfg: dict[str, Any] = {}
-    published = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    if published is not None:
-        cfg = dict(dataclasses.asdict(published))
+    cfg = timm_config(name)
     size = image_size or cfg.get("input_size", (3, 224, 224))[-1]
     options: dict[str, Any] = dict(given)
     # Only networks with position embeddings are built for one size.

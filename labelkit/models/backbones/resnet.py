@@ -11,18 +11,22 @@ Sources: X. Gastaldi, "Shake-Shake regularization" (2017); ``CuriousAI/mean-teac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from labelkit.models.backbones.staged_network import StagedNetwork
+from labelkit.models.backbones.staged_network import PooledNetwork, StagedNetwork
 
 Shortcut = Literal["pad", "conv1", "conv3"]
 
 
-def _conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+def conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """Return a convolution without bias that keeps the size of a map at stride 1."""
     return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
 
 
@@ -44,15 +48,15 @@ class BasicBlock(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _conv(in_channels, channels, 3, stride), nn.BatchNorm2d(channels)
-        self.conv2, self.bn2 = _conv(channels, channels, 3), nn.BatchNorm2d(channels)
+        self.conv1, self.bn1 = conv(in_channels, channels, 3, stride), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = conv(channels, channels, 3), nn.BatchNorm2d(channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != channels:
             if shortcut == "pad":
                 self.shortcut = PadShortcut(channels - in_channels, stride)
             else:
                 kernel = 1 if shortcut == "conv1" else 3
-                self.shortcut = nn.Sequential(_conv(in_channels, channels, kernel, stride), nn.BatchNorm2d(channels))
+                self.shortcut = nn.Sequential(conv(in_channels, channels, kernel, stride), nn.BatchNorm2d(channels))
 
     def forward(self, maps: Tensor) -> Tensor:
         """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
@@ -65,12 +69,12 @@ class Bottleneck(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = _conv(in_channels, channels, 1), nn.BatchNorm2d(channels)
-        self.conv2, self.bn2 = _conv(channels, channels, 3, stride), nn.BatchNorm2d(channels)
-        self.conv3, self.bn3 = _conv(channels, 4 * channels, 1), nn.BatchNorm2d(4 * channels)
+        self.conv1, self.bn1 = conv(in_channels, channels, 1), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = conv(channels, channels, 3, stride), nn.BatchNorm2d(channels)
+        self.conv3, self.bn3 = conv(channels, 4 * channels, 1), nn.BatchNorm2d(4 * channels)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != 4 * channels:
-            self.shortcut = nn.Sequential(_conv(in_channels, 4 * channels, 1, stride), nn.BatchNorm2d(4 * channels))
+            self.shortcut = nn.Sequential(conv(in_channels, 4 * channels, 1, stride), nn.BatchNorm2d(4 * channels))
 
     def forward(self, maps: Tensor) -> Tensor:
         """(b, c, h, w) to (b, 4 channels, h / stride, w / stride)."""
@@ -84,11 +88,11 @@ class PreActivationBottleneck(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.bn1, self.conv1 = nn.BatchNorm2d(in_channels), _conv(in_channels, channels, 1)
-        self.bn2, self.conv2 = nn.BatchNorm2d(channels), _conv(channels, channels, 3, stride)
-        self.bn3, self.conv3 = nn.BatchNorm2d(channels), _conv(channels, 4 * channels, 1)
+        self.bn1, self.conv1 = nn.BatchNorm2d(in_channels), conv(in_channels, channels, 1)
+        self.bn2, self.conv2 = nn.BatchNorm2d(channels), conv(channels, channels, 3, stride)
+        self.bn3, self.conv3 = nn.BatchNorm2d(channels), conv(channels, 4 * channels, 1)
         changes = stride != 1 or in_channels != 4 * channels
-        self.shortcut = _conv(in_channels, 4 * channels, 1, stride) if changes else None
+        self.shortcut = conv(in_channels, 4 * channels, 1, stride) if changes else None
 
     def forward(self, maps: Tensor) -> Tensor:
         """(b, c, h, w) to (b, 4 channels, h / stride, w / stride)."""
@@ -100,17 +104,13 @@ class PreActivationBottleneck(nn.Module):
         return summed
 
 
-class ResidualNetwork(nn.Module):
+class ResidualNetwork(PooledNetwork):
     """Stem, stages, global average; no classifier.
 
     Args:
         stem: first layers.
         stages: the rest of the body.
         num_features: channels of the last stage, f.
-
-    Shape:
-        - images: ``(b, c, h, w)`` float.
-        - returns: ``(b, f)`` float.
     """
 
     def __init__(self, stem: nn.Module, stages: nn.Module, num_features: int) -> None:
@@ -119,18 +119,30 @@ class ResidualNetwork(nn.Module):
         self.stages = stages
         self.num_features = num_features
 
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Feature maps (b, f, h', w')."""
-        maps: Tensor = self.stages(self.stem(images))
-        return maps
 
-    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Feature maps to features (b, f); there is nothing after the pool, so ``pre_logits`` changes nothing."""
-        return maps.mean(dim=(2, 3))
+def stages_of(
+    block: Callable[[int, int, int], nn.Module],
+    channels: int,
+    widths: Sequence[int],
+    counts: Sequence[int],
+    expansion: int = 1,
+) -> list[list[nn.Module]]:
+    """Return the blocks of each stage; all stages but the first begin with a stride of 2.
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
-        return self.forward_head(self.forward_features(images))
+    Args:
+        block: channels before it, its width and its stride to the block.
+        channels: before the first one.
+        widths: of the blocks of each stage.
+        counts: blocks of each stage.
+        expansion: channels behind a block, in units of its width.
+    """
+    stages: list[list[nn.Module]] = []
+    for number, (width, count) in enumerate(zip(widths, counts, strict=True)):
+        stages.append([])
+        for place in range(count):
+            stages[-1].append(block(channels, width, 2 if number > 0 and place == 0 else 1))
+            channels = expansion * width
+    return stages
 
 
 def fan_out_init(net: nn.Module) -> None:
@@ -160,29 +172,19 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     """
     if depth < 8 or (depth - 2) % 6:
         raise ValueError(f"depth is {depth}, must be 6 m + 2, at least 8")
-    stem = nn.Sequential(_conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
-    blocks: list[nn.Module] = []
-    channels = width
-    for stage in range(3):
-        for block in range((depth - 2) // 6):
-            stride = 2 if stage > 0 and block == 0 else 1
-            blocks.append(BasicBlock(channels, width << stage, stride, shortcut))
-            channels = width << stage
-    net = ResidualNetwork(stem, nn.Sequential(*blocks), channels)
+    stem = nn.Sequential(conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
+    widths = (width, 2 * width, 4 * width)
+    stages = stages_of(partial(BasicBlock, shortcut=shortcut), width, widths, [(depth - 2) // 6] * 3)
+    net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * width)
     fan_out_init(net)
     return net
 
 
 def resnet18(in_channels: int = 3) -> ResidualNetwork:
     """Build a ResNet-18 for 32x32 images, f = 512: a 3x3 stem of stride 1 and no pool before the four stages."""
-    blocks: list[nn.Module] = []
-    channels = 64
-    for stage in range(4):
-        for number in range(2):
-            blocks.append(BasicBlock(channels, 64 << stage, 2 if stage > 0 and number == 0 else 1, "conv1"))
-            channels = 64 << stage
-    stem = nn.Sequential(_conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
-    net = ResidualNetwork(stem, nn.Sequential(*blocks), channels)
+    stages = stages_of(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
+    stem = nn.Sequential(conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
+    net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 512)
     fan_out_init(net)
     return net
 
@@ -200,13 +202,8 @@ def resnet50(
     if version == 1:
         layers += [nn.BatchNorm2d(64), nn.ReLU()]
     stem = nn.Sequential(*layers, nn.MaxPool2d(3, 2, 1))
-    blocks: list[nn.Module] = []
-    channels = 64
-    for stage, count in enumerate((3, 4, 6, 3)):
-        for number in range(count):
-            blocks.append(block(channels, widths[stage], 2 if stage > 0 and number == 0 else 1))
-            channels = 4 * widths[stage]
-    net = ResidualNetwork(stem, nn.Sequential(*blocks), channels)
+    stages = stages_of(block, 64, widths, (3, 4, 6, 3), expansion=4)
+    net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 4 * widths[-1])
     if version == 1:
         fan_out_init(net)
     return net
@@ -267,10 +264,8 @@ class _Branch(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv1, self.bn1 = conv(in_channels, channels, 3, stride), nn.BatchNorm2d(channels)
+        self.conv2, self.bn2 = conv(channels, channels, 3), nn.BatchNorm2d(channels)
 
     def forward(self, maps: Tensor) -> Tensor:
         """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
@@ -289,8 +284,7 @@ class ShakeBlock(nn.Module):
         if stride == 2:
             self.shortcut = ShiftedShortcut(in_channels, channels)
         elif in_channels != channels:
-            conv = nn.Conv2d(in_channels, channels, 1, bias=False)
-            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(channels))
+            self.shortcut = nn.Sequential(conv(in_channels, channels, 1), nn.BatchNorm2d(channels))
 
     def forward(self, maps: Tensor) -> Tensor:
         """(b, c, h, w) to (b, channels, h / stride, w / stride)."""
@@ -310,14 +304,9 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
     """
     if width < 2 or width % 2:
         raise ValueError(f"width is {width}, must be even and positive")
-    stages: dict[str, nn.Module] = {"stem": nn.Conv2d(in_channels, 16, 3, 1, 1, bias=False)}
-    channels = 16
-    for stage in range(3):
-        blocks = []
-        for block in range(4):
-            blocks.append(ShakeBlock(channels, width << stage, 2 if stage > 0 and block == 0 else 1))
-            channels = width << stage
-        stages[f"stage{stage + 1}"] = nn.Sequential(*blocks)
-    net = StagedNetwork(stages, channels)
+    stages: dict[str, nn.Module] = {"stem": conv(in_channels, 16, 3)}
+    blocks = stages_of(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))
+    stages |= {f"stage{number}": nn.Sequential(*stage) for number, stage in enumerate(blocks, start=1)}
+    net = StagedNetwork(stages, 4 * width)
     fan_out_init(net)
     return net

@@ -1,4 +1,4 @@
-"""A convolutional network as a row of named stages and an average; it can be cut before its last stage."""
+"""Convolutional networks as a row of modules and an average; one of named stages can be cut before its last stage."""
 
 from __future__ import annotations
 
@@ -7,20 +7,44 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 
-class StagedNetwork(nn.Module):
-    """Named stages, global average; no classifier.
-
-    Args:
-        stages: name to module, in order; the last one is what lies behind the composition layer.
-        num_features: channels of the last stage, f.
+class PooledNetwork(nn.Module):
+    """Modules one after the other, global average; no classifier.
 
     Shape:
         - images: ``(b, c, h, w)`` float.
         - returns: ``(b, f)`` float.
 
     Attributes:
+        num_features: channels of the last maps, f.
+    """
+
+    num_features: int
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Feature maps (b, f, h', w'): what the modules of this network make of images, in their order."""
+        maps = images
+        for stage in self.children():
+            maps = stage(maps)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Feature maps to features (b, f); there is nothing after the pool, so ``pre_logits`` changes nothing."""
+        return maps.mean(dim=(2, 3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images to features."""
+        return self.forward_head(self.forward_features(images))
+
+
+class StagedNetwork(PooledNetwork):
+    """Named stages, global average; no classifier.
+
+    Args:
+        stages: name to module, in order; the last one is what lies behind the composition layer.
+        num_features: channels of the last stage, f.
+
+    Attributes:
         stages: the stages.
-        num_features: f.
     """
 
     def __init__(self, stages: Mapping[str, nn.Module], num_features: int) -> None:
@@ -47,16 +71,3 @@ class StagedNetwork(nn.Module):
     def last_stage(self) -> nn.Module:
         """What lies between ``pre`` and the average."""
         return self.stages[-1]
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        """Feature maps (b, f, h', w')."""
-        maps: Tensor = self.stages(images)
-        return maps
-
-    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Feature maps to features (b, f); there is nothing after the pool, so ``pre_logits`` changes nothing."""
-        return maps.mean(dim=(2, 3))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images to features."""
-        return self.forward_head(self.forward_features(images))

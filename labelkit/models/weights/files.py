@@ -49,14 +49,12 @@ class LoadReport:
         loaded: names of the network that were set.
         missing: names of the network that the file lacks and does not need (batch counters).
         unexpected: names of the file that the network has no place for, such as old classifiers.
-        mismatched: names whose shape differs; empty unless the load failed.
         prefix: what was cut from the names of the file, e.g. ``"module.backbone."``.
     """
 
     loaded: tuple[str, ...]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
-    mismatched: tuple[str, ...]
     prefix: str
 
 
@@ -151,7 +149,6 @@ def map_weights(
         loaded=tuple(ready),
         missing=optional,
         unexpected=(*(name for name in cleaned if name not in target), *left_over),
-        mismatched=(),
         prefix=prefix,
     )
 

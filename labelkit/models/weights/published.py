@@ -121,9 +121,12 @@ def package_of(backbone: str) -> WeightsPackage | None:
     return None
 
 
-def package_of_source(source: str) -> WeightsPackage | None:
-    """The package that a store names as source."""
-    return next((package for package in PACKAGES if package.source == source), None)
+def timm_config(name: str) -> dict[str, Any]:
+    """What timm says of a network, with or without the tag of its weights, and of these; empty if it says nothing."""
+    import timm
+
+    found = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return {} if found is None else dict(dataclasses.asdict(found))
 
 
 def embedding_size(name: str) -> int | None:
@@ -148,7 +151,7 @@ def recorded_weights(source: str) -> Path | None:
     Raises:
         CheckpointRefused: the file of a package is not the published one.
     """
-    package = package_of_source(source)
+    package = next((package for package in PACKAGES if package.source == source), None)
     if package is not None:
         path = package.find()
         if path is not None:
@@ -186,10 +189,7 @@ def is_published(name: str, sha256: str) -> bool:
     package = package_of(name)
     if package is not None and package.sha256 == sha256:
         return True
-    import timm
-
-    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    cached = None if cfg is None else _cached(dataclasses.asdict(cfg))
+    cached = _cached(timm_config(name))
     return cached is not None and sha256_file(cached[0]) == sha256
 
 
@@ -199,11 +199,7 @@ def describe_published(name: str) -> tuple[str, str]:
     Args:
         name: of a timm network, with or without the tag of its weights.
     """
-    import timm
-
-    found = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    cfg = {} if found is None else dict(dataclasses.asdict(found))
-    package = package_of(name)
+    cfg, package = timm_config(name), package_of(name)
     if _cached(cfg) is not None:
         place = "hub cache"
     elif package is not None:
@@ -215,10 +211,8 @@ def describe_published(name: str) -> tuple[str, str]:
 
 def has_published(name: str) -> bool:
     """Say whether there are published weights of a network that ``published_weights`` can have from somewhere."""
-    import timm
-
-    cfg = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    return package_of(name) is not None or bool(cfg is not None and (cfg.hf_hub_id or cfg.url))
+    cfg = timm_config(name)
+    return package_of(name) is not None or bool(cfg.get("hf_hub_id") or cfg.get("url"))
 
 
 def best_at_hand(*, several: bool = False) -> str | None:
@@ -230,11 +224,9 @@ def best_at_hand(*, several: bool = False) -> str | None:
     Raises:
         CheckpointRefused: the file of a package is not the published one.
     """
-    import timm
 
     def is_here(name: str) -> bool:
-        cfg = timm.get_pretrained_cfg(name)
-        return cfg is not None and weights_at_hand(name, dataclasses.asdict(cfg)) is not None
+        return weights_at_hand(name, timm_config(name)) is not None
 
     names = (name for name in BEST_FIRST if several or "+" not in name)
     return next((name for name in names if all(map(is_here, name.split("+")))), None)

@@ -78,7 +78,7 @@ def open_source(place: Path, result: str | None) -> Source:
     path, name = (place, result) if is_store(place) else _of_start(place, result)
     store = open_store(path)
     if name is None:
-        name = newest_name(store, "answer")
+        name = newest_name(list_results(store), "answer")
         if name not in list_results(store):
             problem = "has no answers to predict by"
             raise StoreError(str(path), problem, f"Make some: `labelkit discover answer --index {path}`.")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from labelkit.commands.common.results import Cell, SimpleResult, StageResult, Table, jsonable
+from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.stable_ids import held_rows
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
@@ -567,7 +567,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     result = _run(config if made == out else config.model_copy(update={"out": made}))
     values = jsonable(result.to_json())
     assert isinstance(values, dict)
-    files = [out if path == made else path for path in result.made() if path.exists()]
+    files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)
         if not tables.replace(out, made):
@@ -577,7 +577,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     return values
 
 
-def _run(config: StageConfig) -> StageResult:
+def _run(config: StageConfig) -> SimpleResult:
     """Run the command of a step; of what to do about a fault, leave out what names options that ``start`` lacks."""
     try:
         result, fault = all_commands()[config.command].run(config)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.label_files import LabeledImages, own_result, placed_csv, read_labels
 from labelkit.commands.common.labels import labels_to_use, similar_names
-from labelkit.data.tables import as_known, natural_key
+from labelkit.data.datasets import natural_key
+from labelkit.data.tables import as_known
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress

@@ -156,7 +156,7 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
             raise StoreError(str(result.path), "does not group the rows", "Name a result of cluster or discover.")
         return result, "chosen by --result"
     usable = [one.result for one in candidates if one.result is not None and _ids(one.result) is not None]
-    newest = newest_name(store, "answer")
+    newest = newest_name(list_results(store), "answer")
     older = [name for name in list_results(store) if name != newest and re.fullmatch(r"answer(-\d+)?", name)]
     usable = [result for result in usable if result.kind in _KINDS and result.name not in older]
     if not usable:

@@ -142,7 +142,7 @@ def test_a_store_without_logits_has_no_head(make_store: Any) -> None:
 
 def test_the_same_command_again_is_no_error_and_another_one_is(blobs: EmbeddingStore) -> None:
     config = DiscoverCategoriesConfig(index=blobs.path, max_classes=5)
-    path = discover_categories(config).made()[0]
+    path = discover_categories(config).paths[0]
     before = path.read_bytes()
 
     discover_categories(config)

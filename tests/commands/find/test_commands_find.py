@@ -172,7 +172,7 @@ def test_odd_images_are_listed_with_their_reasons(with_odd: Path, tmp_path: Path
     assert scores == sorted(scores, reverse=True)
     assert min(scores) >= 1
     assert (rows["wide.png"]["width"], rows["wide.png"]["height"]) == ("480", "60")
-    assert result.made() == [out, sheet]
+    assert result.paths == (out, sheet)
 
 
 def test_row_far_from_all_others_is_unlike_them(tmp_path: Path) -> None:

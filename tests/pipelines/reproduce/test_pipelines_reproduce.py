@@ -225,7 +225,7 @@ def test_a_row_is_compared_with_another_seed_by_seed(bars: Path, tmp_path: Path)
     assert rows["after"]["mean"] == pytest.approx(70)
     assert rows["after"]["change"] == pytest.approx(20)
     assert rows["after"]["change_deviation"] == pytest.approx(10)
-    (shown,) = result.tables()
+    (shown,) = result.shown
     assert shown.columns == ["row", "value", "measured", "deviation", "change", "its deviation", "state"]
     assert shown.rows[0] == ["before", "top 1", pytest.approx(50), 0, None, None, "done"]
     assert shown.rows[2][4:6] == [pytest.approx(20), pytest.approx(10)]

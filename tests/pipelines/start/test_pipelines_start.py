@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.cli.main import main
-from labelkit.commands.common.results import SimpleResult, StageResult
+from labelkit.commands.common.results import SimpleResult
 from labelkit.errors import ConfigError, DatasetError, ResourceError, StoreError
 from labelkit.files import sha256_file
 from labelkit.options.base import StageConfig
@@ -89,7 +89,7 @@ def begin(photos: Path, finished: dict[tuple[int, ...], Path], monkeypatch: pyte
     """
     step = run_module._run
 
-    def run_step(config: StageConfig) -> StageResult:
+    def run_step(config: StageConfig) -> SimpleResult:
         if not isinstance(config, ReportConfig):
             return step(config)
         config.out.write_bytes(b"a page")
@@ -337,7 +337,7 @@ def test_a_table_that_is_filled_in_while_a_call_runs_keeps_its_labels(
     filled = {"next.csv": {first: "new"}, "novel.csv": {second: "other"}, "check.csv": {"004.png": "green"}}
     step = run_module._run
 
-    def fill_in(config: StageConfig) -> StageResult:
+    def fill_in(config: StageConfig) -> SimpleResult:
         result = step(config)
         name = Path(getattr(config, "out", "")).name.removeprefix(".")
         if name in filled:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.locations import find_images
-from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource
+from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, listing
 from labelkit.data.decode import MAX_PIXELS, BadImage
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.tables import is_there
@@ -34,17 +34,7 @@ def one_image(path: Path, max_pixels: float = MAX_PIXELS) -> ImageDataset:
         source.read(0).decode(3)
     except BadImage as error:
         raise DatasetError(str(path), f"cannot be read as an image: {error}", "Give a JPEG or PNG file.") from error
-    return ImageDataset(
-        name=path.name,
-        root=path.parent,
-        sample_ids=(path.name,),
-        labels=np.array([-1]),
-        given=np.array([False]),
-        class_names=(),
-        splits=np.array([-1], dtype=np.int16),
-        split_names=(),
-        source=source,
-    )
+    return listing(path.name, path.parent, (path.name,), [None], [None], source)
 
 
 def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
