@@ -104,11 +104,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # few labels
     ("a backbone with dropout", {"backbone": "convnet13"}, "dropout"),
     (
-        "decays that a short run reaches",
-        {"ema_horizon": False, "consistency_ramp": 0.5, "ema_decay": 0.6, "ema_decay_start": 0.1},
-        _of("snowball", "ema_decay ema_decay_start"),
-    ),
-    (
         "decays that a run of 20 steps reaches",
         {"steps": 20, "consistency_ramp": 0.5, "ema_decay": 0.4},
         "ema_decay_start",
@@ -118,7 +113,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     ("another student", {"trainer": "mixmatch", "labeled_batch_size": 8}, _of("snowball", _MIXMATCH)),
     ("several networks", {"fusion": "distance", "cap": 8}, "fusion"),
     ("several discoveries", {"cap": 8}, "snowball.churn"),
-    ("growth that ends before the run", {"growth_limit": 2}, "final_phase"),
     # metric learning
     ("views that may be mirrored", {"augmentation": "box"}, "mirror"),
     ("statistics of an earlier run", {"init_from": "{folder}/earlier"}, "freeze_bn"),

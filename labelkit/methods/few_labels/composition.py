@@ -223,7 +223,7 @@ class MasterTraining:
         high = horizon_decay(self.steps, MASTER_DECAY)
         self.decay = EMADecay(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
-        self._discrimination = None if config.discrimination == "none" else DiscriminationLoss(config.discrimination)
+        self._discrimination = None if config.discrimination == "none" else DiscriminationLoss()
         self._centroids: Tensor | None = None
 
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
@@ -306,9 +306,8 @@ class MasterTraining:
         inputs = master.inputs(torch.cat([shares.blend(images[labeled]), images[~labeled]]))
         features = master.composition(inputs)
         logits = master.classify(features)
-        cross_entropy = agreement = discrimination = logits.sum() * 0
-        if self.config.master_supervised:
-            cross_entropy = self._label_loss(logits[:count], shares.blend(targets), count).labeled
+        cross_entropy = self._label_loss(logits[:count], shares.blend(targets), count).labeled
+        agreement = discrimination = logits.sum() * 0
         if len(logits) > count:
             teacher = master.averaged_logits(tuple(maps[count:] for maps in inputs))
             agreement = self._consistency(logits[count:], teacher).mean()

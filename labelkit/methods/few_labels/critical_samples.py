@@ -40,11 +40,12 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     spread_warnings,
 )
 
-LabelRule = Literal["agree", "vote"]
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
 
 # Candidates for each wanted row (ours; Eq. 3.9's radius is not given).
 _CONFINE_FACTOR = 10
+# Largest share of the candidates that are confined (ours).
+_CONFINE_CAP = 0.25
 # Distances to the reference rows per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
 
@@ -55,7 +56,7 @@ class CriticalReport(ClassReport):
 
     Attributes:
         confined: candidates within the radius.
-        disagreeing: of these, rows whose soft label is largest for another class; ``agree`` leaves them out.
+        disagreeing: of these, rows whose soft label is largest for another class; they are left out.
         radius: largest distance of the confined; NaN without any.
         lowest_entropy: of the rows taken, in bits; NaN without any.
         highest_entropy: likewise.
@@ -96,10 +97,8 @@ def discover_critical(
     rounds: int = 1,
     *,
     beta: float | None = None,
-    label_rule: LabelRule = "agree",
     criterion: Criterion = "max_entropy",
     confine: bool = True,
-    confine_cap: float = 0.25,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
     """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
@@ -111,12 +110,9 @@ def discover_critical(
         rounds: >= 1.
         beta: of the weights ``beta / (beta + rank / reference rows)``, > 0; ``None``: 1 / number of classes with
             labels, which gives half weight where as many rows are nearer as a class has.
-        label_rule: ``agree``: only rows whose soft label is largest for the class of the nearest mean; ``vote``: the
-            largest names them.
         criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
-        confine: take the nearest 10 times as many rows as are wanted, but at most ``confine_cap`` of the candidates
-            (and not less than what is wanted), for each class by itself if balanced; ``False``: any distance.
-        confine_cap: in (0, 1].
+        confine: take the nearest 10 times as many rows as are wanted, but at most a quarter of the candidates (and not
+            less than what is wanted), for each class by itself if balanced; ``False``: any distance.
         options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
 
     Returns:
@@ -126,8 +122,7 @@ def discover_critical(
         ValueError: an argument that cannot be used, with the first row at fault.
     """
     rows = Rows(features)
-    critical = _Critical(rows, beta, label_rule, criterion, confine, confine_cap)
-    return search(critical, len(rows), labels, count, rounds, **options)
+    return search(_Critical(rows, beta, criterion, confine), len(rows), labels, count, rounds, **options)
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
@@ -189,19 +184,14 @@ class _Critical:
 
     rows: Rows
     beta: float | None
-    label_rule: LabelRule
     criterion: Criterion
     confine: bool
-    confine_cap: float
 
     def __post_init__(self) -> None:
         """Check the options."""
         if self.beta is not None and not 0 < self.beta < np.inf:
             raise ValueError(f"beta must be > 0, got {self.beta}")
-        check_choice("label_rule", self.label_rule, ("agree", "vote"))
         check_choice("criterion", self.criterion, ("max_entropy", "min_entropy", "min_distance"))
-        if not 0 < self.confine_cap <= 1:
-            raise ValueError(f"confine_cap must be in (0, 1], got {self.confine_cap}")
 
     def __call__(self, turn: Round) -> CriticalDiscovery:
         warnings = [*spread_warnings([self.rows])]
@@ -217,8 +207,7 @@ class _Critical:
         sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[self.criterion]
         first = sign * rounded(entropy)
         ranking = np.lexsort((asked, candidates.keys[confined], first))
-        if self.label_rule == "agree":
-            ranking = ranking[(voted == nearest)[ranking]]
+        ranking = ranking[(voted == nearest)[ranking]]
         mine = [ranking]
         if turn.shares is not None:
             mine = [ranking[nearest[ranking] == label] for label in range(turn.num_classes)]
@@ -228,7 +217,6 @@ class _Critical:
             candidates,
             [confined[group] for group in chosen],
             [first[picked], candidates.keys[confined[picked]]],
-            labels=voted[picked],
             warnings=warnings,
         )
         reports = []
@@ -253,7 +241,7 @@ class _Critical:
         if not self.confine:
             return candidates.groups
         return [
-            group[: min(_CONFINE_FACTOR * want, max(want, capped(self.confine_cap, len(group))))]
+            group[: min(_CONFINE_FACTOR * want, max(want, capped(_CONFINE_CAP, len(group))))]
             for group, want in zip(candidates.groups, candidates.wants, strict=True)
         ]
 

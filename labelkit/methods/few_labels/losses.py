@@ -12,9 +12,7 @@ Source: the dissertation "Deep Learning with Very Few and No Labels", Eq. 3.6, w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -143,19 +141,14 @@ class MixMatchLoss(nn.Module):
             return MixMatchTerms(labeled, rest.sum() / max(rest.numel(), 1))
 
 
-Discrimination = Literal["ratio", "literal"]
-
-
 class DiscriminationLoss(nn.Module):
     r"""Compare the distances :math:`d_0 \le d_1` of each feature to its nearest and second-nearest centroid.
 
-    - ``ratio``: :math:`\overline{d_0^2 / (d_1^2 + 10^{-12})}`, in [0, 1]: 0 at a centroid, 1 half-way between two;
-      does not change with the scale of the features.
-    - ``literal``: :math:`\overline{(d_0 - d_1)^2}`, the printed Eq. 3.6. It is 0 half-way between two centroids, so
-      that descending it moves features there, the opposite of what its text asks for.
+    .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
 
-    Args:
-        kind: which one.
+    In [0, 1]: 0 at a centroid, 1 half-way between two; does not change with the scale of the features. The printed
+    Eq. 3.6, the mean of :math:`(d_0 - d_1)^2`, is 0 half-way between two centroids, so that descending it moves
+    features there, the opposite of what its text asks for.
 
     Shape:
         - features: ``(b, d)`` float; gets gradients.
@@ -163,25 +156,14 @@ class DiscriminationLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
 
     Raises:
-        ValueError: unknown kind, fewer than two centroids, or shapes that do not fit.
+        ValueError: fewer than two centroids, or shapes that do not fit.
     """
-
-    def __init__(self, kind: Discrimination) -> None:
-        super().__init__()
-        if kind not in ("ratio", "literal"):
-            raise ValueError(f"unknown kind {kind!r}")
-        self.kind = kind
 
     def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean over the batch."""
         with without_autocast(features):
             near, far = nearest_two(promote(features), centroids)
-            if self.kind == "ratio":
-                terms = near / (far + 1e-12)
-            else:
-                # a feature that lies on its centroid has no direction away from it
-                terms = (_root(far) - _root(near)).square()
-            return terms.sum() / max(len(terms), 1)
+            return (near / (far + 1e-12)).sum() / max(len(near), 1)
 
 
 def nearest_two(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,9 +180,3 @@ def nearest_two(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
     squares = (features[:, None, :] - centroids.detach().to(features.dtype)[None]).square().sum(-1)
     two = squares.topk(2, dim=1, largest=False).values
     return two[:, 0], two[:, 1]
-
-
-def _root(squares: Tensor) -> Tensor:
-    """Square root with gradient 0 at 0."""
-    positive = squares > 0
-    return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)

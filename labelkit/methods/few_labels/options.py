@@ -26,7 +26,6 @@ _MIXMATCH: JsonDict = {"panel": "MixMatch"}
 _RUN: JsonDict = {"panel": "Run"}
 _MASTER: JsonDict = {"panel": "Master"}
 _GROWTH: JsonDict = {"panel": "Growth"}
-_SEARCH: JsonDict = {"panel": "Discovery"}
 _PRETEXT: JsonDict = {"panel": "Pretext"}
 _STOP: JsonDict = {"panel": "Stop"}
 
@@ -367,26 +366,20 @@ class CriticalSearchOptions(SearchOptions):
         "confine_factor": 10,
         "reference": "original",
         "beta": "auto",
+        "confine_cap": 0.25,
+        "label_rule": "agree",
     }
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = Field(
         "max_entropy",
         description="Which of the confined images come first: the most or the least ambiguous, or the nearest.",
-        json_schema_extra=_SEARCH,
+        json_schema_extra=_DISCOVERY,
     )
-    confine: bool = Field(True, description="Search near the class means only (Eq. 3.9).", json_schema_extra=_SEARCH)
-    confine_cap: float = Field(
-        0.25,
-        gt=0,
-        le=1,
-        description="With --confine: search the nearest 10 candidates for each wanted image, but at most this share.",
-        json_schema_extra=_SEARCH,
-    )
-    label_rule: Literal["agree", "vote"] = Field(
-        "agree",
-        description="agree: take only images whose largest soft label is the class of the nearest mean; vote: call "
-        "each by its largest soft label.",
-        json_schema_extra=_SEARCH,
+    confine: bool = Field(
+        True,
+        description="Search near the class means only (Eq. 3.9): the nearest 10 candidates for each wanted image, but "
+        "at most a quarter of them.",
+        json_schema_extra=_DISCOVERY,
     )
 
 
@@ -408,6 +401,9 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         "embed_with": "student",
         "val_split": None,
         "val_delta": 0.2,
+        "master_supervised": True,
+        "final_phase": True,
+        "disagree_stop": 0.5,
     }
     #: Of another student than MixMatch.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
@@ -456,16 +452,9 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         description="Updates of the master after each block; default: a tenth of the block (ours; not published).",
         json_schema_extra=_MASTER,
     )
-    master_supervised: bool = Field(
-        True,
-        description="Teach the master the labels, given and discovered; without (literal Eq. 3.7) what is discovered "
-        "could not reach it.",
-        json_schema_extra=_MASTER,
-    )
-    discrimination: Literal["ratio", "literal", "none"] = Field(
+    discrimination: Literal["ratio", "none"] = Field(
         "ratio",
-        description="Loss on the distances of master features to the two nearest centroids; literal is the printed "
-        "Eq. 3.6, whose sign is wrong.",
+        description="Loss on the distances of master features to the two nearest centroids.",
         json_schema_extra=_MASTER,
     )
 
@@ -487,27 +476,12 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         description="Blocks between two discoveries. The master learns the last discovery, the student the one before.",
         json_schema_extra=_GROWTH,
     )
-    final_phase: bool = Field(
-        True,
-        description="Train the student on all discovered labels for the remaining steps. Otherwise the run ends "
-        "earlier.",
-        json_schema_extra=_GROWTH,
-    )
-
     churn: float = Field(
         0.01,
         ge=0,
         le=1,
         description="Smallest share of the average's changed predictions that goes on. Growth ends if fewer changed "
         "since the last discovery. 0: never.",
-        json_schema_extra=_STOP,
-    )
-    disagree_stop: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="Also stop the growth if nearest mean and soft label disagree about a larger share of the "
-        "confined images.",
         json_schema_extra=_STOP,
     )
 

@@ -295,18 +295,15 @@ def learning_rate(
     return rate, AdamMoments(steps, up, down, config.adam_beta1_end, config.adam_beta2_start)
 
 
-def teacher_decay(
-    config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, *, horizon: bool = True
-) -> EMADecay:
-    """Decay of the teacher in a phase.
+def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:
+    """Decay of the teacher in a phase, at most 1 - 10 / steps: a short phase must not average its start.
 
     Args:
         config: the options.
         phase_steps: length of the phase.
         ramp_steps: updates of the run with the lower decay, where the options have one.
-        horizon: limit it to 1 - 10 / steps, such that a short phase does not average its start.
     """
-    high = horizon_decay(phase_steps, config.ema_decay) if horizon else config.ema_decay
+    high = horizon_decay(phase_steps, config.ema_decay)
     if not isinstance(config, MeanTeacherOptions):
         return EMADecay(high, high, 0)
     return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps))
