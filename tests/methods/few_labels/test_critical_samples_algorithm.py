@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit.methods.few_labels import critical_samples
 from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
-from labelkit.methods.few_labels.pseudo_label_selection import Rows
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
@@ -19,7 +19,7 @@ LINE_LABELS = np.array([0, 0, 1, 1] + [-1] * 10)
 
 def soft_of(order: list[int], num_classes: int, beta: float) -> tuple[Array, float]:
     """Soft label and entropy of a row whose reference rows, by nearness, have these classes."""
-    rows = Rows(np.arange(len(order) + 1, dtype=float)[:, None])
+    rows = np.arange(len(order) + 1, dtype=float)[:, None]
     soft = soft_labels(rows, np.array([0]), np.array([-1, *order]), num_classes, beta, 1.0)
     return soft[0], float(entropy_bits(soft)[0])
 
@@ -174,7 +174,7 @@ def test_rows_are_those_of_the_reference_procedure(seed: int) -> None:
 
 
 def test_equally_near_reference_rows_rank_by_their_number() -> None:
-    rows = Rows(np.array([[0.0], [1], [-1], [2], [-2]]))
+    rows = np.array([[0.0], [1], [-1], [2], [-2]])
     soft = soft_labels(rows, np.array([0]), np.array([-1, 0, 1, 1, 0]), 2, 0.5, 1.0)
     np.testing.assert_allclose(soft, [[0.526316, 0.473684]], atol=1e-6)  # ranked 0, 1, 1, 0
 
@@ -188,10 +188,10 @@ def test_a_row_whose_nearest_mean_and_soft_label_differ_is_not_taken() -> None:
     labels = np.array([0, 0, 1, 1, -1, -1, -1])
 
     def label_of() -> list[int]:
-        found = discover_critical(rows, labels, 3, confine=False, balance="global", beta=0.01)
+        found = discover_critical(rows, labels, 3, confine=False, balance="global")
         return found.labels[found.indices == 6].tolist()
 
-    weights = rank_weights(4, 0.01)  # of rows 1, 2, 0, 3
+    weights = rank_weights(4, 0.5)  # of rows 1, 2, 0, 3
     assert weights[0] + weights[2] > weights[1] + weights[3]
     assert label_of() == [0]
     rows[6] = 5.4  # now row 2 is the nearest
@@ -200,17 +200,15 @@ def test_a_row_whose_nearest_mean_and_soft_label_differ_is_not_taken() -> None:
 
 def test_disagreeing_rows_are_counted() -> None:
     rows = np.array([[0.0], [5], [5.5], [20], [0.2], [19], [5.4]])
-    found = discover_critical(rows, [0, 0, 1, 1, -1, -1, -1], 3, confine=False, balance="global", beta=0.01)
+    found = discover_critical(rows, [0, 0, 1, 1, -1, -1, -1], 3, confine=False, balance="global")
     assert [report.disagreeing for report in found.per_class] == [1, 0]
     assert found.disagreement == pytest.approx(1 / 3)
     assert found.exhausted
 
 
 def test_tied_votes_go_to_the_nearest_mean() -> None:
-    rows = np.array([[0.0], [10], [6]])
-    found = discover_critical(rows, [1, 0, -1], 1, beta=1e9, confine=False, balance="global")
-    # both weigh 1/2; the nearest mean is that of class 0
-    assert found.labels.tolist() == [0]
+    tied = np.array([[0.5, 0.5, 0.0], [0.2, 0.4, 0.4]])
+    assert critical_samples._largest(tied, np.array([1, 0])).tolist() == [1, 1]
 
 
 # ---------------------------------------------------------------- bad input
@@ -228,8 +226,6 @@ def test_one_label_per_class_is_told_of() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta": 0.0}, "beta must be > 0"),
-        ({"beta": -1.0}, "beta must be > 0"),
         ({"criterion": "entropy"}, "criterion"),
         ({"balance": "fair"}, "balance"),
         ({"count": -1}, "count"),
