@@ -1,4 +1,4 @@
-"""What methods for few labels share: student, its average, streams, phases, views, whitening; how a batch is learned.
+"""What methods for few labels share: student, its average, streams, phases, views; how a batch is learned.
 
 A method owns networks, phases and labels; its objective says which views it needs and what one batch costs. So the same
 growth of labels runs on Mean Teacher or MixMatch.
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -27,19 +27,13 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.few_labels.options import (
-    FewLabelTrainConfig,
-    MeanTeacherOptions,
-    TeacherRecipe,
-    TwoStreamTrainConfig,
-)
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.models.backbones.convnet13 import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import StudentChain
 from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
-from labelkit.models.whitening import Whitening, zca
 from labelkit.training.distributed import process_count
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
@@ -50,40 +44,6 @@ from labelkit.training.timing import Pace, RunSize, Scheduled
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
 TwoStreamConfigT = TypeVar("TwoStreamConfigT", bound=TwoStreamTrainConfig)
-
-
-def _add_whitening(network: StudentNetwork, config: FewLabelTrainConfig) -> None:
-    """Put whitening before the backbone if the options ask for it; noise of the views is added behind it.
-
-    Raises:
-        ConfigError: images that are too large.
-    """
-    if not isinstance(config, MeanTeacherOptions) or config.whitening == "none":
-        return
-    spec, info = network.input_spec, network.backbone.info
-    shape = (info.in_channels, info.image_size, info.image_size)
-    noise = config.noise if isinstance(config, TeacherRecipe) else 0.0
-    try:
-        network.backbone.whitening = Whitening(shape, spec.mean, spec.std, noise)
-    except ValueError as error:
-        raise ConfigError("--whitening", str(error), "Lower --image-size, or leave it out.") from error
-
-
-def fit_whitening(network: StudentNetwork, state: TrainState, rows: NDArray[np.int64]) -> None:
-    """Fit the whitening to the training images, the same on every process.
-
-    Args:
-        network: whose whitening is fitted, if it has any.
-        state: at the start of training.
-        rows: images that can be read.
-    """
-    whitening = network.backbone.whitening
-    if whitening is None:
-        return
-    center, matrix = zca(state.embed(whitening.contrasted, rows))
-    table = torch.cat([center[None], matrix])
-    table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
-    whitening.fit_to(table[0], table[1:])
 
 
 MAX_IMAGES: Final = 16_384
@@ -194,7 +154,6 @@ def build_student(
     )
     if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
         raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
-    _add_whitening(network, config)
     if process_count() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network
@@ -211,11 +170,8 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
         weak, strong = semi_supervised_views(
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
-    shift, noise = weak.shift_px, 0.0
-    if isinstance(config, TeacherRecipe):
-        shift = shift if config.shift_px is None else config.shift_px
-        is_whitened = isinstance(config, MeanTeacherOptions) and config.whitening == "zca"
-        noise = 0.0 if is_whitened else config.noise
+    shift, noise = config.pixel_changes
+    shift = weak.shift_px if shift is None else shift
     return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
 
@@ -286,13 +242,10 @@ def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[PhaseLearningRate, AdamMoments | None]:
     """Learning rate in so many steps, and how Adam's moments decay if that changes; the first phase alone warms up."""
-    if not isinstance(config, TeacherRecipe):
-        return PhaseLearningRate(peak, steps, config.lr_schedule), None
-    up, down = config.lr_ramp_up if first else 0.0, config.lr_ramp_down
-    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, up, down)
-    if config.lr_schedule != "ramps":
-        return rate, None
-    return rate, AdamMoments(steps, up, down, config.adam_beta1_end, config.adam_beta2_start)
+    horizon, up, down, *moments = config.rate_shape
+    up = up if first else 0.0
+    rate = PhaseLearningRate(peak, steps, config.lr_schedule, horizon, up, down)
+    return rate, AdamMoments(steps, up, down, *moments) if config.lr_schedule == "ramps" else None
 
 
 def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:
@@ -304,9 +257,7 @@ def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: flo
         ramp_steps: updates of the run with the lower decay, where the options have one.
     """
     high = horizon_decay(phase_steps, config.ema_decay)
-    if not isinstance(config, MeanTeacherOptions):
-        return EMADecay(high, high, 0)
-    return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps))
+    return EMADecay(min(getattr(config, "ema_decay_start", high), high), high, round(ramp_steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,10 +391,15 @@ class AveragedStudent(Method[FewLabelConfigT]):
     ) -> None:
         super().__init__(config, data)
         self.num_classes = check_few_labels(config, data)
-        self.network = build_student(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
+        self.network = self.build(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = self.average_decay(config)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may look at
+
+    @classmethod
+    def build(cls, config: FewLabelConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
+        """Build the network; arguments as for `build_student`."""
+        return build_student(config, data, num_classes, **options)
 
     @classmethod
     def average_decay(cls, config: FewLabelConfigT) -> EMADecay:
@@ -468,7 +424,6 @@ class AveragedStudent(Method[FewLabelConfigT]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Start both networks equal, also when weights were taken from elsewhere."""
-        fit_whitening(self.network, state, self._rows)
         self.chain.restart(self.network)
 
     def on_step_end(self, state: TrainState) -> None:

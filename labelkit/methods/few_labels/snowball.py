@@ -35,10 +35,9 @@ from labelkit.methods.few_labels.growth import (
     finite_features,
     training_class_names,
 )
-from labelkit.methods.few_labels.mean_teacher import consistency_weight, mean_teacher_objective
+from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, consistency_weight, mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
-    ObjectiveStudent,
     StudentClock,
     StudentNetwork,
     StudentNetworks,
@@ -123,7 +122,7 @@ class PastFeatures(nn.Module):
         return [*past, features]
 
 
-class Snowball(ObjectiveStudent[SnowballConfig]):
+class Snowball(WhitenedStudent[SnowballConfig]):
     """Needs at least one label of each class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:

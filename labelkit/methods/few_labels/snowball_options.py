@@ -8,13 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.methods.few_labels.options import (
-    MeanTeacherOptions,
-    MixMatchOptions,
-    SearchOptions,
-    TeacherRecipe,
-    TwoStreamTrainConfig,
-)
+from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherOptions, TeacherRecipe
+from labelkit.methods.few_labels.options import MixMatchOptions, SearchOptions, TwoStreamTrainConfig
 from labelkit.options.embeddings import RowOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}

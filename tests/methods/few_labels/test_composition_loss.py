@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.methods.few_labels.losses import DiscriminationLoss, SquaredConsistency, nearest_two
+from labelkit.methods.few_labels.composition import DiscriminationLoss, nearest_two
+from labelkit.methods.few_labels.losses import SquaredConsistency
 
 CENTROIDS = torch.tensor([[0.0, 0.0], [4.0, 0.0]])
 FEATURES = torch.tensor([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0], [3.5, 0.5]])
