@@ -1030,7 +1030,7 @@ class _Train:
         proxy_lr_scale: float = ...,
         memory: Literal['momentum', 'queue', 'none'] = ...,
         memory_size: int | None = ...,
-        memory_loss: Literal['contrastive', 'multi-similarity', 'contrastive-bayesian'] = ...,
+        memory_loss: Literal['contrastive', 'contrastive-bayesian'] = ...,
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:

@@ -86,7 +86,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         return {**super().scheduled(config, size), "teacher_temperature": lambda now: temperature(now.step)}
 
     def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
+        """Begin to collect outputs for the centers."""
         super().on_step_start(state)
         for center in self._named_centers().values():
             center.forget()

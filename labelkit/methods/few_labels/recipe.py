@@ -462,7 +462,6 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     """
 
     objective: StudentObjective
-    _state: TrainState | None = None
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: labeled images again and again beside others."""
@@ -474,10 +473,6 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     def runs_teacher(self) -> bool:
         """Whether the objective does."""
         return self.objective.runs_teacher
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the loss of the objective."""

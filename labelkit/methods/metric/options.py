@@ -262,7 +262,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     memory_size: int | None = Field(
         None, ge=2, description="Embeddings to keep. Default: the number of training images.", json_schema_extra=_MEMORY
     )
-    memory_loss: Literal["contrastive", "multi-similarity", "contrastive-bayesian"] = Field(
+    memory_loss: Literal["contrastive", "contrastive-bayesian"] = Field(
         "contrastive",
         description="Loss of pairs with the memory. contrastive: as XBM's code; contrastive-bayesian: of the paper "
         "that the chapter cites.",

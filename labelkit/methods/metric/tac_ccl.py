@@ -17,7 +17,7 @@ are looked up when they are used. Weights, ranges and learning rates are ours wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import ClassBalancedSampler
+from labelkit.data.samplers import balanced_draws
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric import recipe as shared
@@ -38,7 +38,7 @@ from labelkit.methods.metric.matched_images import (
     read_matched_images,
     second_view,
 )
-from labelkit.methods.metric.networks import MetricNetwork, MetricOutput
+from labelkit.methods.metric.networks import MetricOutput
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank
 from labelkit.methods.metric.tac_ccl_losses import (
@@ -46,11 +46,10 @@ from labelkit.methods.metric.tac_ccl_losses import (
     FeatureSimilarityLoss,
     TransformedAttentionLoss,
 )
-from labelkit.models.frozen_part import KeptPart
 from labelkit.training.distributed import gather_batch
-from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
+from labelkit.training.inputs import RunInputs
+from labelkit.training.method import Phase, StepOutput, TrainState
+from labelkit.training.timing import Moment, Pace, RunSize, Scheduled
 
 FLAT_ATTENTION = 1e-3
 
@@ -67,12 +66,10 @@ def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
     return now.step >= wait
 
 
-class TACCCL(Method[TACCCLConfig]):
+class TACCCL(shared.MetricMethod[TACCCLConfig]):
     """One network, clusters as labels, a memory, and pairs of views; needs no labels."""
 
-    runs_whole_backbone = False
     may_collapse = True
-    network: MetricNetwork
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -92,7 +89,6 @@ class TACCCL(Method[TACCCLConfig]):
         self.feature_loss = FeatureSimilarityLoss()
         self.matched: MatchedImages | None = None
         self.use_matches(None)
-        self._sampler: ClassBalancedSampler | None = None
         self._use_memory, self._use_centers = False, False
         self._attention_sd = torch.tensor(torch.inf)
 
@@ -122,12 +118,7 @@ class TACCCL(Method[TACCCLConfig]):
     @classmethod
     def paces(cls, config: TACCCLConfig, size: RunSize) -> tuple[Pace, ...]:
         """Groups of the clusters of the time."""
-        return (shared.metric_pace(config, size, labeled=False),)
-
-    @classmethod
-    def group_rates(cls, config: TACCCLConfig) -> GroupRates:
-        """Backbone and new layers."""
-        return shared.group_rates(config)
+        return (Pace(config.epochs, balanced_draws(size.known_images(), config.batch_size)),)
 
     @classmethod
     def scheduled(cls, config: TACCCLConfig, size: RunSize) -> Mapping[str, Scheduled]:
@@ -141,14 +132,6 @@ class TACCCL(Method[TACCCLConfig]):
         """The view of training, and the one that follows it."""
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
         return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
-
-    def eval_view(self) -> ViewSpec:
-        """The center of the image, or all of it where training cuts no boxes."""
-        return shared.eval_view(self.config, self.network.input_spec.size)
-
-    def reuse_frozen(self) -> KeptPart:
-        """The frozen stages; what is kept of a second view is that of its first."""
-        return self.network.backbone.reuse_frozen()
 
     # ------------------------------------------------------------------ events
 
@@ -219,14 +202,6 @@ class TACCCL(Method[TACCCLConfig]):
         return loss
 
     # ------------------------------------------------------------------ state
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Backbone and new layers, each with its learning rate."""
-        return shared.parameter_groups(self.network, self.config)
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """How well held-out images find each other, and the clusters."""
-        return shared.retrieval_monitor(self.config, inputs)
 
     def groupings(self) -> Mapping[str, Tensor]:
         """The clusters."""

@@ -107,7 +107,6 @@ class LabeledClassifier(Method[SupervisedConfigT]):
             seed=config.seed,
         )
         self._class_weights = ClassWeights(config, data, num_classes)
-        self._state: TrainState | None = None
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: one augmented view, every labeled image once."""
@@ -120,10 +119,6 @@ class LabeledClassifier(Method[SupervisedConfigT]):
     def paces(cls, config: SupervisedConfigT, size: RunSize) -> tuple[Pace, ...]:
         """Every labeled image once in an epoch."""
         return (Pace(config.epochs, size.known_labels()),)
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
 
     def mixed(self, batch: Batch) -> MixedBatch:
         """Return the batch, its images blended with others if the options say so."""
