@@ -109,7 +109,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         "ema_decay_start",
     ),
     ("decays that a run of 20 steps reaches", {"steps": 20}, _of(_FEW, "ema_decay")),
-    ("two heads", {"num_heads": 2}, "mean-teacher.head_weight snowball.head_weight"),
     ("another student", {"trainer": "mixmatch", "labeled_batch_size": 8}, _of("snowball", _MIXMATCH)),
     ("several networks", {"fusion": "distance", "cap": 8}, "fusion"),
     ("several discoveries", {"cap": 8}, "snowball.churn"),

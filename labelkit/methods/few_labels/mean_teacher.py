@@ -15,7 +15,7 @@ shifts and mirroring, not before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,9 @@ from labelkit.models.whitening import Whitening, zca
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import EMADecay, GrowingWeight
 from labelkit.training.timing import RunSize, Scheduled
+
+#: Weight of the difference between two heads (released code).
+HEAD_WEIGHT: Final = 0.01
 
 
 class HeadDifference(nn.Module):
@@ -77,7 +80,6 @@ class MeanTeacherObjective(StudentObjective):
         view: how an image is augmented; student and teacher see it with different random numbers.
         weight: :math:`\lambda` by the step of the first phase; in later phases it is full.
         class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
-        head_weight: :math:`\lambda_h` of the difference between two heads; a single head has none.
     """
 
     def __init__(
@@ -86,12 +88,11 @@ class MeanTeacherObjective(StudentObjective):
         *,
         weight: GrowingWeight,
         class_norm: Literal["labeled", "batch"] = "labeled",
-        head_weight: float = 0.01,
     ) -> None:
         super().__init__()
         self._view = view
         self._weight = weight
-        self._class_norm, self._head_weight = class_norm, head_weight
+        self._class_norm = class_norm
         self.runs_teacher = self.runs_master = weight.full > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
@@ -129,7 +130,7 @@ class MeanTeacherObjective(StudentObjective):
                 logs["master_consistency"] = agreement.detach()
         if len(heads) > 1:
             difference = self.head_difference(heads[0], heads[1])
-            loss = loss + self._head_weight * difference
+            loss = loss + HEAD_WEIGHT * difference
             logs["head_difference"] = difference.detach()
         return StepOutput(loss, logs)
 
@@ -146,7 +147,7 @@ def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
     """Build the objective of the options; the (first) phase has so many updates."""
     weight = consistency_weight(steps, options)
-    return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm, head_weight=options.head_weight)
+    return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
 class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):

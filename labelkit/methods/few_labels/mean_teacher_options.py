@@ -81,7 +81,7 @@ class TeacherRecipe(PixelOptions):
 class MeanTeacherOptions(TwoStreamOptions):
     """Loss of Mean Teacher, and how its teacher slows down."""
 
-    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step"}
+    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01}
 
     whitening: Literal["none", "zca"] = Field(
         "none",
@@ -119,12 +119,6 @@ class MeanTeacherOptions(TwoStreamOptions):
         1,
         description="2: one linear classifier for the labels, which also predicts, one for the consistency (released "
         "code for ResNet-26).",
-        json_schema_extra=_LOSS,
-    )
-    head_weight: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the squared difference between the logits of two heads.",
         json_schema_extra=_LOSS,
     )
 

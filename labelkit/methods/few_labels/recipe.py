@@ -26,7 +26,7 @@ from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.backbone import backbone_options, class_count, row_views
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.models.backbones.convnet13 import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
@@ -96,19 +96,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         DatasetError: no label may be used, there is a single class, or a class has no label.
         ConfigError: fewer classes are asked for than have labels.
     """
-    if not (data.labels >= 0).any():
-        raise DatasetError(
-            config.dataset,
-            "no image has a label that training may use",
-            "Give some with --labels FILE, or use a set that has them.",
-        )
-    num_classes = config.num_classes or data.num_known_classes or data.num_old_classes
-    if num_classes < 2:
-        raise DatasetError(config.dataset, "has one class, so there is nothing to tell apart", "Use two at least.")
-    if num_classes < data.num_old_classes:
-        raise ConfigError(
-            "--num-classes", f"{num_classes} is fewer than the {data.num_old_classes} classes with labels", "Raise it."
-        )
+    num_classes = class_count(config.dataset, config.num_classes, data)
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
     missing = np.flatnonzero(counts == 0)
     if len(missing):
@@ -275,14 +263,6 @@ class StudentNetworks:
     master: StudentNetwork | None = None
 
 
-def _itself(count: float) -> float:
-    return count
-
-
-def _alone(value: Tensor) -> Tensor:
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class StudentClock:
     """Where the run is, for weights that change.
@@ -298,8 +278,8 @@ class StudentClock:
     step: int = 0
     step_in_phase: int = 0
     phase: int = 0
-    mean_count: Callable[[float], float] = _itself
-    total: Callable[[Tensor], Tensor] = _alone
+    mean_count: Callable[[float], float] = lambda count: count
+    total: Callable[[Tensor], Tensor] = lambda value: value
 
     @classmethod
     def of(cls, state: TrainState | None) -> StudentClock:
@@ -312,10 +292,7 @@ class StudentClock:
             total, processes = state.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
             return float(total / processes)
 
-        def total(value: Tensor) -> Tensor:
-            return state.combine(value, "sum")
-
-        return cls(state.step, state.step_in_phase, state.phase, mean_count, total)
+        return cls(state.step, state.step_in_phase, state.phase, mean_count, lambda value: state.combine(value, "sum"))
 
 
 class StudentObjective(nn.Module, ABC):
