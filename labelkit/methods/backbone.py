@@ -1,4 +1,4 @@
-"""What families share: the backbone that options ask for, what stands in its place on rows of a store, the classes."""
+"""What methods share about their backbone: what options ask of it, and what stands in its place on rows of a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import torch
 
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import RowView, ViewSpec
-from labelkit.errors import ConfigError, DatasetError
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.row_layers import RowShape
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
@@ -60,31 +59,3 @@ def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
     if isinstance(config, FreezeOptions):
         found["freeze_stages"] = config.freeze_stages
     return found
-
-
-def class_count(dataset: str, wanted: int | None, data: DataInfo) -> int:
-    """Return the number of classes of a classifier: as asked for, or those of the data, with or without images.
-
-    Args:
-        dataset: its name, for messages.
-        wanted: as asked for.
-        data: the training labels.
-
-    Raises:
-        DatasetError: no image has a label that may be used, or there is a single class.
-        ConfigError: fewer classes are asked for than have labels.
-    """
-    if not (data.labels >= 0).any():
-        raise DatasetError(
-            dataset,
-            "no image has a label that training may use",
-            "Give some with --labels FILE, or use a set that has them.",
-        )
-    num_classes = wanted or data.num_known_classes or data.num_old_classes
-    if num_classes < 2:
-        raise DatasetError(dataset, "has one class, so there is nothing to tell apart", "Use two at least.")
-    if num_classes < data.num_old_classes:
-        raise ConfigError(
-            "--num-classes", f"{num_classes} is fewer than the {data.num_old_classes} classes with labels", "Raise it."
-        )
-    return num_classes

@@ -98,7 +98,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "tac-ccl": MethodSpec(
         "Metric learning without labels: clusters, a memory, and attention that moves with the image.",
-        "labelkit.methods.metric.options:TACCCLConfig",
+        "labelkit.methods.metric.tac_ccl_options:TACCCLConfig",
         "labelkit.methods.metric.tac_ccl:TACCCL",
     ),
 }

@@ -347,13 +347,11 @@ class RankingTerms:
         loss: (b,) float64.
         gradient: (b, n) float64, of the loss by the scores; ``None`` if not asked for.
         ratios: (b, n) float64, x of Eq. 12: how far an item is behind, 0 where nothing with a lower target comes near.
-        ranks: (b, n) float64, R: items with at least the item's target and at least its score, itself included.
     """
 
     loss: Tensor
     gradient: Tensor | None
     ratios: Tensor
-    ranks: Tensor
 
 
 def ranking_terms(
@@ -374,20 +372,19 @@ def ranking_terms(
     batch, n = scores.shape
     if n == 0 or batch == 0:
         empty = scores.new_zeros(batch, n, dtype=torch.float64)
-        return RankingTerms(empty.sum(1), empty if gradient else None, empty, empty)
+        return RankingTerms(empty.sum(1), empty if gradient else None, empty)
     items = _in_order(scores, targets, weights, margin)
     within = _within_blocks(items, _between_blocks(items, margin), margin, n)
-    ratio, at_least = within.ratio, within.at_least
+    ratio = within.ratio
     loss = (items.gamma * ratio / (1 + ratio)).sum(1) / n
-    by_scores = None
-    if gradient:
-        others = within.pulls + _pulls_between_blocks(items, within.strength, margin)
-        by_scores = (-2 / margin) * (within.strength * within.slope - others)
-    restored = [
-        None if value is None else torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
-        for value in (by_scores, ratio, at_least)
-    ]
-    return RankingTerms(loss, *restored)  # type: ignore[arg-type] # ratio and at_least are tensors
+
+    def restored(value: Tensor) -> Tensor:
+        return torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
+
+    if not gradient:
+        return RankingTerms(loss, None, restored(ratio))
+    others = within.pulls + _pulls_between_blocks(items, within.strength, margin)
+    return RankingTerms(loss, restored((-2 / margin) * (within.strength * within.slope - others)), restored(ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,14 +477,12 @@ class _Within:
 
     Attributes:
         ratio: x.
-        at_least: R.
         strength: derivative of the loss by the sum of surrogates.
         slope: sum of slopes of the surrogate, in units of ``-2 / margin``.
         pulls: what later items of the block pull, in these units.
     """
 
     ratio: Tensor
-    at_least: Tensor
     strength: Tensor
     slope: Tensor
     pulls: Tensor
@@ -520,7 +515,7 @@ def _within_some(given: list[Tensor], margin: float, n: int) -> tuple[Tensor, ..
     at_least = n - worse - ahead_count
     ratio = total / at_least
     strength = gamma / at_least / (n * (1 + ratio).square())
-    return ratio, at_least, strength, slope + steep.sum(1), steep.mul_(strength[:, None, :]).sum(2)
+    return ratio, strength, slope + steep.sum(1), steep.mul_(strength[:, None, :]).sum(2)
 
 
 def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Tensor:
@@ -558,8 +553,8 @@ def ranking_terms_by_pairs(
     ratio = total / at_least
     loss = (gamma * ratio / (1 + ratio)).sum(1) / max(n, 1)
     if not gradient:
-        return RankingTerms(loss, None, ratio, at_least)
+        return RankingTerms(loss, None, ratio)
     strength = gamma / at_least / (max(n, 1) * (1 + ratio).square())
     slopes = torch.where(scaled < 0, -2 / margin, (-2 / margin) * (1 - scaled).clamp_min(0))
     pulls = torch.where(has_lower_target, slopes, 0) * strength[:, :, None]
-    return RankingTerms(loss, pulls.sum(2) - pulls.sum(1), ratio, at_least)
+    return RankingTerms(loss, pulls.sum(2) - pulls.sum(1), ratio)

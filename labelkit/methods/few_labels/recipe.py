@@ -26,7 +26,7 @@ from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import backbone_options, class_count, row_views
+from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.models.backbones.convnet13 import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
@@ -96,7 +96,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         DatasetError: no label may be used, there is a single class, or a class has no label.
         ConfigError: fewer classes are asked for than have labels.
     """
-    num_classes = class_count(config.dataset, config.num_classes, data)
+    num_classes = data.class_count(config.dataset, config.num_classes)
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
     missing = np.flatnonzero(counts == 0)
     if len(missing):

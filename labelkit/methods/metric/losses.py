@@ -6,7 +6,6 @@ image with its own copy in the memory are left out before anything is mined, whi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -157,26 +156,6 @@ class MultiSimilarityLoss(_PairLoss):
         ]
         loss: Tensor = (sums[0] + sums[1]).mean()
         return loss
-
-
-def collapsed_multi_similarity(
-    positives: int, negatives: int, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5
-) -> float:
-    """Return the least multi-similarity loss of embeddings that are all equally similar.
-
-    A network that tells no image from another can do no better, so a run that stays there has learnt nothing.
-
-    Args:
-        positives: references of an anchor's class.
-        negatives: references of other classes.
-        alpha: as of the loss.
-        beta: as of the loss.
-        base: as of the loss.
-    """
-    offsets = torch.linspace(-1 - abs(base), 1 + abs(base), 20_001, dtype=torch.float64)
-    attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
-    repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta
-    return float((attract + repel).min())
 
 
 class MemoryContrastiveLoss(_PairLoss):

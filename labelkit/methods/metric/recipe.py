@@ -14,22 +14,19 @@ from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError, DatasetError
-from labelkit.formatting import percent
+from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.metric.losses import collapsed_multi_similarity
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.models.frozen_part import KeptPart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, TrainState
-from labelkit.training.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
+from labelkit.training.monitors.retrieval import RetrievalMonitor
 from labelkit.training.timing import GroupRates
 
 MetricConfigT = TypeVar("MetricConfigT", bound=MetricLearningConfig)
 
-MANY_LONE = 0.3
 MAX_PIXELS = 32
 
 
@@ -44,38 +41,6 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
         **backbone_options(config, data),
         seed=config.seed,
     )
-
-
-def check_training_classes(config: MetricLearningConfig, data: DataInfo) -> None:
-    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
-
-    Raises:
-        DatasetError: none or one class.
-        ConfigError: fewer than a batch needs.
-    """
-    counts = np.bincount(data.labels[data.labels >= 0])
-    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
-    if found < 2:
-        raise DatasetError(
-            config.dataset,
-            f"{found} classes have images with a label that training may use; two at least are needed",
-            "Use a set with labels, or train without.",
-        )
-    if found < needed:
-        raise ConfigError(
-            "--batch-size",
-            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
-            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
-        )
-
-
-def lone_classes(data: DataInfo) -> str | None:
-    """Return a warning if many classes have one image, which a batch can only repeat."""
-    counts = np.bincount(data.labels[data.labels >= 0])
-    share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
-    if share <= MANY_LONE:
-        return None
-    return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
 
 
 def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) -> PseudoLabels:
@@ -147,38 +112,6 @@ def group_sampler(
     return ClassBalancedSampler(
         labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
     )
-
-
-def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
-    """Return the pair loss of a network that makes all images alike, for the clusters of the time.
-
-    Args:
-        labels: the clusters.
-        references: embeddings that a batch is compared with.
-    """
-    ids = labels.cluster_ids.cpu().numpy()
-    sizes = np.bincount(ids[ids >= 0])
-    # of the cluster of an image drawn at random, without the image itself
-    share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
-    positives = max(0, round(share * references) - 1)
-    return collapsed_multi_similarity(positives, references - 1 - positives)
-
-
-def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
-    """Log how different embeddings are, and say when all are alike; a network that was not trained is not judged.
-
-    Args:
-        embeddings: (n, d) unit rows.
-        collapsed_loss: what the pair loss is worth then.
-        state: of the run.
-    """
-    spread = similarity_spread(embeddings.numpy())
-    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
-    if state.epoch and spread < COLLAPSED:
-        state.warn(
-            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
-            "lower --lr or the weights of added losses"
-        )
 
 
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import balanced_draws
-from labelkit.errors import ConfigError
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     SpatialAssembly,
@@ -49,9 +49,7 @@ from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.recipe import (
     MetricMethod,
     build_metric_network,
-    check_training_classes,
     group_sampler,
-    lone_classes,
     memory_size,
     pseudo_labels,
     renew_pseudo_labels,
@@ -68,6 +66,8 @@ from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Schedule
 CLASS_TEMPERATURE = 0.05
 #: Share of the slow copy that stays at each step (momentum).
 MEMORY_DECAY = 0.999
+#: Share of classes with one image from which on a warning is given.
+MANY_LONE = 0.3
 #: Images that the diagnostics look at, when they warn, and their columns.
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
@@ -250,6 +250,38 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
         if config.loss == "proxy-anchor":
             return ProxyAnchorLoss(num_classes, embed_dim)
         return NormalizedSoftmaxLoss(num_classes, embed_dim, CLASS_TEMPERATURE)
+
+
+def check_training_classes(config: SANConfig, data: DataInfo) -> None:
+    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
+
+    Raises:
+        DatasetError: none or one class.
+        ConfigError: fewer than a batch needs.
+    """
+    counts = np.bincount(data.labels[data.labels >= 0])
+    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
+    if found < 2:
+        raise DatasetError(
+            config.dataset,
+            f"{found} classes have images with a label that training may use; two at least are needed",
+            "Use a set with labels, or train without.",
+        )
+    if found < needed:
+        raise ConfigError(
+            "--batch-size",
+            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
+            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
+        )
+
+
+def lone_classes(data: DataInfo) -> str | None:
+    """Return a warning if many classes have one image, which a batch can only repeat."""
+    counts = np.bincount(data.labels[data.labels >= 0])
+    share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
+    if share <= MANY_LONE:
+        return None
+    return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
 
 
 def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:

@@ -39,16 +39,18 @@ from labelkit.methods.metric.matched_images import (
     second_view,
 )
 from labelkit.methods.metric.networks import MetricOutput
-from labelkit.methods.metric.options import TACCCLConfig
-from labelkit.methods.metric.pseudo_labels import MemoryBank
+from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.tac_ccl_losses import (
     ContrastiveClusteringLoss,
     FeatureSimilarityLoss,
     TransformedAttentionLoss,
+    collapsed_multi_similarity,
 )
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
+from labelkit.training.monitors.retrieval import COLLAPSED, similarity_spread
 from labelkit.training.timing import Moment, Pace, RunSize, Scheduled
 
 FLAT_ATTENTION = 1e-3
@@ -64,6 +66,38 @@ def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
     warmup = config.memory_warmup_steps
     wait = 0 if config.memory_refill else now.steps_per_epoch if warmup is None else warmup
     return now.step >= wait
+
+
+def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
+    """Return the pair loss of a network that makes all images alike, for the clusters of the time.
+
+    Args:
+        labels: the clusters.
+        references: embeddings that a batch is compared with.
+    """
+    ids = labels.cluster_ids.cpu().numpy()
+    sizes = np.bincount(ids[ids >= 0])
+    # of the cluster of an image drawn at random, without the image itself
+    share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+    positives = max(0, round(share * references) - 1)
+    return collapsed_multi_similarity(positives, references - 1 - positives)
+
+
+def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
+    """Log how different embeddings are, and say when all are alike; a network that was not trained is not judged.
+
+    Args:
+        embeddings: (n, d) unit rows.
+        collapsed_loss: what the pair loss is worth then.
+        state: of the run.
+    """
+    spread = similarity_spread(embeddings.numpy())
+    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
+    if state.epoch and spread < COLLAPSED:
+        state.warn(
+            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
+            "lower --lr or the weights of added losses"
+        )
 
 
 class TACCCL(shared.MetricMethod[TACCCLConfig]):
@@ -144,8 +178,8 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
             references = min(len(self.memory), len(self.labels.rows))
-            self.collapsed_loss.fill_(shared.collapsed_pair_loss(self.labels, references))
-            shared.watch_collapse(embeddings, float(self.collapsed_loss), state)
+            self.collapsed_loss.fill_(collapsed_pair_loss(self.labels, references))
+            watch_collapse(embeddings, float(self.collapsed_loss), state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
         self._use_centers = uses_centers(config, state)

@@ -16,7 +16,7 @@ from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import classification_view, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
-from labelkit.methods.backbone import backbone_options, class_count, row_views
+from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.prototypes.losses import balancing_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.models.classifier_network import ClassifierNetwork
@@ -73,7 +73,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
 
     def __init__(self, config: SupervisedConfigT, data: DataInfo, head: Callable[[int, int], nn.Module]) -> None:
         super().__init__(config, data)
-        num_classes = class_count(config.dataset, config.num_classes, data)
+        num_classes = data.class_count(config.dataset, config.num_classes)
         self.network = ClassifierNetwork(
             config.backbone,
             lambda dim: head(num_classes, dim),
