@@ -22,10 +22,16 @@ from labelkit.data.batch import Batch, send_all
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense.cotap_network import DenseNetwork
-from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
+from labelkit.methods.dense.losses import (
+    DenseRankingLoss,
+    PrototypeEntropyLoss,
+    SoftAssignmentLoss,
+    batch_assignments,
+    patch_similarity,
+)
 from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, DenseRankingLoss, patch_similarity, ranking_terms
+from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_terms
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))

@@ -109,9 +109,7 @@ class FeatureSimilarityLoss(nn.Module):
             return ((promote(first) - promote(second)).square().sum(dim=1) + 1e-12).sqrt().mean()
 
 
-def collapsed_multi_similarity(
-    positives: int, negatives: int, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5
-) -> float:
+def collapsed_multi_similarity(positives: int, negatives: int) -> float:
     """Return the least multi-similarity loss of embeddings that are all equally similar.
 
     A network that tells no image from another can do no better, so a run that stays there has learnt nothing.
@@ -119,11 +117,9 @@ def collapsed_multi_similarity(
     Args:
         positives: references of an anchor's class.
         negatives: references of other classes.
-        alpha: as of the loss.
-        beta: as of the loss.
-        base: as of the loss.
     """
-    offsets = torch.linspace(-1 - abs(base), 1 + abs(base), 20_001, dtype=torch.float64)
+    alpha, beta, base = 2.0, 50.0, 0.5  # as of `MultiSimilarityLoss`
+    offsets = torch.linspace(-1 - base, 1 + base, 20_001, dtype=torch.float64)
     attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
     repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta
     return float((attract + repel).min())
