@@ -7,6 +7,7 @@ image with its own copy in the memory are left out before anything is mined, whi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -85,7 +86,7 @@ class _PairLoss(nn.Module):
     #: Margin of the mining; ``None``: all pairs.
     epsilon: float | None = None
     #: What the library computes on a CPU; on a GPU its lists of pairs have lengths that would be waited for.
-    loss: nn.Module
+    loss: Any
 
     def forward(
         self,
