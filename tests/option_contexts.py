@@ -104,6 +104,11 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # few labels
     ("a backbone with dropout", {"backbone": "convnet13"}, "dropout"),
     (
+        "decays that a run of 40 steps reaches",
+        {"steps": 40, "consistency_ramp": 0.5, "ema_decay": 0.6, "ema_decay_start": 0.1},
+        _of("snowball", "ema_decay ema_decay_start"),
+    ),
+    (
         "decays that a run of 20 steps reaches",
         {"steps": 20, "consistency_ramp": 0.5, "ema_decay": 0.4},
         "ema_decay_start",
