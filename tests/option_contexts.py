@@ -104,8 +104,8 @@ CONTEXTS: list[tuple[str, Options, str]] = [
     # few labels
     ("a backbone with dropout", {"backbone": "convnet13"}, "dropout"),
     (
-        "decays that a short run reaches",
-        {"ema_horizon": False, "consistency_ramp": 0.5, "ema_decay": 0.6, "ema_decay_start": 0.1},
+        "decays that a run of 40 steps reaches",
+        {"steps": 40, "consistency_ramp": 0.5, "ema_decay": 0.6, "ema_decay_start": 0.1},
         _of("snowball", "ema_decay ema_decay_start"),
     ),
     (
@@ -114,11 +114,9 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         "ema_decay_start",
     ),
     ("decays that a run of 20 steps reaches", {"steps": 20}, _of(_FEW, "ema_decay")),
-    ("two heads", {"num_heads": 2}, "mean-teacher.head_weight snowball.head_weight"),
     ("another student", {"trainer": "mixmatch", "labeled_batch_size": 8}, _of("snowball", _MIXMATCH)),
     ("several networks", {"fusion": "distance", "cap": 8}, "fusion"),
     ("several discoveries", {"cap": 8}, "snowball.churn"),
-    ("growth that ends before the run", {"growth_limit": 2}, "final_phase"),
     # metric learning
     ("views that may be mirrored", {"augmentation": "box"}, "mirror"),
     ("statistics of an earlier run", {"init_from": "{folder}/earlier"}, "freeze_bn"),
@@ -140,10 +138,8 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature branch"),
     ),
     ("a head of an earlier run", {"init_from": "{folder}/earlier"}, "projector_init"),
-    ("a temperature that grows", {"teacher_warmup_steps": 4}, "teacher_temperature_start patch_temperature_start"),
+    ("a temperature that grows", {"teacher_warmup_steps": 4}, "teacher_temperature_start"),
     ("a temperature that is not that of the start", {"teacher_temperature": 0.07}, "teacher_warmup_steps"),
-    ("gradients that are too long", {"clip_grad_norm": 0.001}, "clip_each"),
-    ("patches with a layer of their own", {"shared_head": False}, "num_patch_outputs"),
     ("a filter without a loss", {"prototype_entropy": 0}, "filter"),
     # heads on rows of a store
     ("rows of a store", _ROWS, "head_layers head_width row_noise row_dropout row_mix row_neighbors"),
@@ -231,8 +227,6 @@ VALUES: dict[str, list[object]] = {
     "backbone": ["smallcnn", "vit_tiny_patch16_224", "convnet_demo"],
     "lmcs.backbone": ["wrn16_2"],
     "unlabeled_ramp": [1.0],
-    "mask_ratios": [(0.0, 0.5)],
-    "mask_ratio_spreads": [(0.0, 0.1)],
     "weights": ["{folder}/nothing.pth"],
     "image_size": [24, 64],
     "pixel_mean": [(0.2,)],
@@ -260,7 +254,6 @@ VALUES: dict[str, list[object]] = {
     "labels_from": ["{folder}/earlier"],
     "scene_dataset": ["{folder}/listed.csv"],
     "neighbors": ["{folder}/run/found.h5"],
-    "filter_kernel": [5],
     "projector_dims": [(32, 16)],
     "global_scale": [(0.6, 0.9)],
     "local_scale": [(0.2, 0.3)],

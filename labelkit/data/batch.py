@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labelkit.errors import ConfigError, DatasetError
+
 
 @dataclass(frozen=True, slots=True)
 class ViewGeometry:
@@ -122,6 +124,34 @@ class DataInfo:
     row_dim: int | None = None
     num_row_views: int = 0
     row_center: NDArray[np.float32] | None = None
+
+    def class_count(self, dataset: str, wanted: int | None) -> int:
+        """Return the number of classes of a classifier: as asked for, or those of the data set, with or without images.
+
+        Args:
+            dataset: its name, for messages.
+            wanted: as asked for.
+
+        Raises:
+            DatasetError: no image has a label that may be used, or there is a single class.
+            ConfigError: fewer classes are asked for than have labels.
+        """
+        if not (self.labels >= 0).any():
+            raise DatasetError(
+                dataset,
+                "no image has a label that training may use",
+                "Give some with --labels FILE, or use a set that has them.",
+            )
+        num_classes = wanted or self.num_known_classes or self.num_old_classes
+        if num_classes < 2:
+            raise DatasetError(dataset, "has one class, so there is nothing to tell apart", "Use two at least.")
+        if num_classes < self.num_old_classes:
+            raise ConfigError(
+                "--num-classes",
+                f"{num_classes} is fewer than the {self.num_old_classes} classes with labels",
+                "Raise it.",
+            )
+        return num_classes
 
 
 _ALIGNED: Final = 64  # bytes; any type may begin there

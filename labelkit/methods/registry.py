@@ -53,7 +53,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "mean-teacher": MethodSpec(
         "Few labels: a student that agrees with its own average on all images.",
-        "labelkit.methods.few_labels.options:MeanTeacherConfig",
+        "labelkit.methods.few_labels.mean_teacher_options:MeanTeacherConfig",
         "labelkit.methods.few_labels.mean_teacher:MeanTeacher",
     ),
     "mixmatch": MethodSpec(
@@ -93,12 +93,12 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "supervised": MethodSpec(
         "Few labels, baseline: cross-entropy of the labeled images alone.",
-        "labelkit.methods.few_labels.options:SupervisedConfig",
+        "labelkit.methods.few_labels.mean_teacher_options:SupervisedConfig",
         "labelkit.methods.few_labels.supervised:Supervised",
     ),
     "tac-ccl": MethodSpec(
         "Metric learning without labels: clusters, a memory, and attention that moves with the image.",
-        "labelkit.methods.metric.options:TACCCLConfig",
+        "labelkit.methods.metric.tac_ccl_options:TACCCLConfig",
         "labelkit.methods.metric.tac_ccl:TACCCL",
     ),
 }

@@ -243,6 +243,8 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     #: What embeds images; set by the method's ``__init__``.
     network: InferenceNetwork
+    #: Where the run is, from the first step on.
+    _state: TrainState | None = None
 
     def __init__(self, config: ConfigT, data: DataInfo) -> None:
         super().__init__()
@@ -366,7 +368,8 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Before the first step of an epoch, also of one that is resumed inside."""
 
     def on_step_start(self, state: TrainState) -> None:
-        """Before a step."""
+        """Before a step: remember where the run is."""
+        self._state = state
 
     def on_gradients(self, state: TrainState) -> None:
         """After the gradients of a step are there, before they are limited and the optimizer moves."""

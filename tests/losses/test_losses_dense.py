@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.sinkhorn import Reduce, solve
-from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
-from labelkit.methods.dense.ranking_loss import DenseRankingLoss, cotap_loss, patch_similarity
+from labelkit.methods.dense.losses import (
+    DenseRankingLoss,
+    PrototypeEntropyLoss,
+    SoftAssignmentLoss,
+    batch_assignments,
+    patch_similarity,
+)
+from labelkit.methods.dense.ranking_loss import cotap_loss
 from tests.reducing_threads import in_threads
 from torch import Tensor
 

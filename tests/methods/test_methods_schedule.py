@@ -18,10 +18,7 @@ from tests.tiers import quick_every
 FIELDS = ("epoch", "step", "steps_per_epoch", "phase", "step_in_phase", "phase_steps")
 _OPTIONS: dict[str, dict[str, Any]] = {
     "cotap": {"epochs": 2},
-    "lmcs": {
-        "steps": 24, "eval_every_steps": 2, "growth_factor": 1.5, "growth_limit": 2.0, "churn": 0.0,
-        "disagree_stop": 1.0,
-    },
+    "lmcs": {"steps": 24, "eval_every_steps": 2, "growth_factor": 1.5, "growth_limit": 2.0, "churn": 0.0},
     "mean-teacher": {"lr_schedule": "ramps", "lr_ramp_up": 0.5, "lr_ramp_down": 0.25, "optimizer": "adam"},
     "san": {"warm_epochs": 1},
     "snowball": {"epochs": 3, "churn": 0.0},
@@ -111,8 +108,9 @@ def test_averages_move_by_the_planned_decays(
     make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     # so short a run would have no average
-    monkeypatch.setattr("labelkit.methods.few_labels.recipe.horizon_decay", lambda steps, largest: largest)
-    setup = make(name, **_OPTIONS.get(name, {}), **({"ema_horizon": False} if name == "snowball" else {}))
+    for module in ("recipe", "snowball"):
+        monkeypatch.setattr(f"labelkit.methods.few_labels.{module}.horizon_decay", lambda steps, largest: largest)
+    setup = make(name, **_OPTIONS.get(name, {}))
     used: list[tuple[float, ...]] = []
     update = setup.method.chain.update
 

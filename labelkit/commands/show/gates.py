@@ -36,8 +36,8 @@ from labelkit.data.views.spec import Normalize
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
 from labelkit.methods.metric.matched_images import second_view
 from labelkit.methods.metric.networks import MetricNetwork
-from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.recipe import train_view
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.methods.registry import METHODS
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime

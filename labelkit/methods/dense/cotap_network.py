@@ -148,7 +148,7 @@ class DenseNetwork(TokenNetwork):
     Args:
         backbone: name of a plain vision transformer with a class token.
         drop_path: rate of stochastic depth in training.
-        object_filter: number of prototypes and their side; ``None`` = no filter.
+        num_prototypes: of the filter; ``None`` = no filter.
         projector_dims: width of the hidden layers and of the output of the projector.
         seed: of all initial values.
         options: see `BackboneOptions`; the size is that of global views.
@@ -163,7 +163,7 @@ class DenseNetwork(TokenNetwork):
         backbone: str,
         *,
         drop_path: float = 0.0,
-        object_filter: tuple[int, int] | None = None,
+        num_prototypes: int | None = None,
         projector_dims: tuple[int, int] = (2048, 256),
         seed: int,
         **options: Unpack[BackboneOptions],
@@ -172,9 +172,8 @@ class DenseNetwork(TokenNetwork):
         width = self.backbone.info.feature_dim
         self.filter: ObjectAwareFilter | None = None
         with seeded_init(seed + 1):
-            if object_filter is not None:
-                heads = head_count(self.backbone.net)
-                self.filter = ObjectAwareFilter(width, *object_filter, heads)
+            if num_prototypes is not None:
+                self.filter = ObjectAwareFilter(width, num_prototypes, num_heads=head_count(self.backbone.net))
                 width = self.filter.out_dim
             self.projector = Projector(width, *projector_dims)
 
@@ -233,7 +232,7 @@ def build_dense_network(config: CoTAPConfig, data: DataInfo) -> tuple[DenseNetwo
     network = DenseNetwork(
         config.backbone,
         drop_path=config.drop_path,
-        object_filter=(config.filter_prototypes, config.filter_kernel) if config.filter else None,
+        num_prototypes=config.filter_prototypes if config.filter else None,
         projector_dims=config.projector_dims,
         **backbone_options(config, data),
         seed=config.seed,

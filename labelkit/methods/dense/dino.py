@@ -32,6 +32,6 @@ class DINO(DistilledStudent[DINOConfig]):
             targets = self.image_targets(self.target.embed(torch.cat(large)))
         # views of one size run together, and the head sees all at once
         tokens = [self.network.embed(torch.cat(views)) for views in (large, small) if views]
-        outputs = self.network.image_outputs(torch.cat(tokens))
+        outputs = self.network.outputs(torch.cat(tokens))
         loss = self.loss(outputs.chunk(len(batch.views)), targets.chunk(2))
         return StepOutput(loss, self.watched(targets, outputs[: len(targets)]))

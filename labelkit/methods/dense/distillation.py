@@ -70,11 +70,7 @@ def growing_temperature(start: float, full: float, steps: int) -> Callable[[int]
 
 
 def build_student(
-    config: SelfDistillationConfig,
-    data: DataInfo,
-    *,
-    hides_patches: bool = False,
-    num_patch_outputs: int | None = None,
+    config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool = False
 ) -> DistillationNetwork:
     """Build the student with the backbone that the options name; see `DistillationNetwork`."""
     network = DistillationNetwork(
@@ -84,7 +80,6 @@ def build_student(
         num_outputs=config.num_outputs,
         learn_lengths=not config.norm_last_layer,
         hides_patches=hides_patches,
-        num_patch_outputs=num_patch_outputs,
         **backbone_options(config, data),
         seed=config.seed,
     )
@@ -155,15 +150,6 @@ def distillation_views(config: SelfDistillationConfig, data: DataInfo, size: int
         chiral=data.chiral,
         photographic=data.photographic,
     )
-
-
-def hold_last_layers(network: DistillationNetwork, config: SelfDistillationConfig, step: int) -> None:
-    """Drop the gradients of the last layers in the first steps, so that the optimizer leaves them alone."""
-    if step >= config.freeze_last_layer_steps:
-        return
-    for layer in (network.last_layer, network.patch_layer):
-        for parameter in () if layer is None else layer.parameters():
-            parameter.grad = None
 
 
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:

@@ -43,14 +43,12 @@ class DistilledBranch:
 
     Attributes:
         state: its tensors by name, projector and backbone among them.
-        image: last layer of its head for class tokens; ``None`` if there is none.
-        patch: the same for patches; that of class tokens again where both share it, ``None`` without patches.
+        last_layer: of its head for class tokens; ``None`` if there is none. One of patches alone is not taken.
         mask_token: (d,) or ``None``.
     """
 
     state: dict[str, Tensor]
-    image: LastLayer | None
-    patch: LastLayer | None
+    last_layer: LastLayer | None
     mask_token: Tensor | None
 
 
@@ -88,19 +86,18 @@ def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"],
 
 
 def _branch(state: dict[str, Tensor], where: str) -> DistilledBranch:
-    layers = {name: _last_layer(state, name, where) for name in ("last_layer", "last_layer2")}
     tokens = [name for name in state if name.split(".")[-1] == "masked_embed"]
     token = _finite(state[tokens[0]], tokens[0], where).flatten() if tokens else None
-    return DistilledBranch(state, layers["last_layer"], layers["last_layer2"], token)
+    return DistilledBranch(state, _last_layer(state, where), token)
 
 
-def _last_layer(state: Mapping[str, Tensor], layer: str, where: str) -> LastLayer | None:
+def _last_layer(state: Mapping[str, Tensor], where: str) -> LastLayer | None:
     for directions, lengths in _LAYER:
         for name in state:
-            start = name.removesuffix(f"{layer}.{directions}")
-            if start != name and f"{start}{layer}.{lengths}" in state:
+            other = f"{name.removesuffix(directions)}{lengths}"
+            if name.endswith(f"last_layer.{directions}") and other in state:
                 rows = _finite(state[name], name, where)
-                return LastLayer(rows, _finite(state[f"{start}{layer}.{lengths}"], name, where).reshape(-1, 1))
+                return LastLayer(rows, _finite(state[other], name, where).reshape(-1, 1))
     return None
 
 
@@ -117,10 +114,9 @@ class DistillationNetwork(TokenNetwork):
         backbone: name of a plain vision transformer with a class token.
         drop_path: rate of stochastic depth in training.
         projector_dims: width of the hidden layers and of the output of the projector, which tokens and patches share.
-        num_outputs: k, rows of the last layer.
+        num_outputs: k, rows of the last layer, which class tokens and patches share.
         learn_lengths: whether the lengths of these rows are trained.
         hides_patches: make a mask token.
-        num_patch_outputs: rows of a last layer that patches have for themselves; ``None``: they share that one.
         seed: of all initial values.
         options: see `BackboneOptions`; the size is that of large views.
 
@@ -138,7 +134,6 @@ class DistillationNetwork(TokenNetwork):
         num_outputs: int,
         learn_lengths: bool,
         hides_patches: bool = False,
-        num_patch_outputs: int | None = None,
         seed: int,
         **options: Unpack[BackboneOptions],
     ) -> None:
@@ -147,34 +142,24 @@ class DistillationNetwork(TokenNetwork):
         with seeded_init(seed + 1):
             self.projector = Projector(width, *projector_dims)
             self.last_layer = DirectionLayer(projector_dims[1], num_outputs, learn_lengths=learn_lengths)
-            self.patch_layer: DirectionLayer | None = None
-            if num_patch_outputs is not None:
-                self.patch_layer = DirectionLayer(projector_dims[1], num_patch_outputs, learn_lengths=learn_lengths)
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
     def class_vectors(self) -> Mapping[str, Tensor]:
-        """Directions that class tokens are assigned to, and those of patches if they have their own."""
-        found = {"outputs": self.last_layer.directions}
-        return found if self.patch_layer is None else {**found, "patch outputs": self.patch_layer.directions}
+        """Directions that class tokens and patches are assigned to."""
+        return {"outputs": self.last_layer.directions}
 
     def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
         """Features of images (b, c, h, w) of which some patches (b, rows, columns) are hidden."""
         assert self.mask_token is not None
         return Tokens(*token_maps(self.backbone.net, images, hidden, self.mask_token[0]))
 
-    def image_outputs(self, features: Tensor) -> Tensor:
-        """Class tokens (b, d) to outputs (b, k), float32."""
+    def outputs(self, features: Tensor) -> Tensor:
+        """Class tokens or patches (n, d) to outputs (n, k), float32."""
         outputs: Tensor = self.last_layer(self.projector(features))
         return outputs
 
-    def patch_outputs(self, features: Tensor) -> Tensor:
-        """Patches (n, d) to outputs (n, k), float32."""
-        layer = self.last_layer if self.patch_layer is None else self.patch_layer
-        outputs: Tensor = layer(self.projector(features))
-        return outputs
-
     def take_head(self, branch: DistilledBranch, where: str) -> list[str]:
-        """Start projector, last layers and mask token from those of a full checkpoint.
+        """Start projector, last layer and mask token from those of a full checkpoint.
 
         Args:
             branch: of the checkpoint.
@@ -190,14 +175,10 @@ class DistillationNetwork(TokenNetwork):
         missing = []
         if not self.take_projector_of(branch.state, where):
             missing.append("projection")
-        for name, option, own, given in (
-            ("last layer", "--num-outputs", self.last_layer, branch.image),
-            ("last layer for patches", "--num-patch-outputs", self.patch_layer, branch.patch),
-        ):
-            if own is not None and given is not None:
-                _take_layer(own, given, option, where)
-            elif own is not None:
-                missing.append(name)
+        if branch.last_layer is None:
+            missing.append("last layer")
+        else:
+            _take_layer(self.last_layer, branch.last_layer, where)
         if self.mask_token is not None and branch.mask_token is not None:
             with torch.no_grad():
                 self.mask_token.copy_(branch.mask_token)  # of the backbone's width, which fitted
@@ -207,11 +188,11 @@ class DistillationNetwork(TokenNetwork):
 
 
 @torch.no_grad()
-def _take_layer(own: DirectionLayer, given: LastLayer, option: str, where: str) -> None:
+def _take_layer(own: DirectionLayer, given: LastLayer, where: str) -> None:
     if own.directions.shape != given.directions.shape:
         shapes = f"{list(given.directions.shape)}, here {list(own.directions.shape)}"
         raise ConfigError(
-            option, f"the last layer of {where} is {shapes}", "Give its sizes, or --projector-init scratch."
+            "--num-outputs", f"the last layer of {where} is {shapes}", "Give its sizes, or --projector-init scratch."
         )
     own.directions.copy_(given.directions)
     if own.lengths is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from labelkit.methods.dense.distillation import (
     centered_targets,
     distillation_views,
     growing_temperature,
-    hold_last_layers,
     take_start,
 )
 from labelkit.methods.dense.distillation_options import SelfDistillationConfig
@@ -27,6 +26,9 @@ from labelkit.methods.dense.distilled_network import DistillationNetwork
 from labelkit.methods.dense.recipe import SlowTarget, take_branches, watch_targets
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.timing import RunSize, Scheduled
+
+#: Of the mean that the target's outputs for patches are measured from.
+PATCH_CENTER_DECAY: Final = 0.9
 
 DistillationConfigT = TypeVar("DistillationConfigT", bound=SelfDistillationConfig)
 
@@ -37,26 +39,16 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     Args:
         config: the options.
         data: facts about the training set.
-        patch_center: that of outputs for patches, if they have targets.
-        hides_patches, num_patch_outputs: see `DistillationNetwork`.
+        hides_patches: patches have targets too, and a center of their own.
     """
 
     remedy = "a lower --teacher-temperature, "
 
-    def __init__(
-        self,
-        config: DistillationConfigT,
-        data: DataInfo,
-        *,
-        patch_center: RunningCenter | None = None,
-        hides_patches: bool = False,
-        num_patch_outputs: int | None = None,
-    ) -> None:
-        network = build_student(config, data, hides_patches=hides_patches, num_patch_outputs=num_patch_outputs)
-        super().__init__(config, data, network)
+    def __init__(self, config: DistillationConfigT, data: DataInfo, *, hides_patches: bool = False) -> None:
+        super().__init__(config, data, build_student(config, data, hides_patches=hides_patches))
         self.centers = nn.ModuleDict({"image": RunningCenter(config.num_outputs, config.center_decay)})
-        if patch_center is not None:
-            self.centers["patch"] = patch_center
+        if hides_patches:
+            self.centers["patch"] = RunningCenter(config.num_outputs, PATCH_CENTER_DECAY)
         self.equal_buffers = tuple(f"centers.{of}.value" for of in self.centers)
         self.loss = MultiViewDistillationLoss(config.student_temperature)
         self._temperature = growing_temperature(
@@ -94,14 +86,16 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         return {**super().scheduled(config, size), "teacher_temperature": lambda now: temperature(now.step)}
 
     def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
+        """Begin to collect outputs for the centers."""
         super().on_step_start(state)
         for center in self._named_centers().values():
             center.forget()
 
     def on_gradients(self, state: TrainState) -> None:
-        """Leave the last layers alone in the first steps."""
-        hold_last_layers(self.network, self.config, state.step)
+        """Leave the last layer alone in the first steps: without a gradient the optimizer does not move it."""
+        if state.step < self.config.freeze_last_layer_steps:
+            for parameter in self.network.last_layer.parameters():
+                parameter.grad = None
 
     def on_step_end(self, state: TrainState) -> None:
         """Move the target and the centers."""
@@ -114,7 +108,7 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
     @torch.no_grad()
     def image_targets(self, class_tokens: Tensor) -> Tensor:
         """What the target assigns class tokens (n, d) of its own to, (n, k)."""
-        outputs = self.target.image_outputs(class_tokens)
+        outputs = self.target.outputs(class_tokens)
         self.center("image").see(outputs)
         return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
 

@@ -16,7 +16,6 @@ Departures: those of DINO (``methods.dense.dino``); masks depend on seed, step a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -25,11 +24,15 @@ from numpy.typing import NDArray
 
 from labelkit.data.batch import Batch, DataInfo, send_all
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.methods.dense.distillation import HiddenPatchLoss, RunningCenter, centered_targets, growing_temperature
+from labelkit.methods.dense.distillation import HiddenPatchLoss, centered_targets, growing_temperature
 from labelkit.methods.dense.distillation_options import IBOTConfig
 from labelkit.methods.dense.distilled_student import DistilledStudent
 from labelkit.training.method import StepOutput
 
+#: Temperature of the target network for patches at the first step, if it grows.
+PATCH_TEMPERATURE_START: Final = 0.04
+#: Largest shares of hidden patches, of which each view takes one at random, and how far these move up and down.
+MASK_RATIOS: Final = ((0.0, 0.0), (0.3, 0.2))
 #: Tries to place a block before a mask is left as it is.
 _TRIES: Final = 10
 #: Smallest height of a block over its width; the largest is its inverse.
@@ -40,67 +43,51 @@ class IBOT(DistilledStudent[IBOTConfig]):
     """Class tokens of all views, and hidden patches, are assigned alike; needs no label."""
 
     def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
-        outputs = config.num_outputs if config.shared_head else config.num_patch_outputs
-        super().__init__(
-            config,
-            data,
-            patch_center=RunningCenter(outputs, config.patch_center_decay),
-            hides_patches=True,
-            num_patch_outputs=None if config.shared_head else outputs,
-        )
+        super().__init__(config, data, hides_patches=True)
         self.patch_loss = HiddenPatchLoss(config.student_temperature)
         self._patch_temperature = growing_temperature(
-            config.patch_temperature_start, config.patch_temperature, config.teacher_warmup_steps
+            PATCH_TEMPERATURE_START, config.patch_temperature, config.teacher_warmup_steps
         )
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """The weighted sum of both losses."""
+        """The sum of both losses."""
         large, small = batch.views[:2], batch.views[2:]
-        config = self.config
         hidden = self.hidden_patches(batch)  # (2 b, rows, columns)
         on_host = (hidden, np.flatnonzero(hidden), np.nonzero(hidden)[0])
         masks, places, owners = send_all(on_host, batch.labels.device)
         with torch.no_grad():
             seen = self.target.tokens(torch.cat(large))
             image_targets = self.image_targets(seen.image)
-            patch_outputs = self.target.patch_outputs(seen.patches.flatten(0, 2))
+            patch_outputs = self.target.outputs(seen.patches.flatten(0, 2))
             center = self.center("patch")
             center.see(patch_outputs)
             patch_targets = centered_targets(patch_outputs[places], center.value, self._patch_temperature(self.step))
         tokens = self.network.masked_tokens(torch.cat(large), masks)
         class_tokens = [tokens.image, *([self.network.embed(torch.cat(small))] if small else [])]
-        outputs = self.network.image_outputs(torch.cat(class_tokens))
-        named = self.network.patch_outputs(tokens.patches.flatten(0, 2)[places])
+        outputs = self.network.outputs(torch.cat(class_tokens))
+        named = self.network.outputs(tokens.patches.flatten(0, 2)[places])
         image = self.loss(outputs.chunk(len(batch.views)), image_targets.chunk(2))
         patches = self.patch_loss(named, patch_targets, owners, len(hidden))
         logs = {"image": image.detach(), "patches": patches.detach(), "hidden": masks.float().mean()}
         logs |= self.watched(image_targets, outputs[: len(image_targets)])
-        return StepOutput(config.image_weight * image + config.patch_weight * patches, logs)
+        return StepOutput(image + patches, logs)
 
     def hidden_patches(self, batch: Batch) -> NDArray[np.bool_]:
         """Patches that are hidden in the two large views, (2 b, rows, columns), the first views first."""
         config, side = self.config, self.network.input_spec.size // self.network.patch_size
         images = batch.on_host.sample_index
         masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
-        if self.step < config.mask_start_steps:
-            return masks
         for i, (view, image) in enumerate((v, image) for v in (0, 1) for image in images):
             generator = keyed_generator(config.seed, f"hidden patches of view {view}", self.step, int(image))
-            ratio = draw_mask_ratio(config.mask_ratios, config.mask_ratio_spreads, generator)
+            ratio = draw_mask_ratio(generator)
             masks[i] = block_mask(side, side, ratio, generator)
         return masks
 
 
-def draw_mask_ratio(ratios: Sequence[float], spreads: Sequence[float], generator: np.random.Generator) -> float:
-    """Return one of some ratios, moved by up to its spread in both directions.
-
-    Args:
-        ratios: shares of hidden patches; one is taken at random.
-        spreads: of each; the move is uniform.
-        generator: of the random numbers.
-    """
-    chosen = int(generator.integers(len(ratios)))
-    return float(ratios[chosen] + spreads[chosen] * generator.uniform(-1, 1))
+def draw_mask_ratio(generator: np.random.Generator) -> float:
+    """Return one of ``MASK_RATIOS``, moved uniformly by up to its spread in both directions."""
+    ratio, spread = MASK_RATIOS[int(generator.integers(len(MASK_RATIOS)))]
+    return float(ratio + spread * generator.uniform(-1, 1))
 
 
 def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:

@@ -1,6 +1,8 @@
-"""Losses of CoTAP on soft assignments and prototypes.
+"""Losses of CoTAP on soft assignments, similarities of patches and prototypes.
 
 Balanced soft assignments of a batch by a teacher, and the cross-entropy of those of its student against them.
+
+Similarities of the patches of two images, ranked (``ranking_loss.py``) or taken by value.
 
 Make each object prototype choose few images of the batch: the entropy of its attention over them.
 """
@@ -16,6 +18,10 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.sinkhorn import Reduce
+from labelkit.methods.dense.ranking_loss import cotap_loss
+
+RankingKind = Literal["cotap", "bce"]
+_EDGE = 1e-6
 
 
 class SoftAssignmentLoss(nn.Module):
@@ -101,6 +107,66 @@ def batch_assignments(
             values = values - (tops + over_processes((values - tops).exp().sum(dim=0), "sum").log())
             values = values - values.logsumexp(dim=1, keepdim=True)
         return values.exp().to(scores.dtype)
+
+
+def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
+    """Similarities of all patches of one image to all of another, half the cosine plus a half (Eq. 2).
+
+    Args:
+        first: (b, n, d) float unit vectors.
+        second: (b, m, d) float unit vectors.
+
+    Returns:
+        (b, n, m) in [0, 1], in at least float32: with three digits, most pairs near 1 would tie.
+    """
+    with without_autocast(first):
+        return 0.5 * (promote(first) @ promote(second).transpose(1, 2)) + 0.5
+
+
+class DenseRankingLoss(nn.Module):
+    r"""Mean over image pairs of a loss of similarities p against target similarities q.
+
+    - ``cotap``: the ranking loss of :func:`labelkit.methods.dense.ranking_loss.cotap_loss` (Eq. 12);
+    - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p within 1e-6 of 0 and 1 at most (Eq. 8).
+
+    ``cotap`` is 0 where all targets are equal and less than 1.2 for targets up to 1 and the default floor; ``bce`` is
+    log 2 for p = 1/2.
+
+    Args:
+        kind: which loss.
+        is_finite: see ``cotap_loss``.
+
+    Shape:
+        - scores: ``(b, n)`` float, gets gradients.
+        - targets: ``(b, n)`` float, no gradient.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, for b = 0.
+
+    Raises:
+        ValueError: shapes that differ, or an unknown kind.
+
+    Source:
+        "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 8 to 12.
+    """
+
+    def __init__(self, kind: RankingKind = "cotap", *, is_finite: bool = False) -> None:
+        super().__init__()
+        if kind not in ("cotap", "bce"):
+            raise ValueError(f"unknown kind {kind!r}")
+        self.kind = kind
+        self.is_finite = is_finite
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean."""
+        if scores.shape != targets.shape:
+            raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
+        if self.kind == "cotap":
+            rows = cotap_loss(scores, targets, is_finite=self.is_finite)
+        else:
+            with without_autocast(scores):
+                p = promote(scores).clamp(_EDGE, 1 - _EDGE)
+                q = targets.detach().to(p.dtype)
+                rows = -(q * p.log() + (1 - q) * (1 - p).log()).mean(dim=1)
+        return rows.sum() / max(len(scores), 1)
 
 
 class PrototypeEntropyLoss(nn.Module):

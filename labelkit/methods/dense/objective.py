@@ -22,10 +22,16 @@ from labelkit.data.batch import Batch, send_all
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense.cotap_network import DenseNetwork
-from labelkit.methods.dense.losses import PrototypeEntropyLoss, SoftAssignmentLoss, batch_assignments
+from labelkit.methods.dense.losses import (
+    DenseRankingLoss,
+    PrototypeEntropyLoss,
+    SoftAssignmentLoss,
+    batch_assignments,
+    patch_similarity,
+)
 from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.ranking_loss import DenseRankingLoss, patch_similarity, ranking_terms
+from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_terms
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
@@ -280,7 +286,7 @@ class DenseObjective(nn.Module):
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
         if state is not None and state.log_now:
-            logs |= watch_ranking(p, q, self.ranking.floor, self.ranking.margin)
+            logs |= watch_ranking(p, q)
         loss: Tensor = self.ranking(p, q)
         return loss
 
@@ -367,13 +373,13 @@ def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -
 
 
 @torch.no_grad()
-def watch_ranking(scores: Tensor, targets: Tensor, floor: float, margin: float) -> dict[str, Tensor]:
+def watch_ranking(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Share of image pairs without any order in their targets; median ratio x of Eq. 12, and share above 100."""
     if not len(scores):
         nothing = scores.new_zeros(())
         return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
     p, q = scores[:MAX_PAIRS, :MAX_ITEMS], targets[:MAX_PAIRS, :MAX_ITEMS]
-    ratios = ranking_terms(p, q, (q - floor).clamp_min(0), margin, gradient=False).ratios
+    ratios = ranking_terms(p, q, (q - FLOOR).clamp_min(0), MARGIN, gradient=False).ratios
     return {
         "diag/ranking_empty": (targets.amax(dim=1) == targets.amin(dim=1)).float().mean(),
         "diag/ranking_median": ratios.median().float(),

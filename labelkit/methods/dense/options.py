@@ -175,6 +175,7 @@ class CoTAPConfig(SlowTargetConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
     constants: ClassVar[Mapping[str, object]] = {
         "filter_fuse": "concat",
+        "filter_kernel": 3,
         "filter_ssl_gradients": False,
         "min_roi_tokens": 1.0,
         "image_features": "backbone",
@@ -202,9 +203,6 @@ class CoTAPConfig(SlowTargetConfig):
         True, description="Put the object-aware filter behind the backbone.", json_schema_extra=_FILTER
     )
     filter_prototypes: int = Field(64, ge=1, description="Object prototypes.", json_schema_extra=_FILTER)
-    filter_kernel: int = Field(
-        3, ge=1, description="Side of the object prototypes in patches, odd.", json_schema_extra=_FILTER
-    )
 
     augmentation: Literal["dino", "paper", "none"] = Field(
         "dino",
@@ -263,8 +261,6 @@ class CoTAPConfig(SlowTargetConfig):
             raise ValueError("all terms have weight 0, so there is nothing to learn")
         if self.prototype_entropy and not self.filter:
             raise ValueError("prototype_entropy needs the filter; pass prototype_entropy 0 or filter")
-        if self.filter_kernel % 2 == 0:
-            raise ValueError(f"filter_kernel must be odd, got {self.filter_kernel}")
         return self
 
     @model_validator(mode="after")

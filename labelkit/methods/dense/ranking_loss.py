@@ -20,16 +20,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.precision import without_autocast
 
 Implementation = Literal["auto", "fast", "pairs"]
+#: Targets below the floor have no weight (tau_1); a gap of the margin in scores is enough (tau_2).
+FLOOR, MARGIN = -0.2, 0.5
 # up to this number of pairs, of all rows together, the double sum takes less time
-FEW_PAIRS = 2**15
+_FEW_PAIRS = 2**15
+# rows are worked on in groups that need about so much
+_MAX_BYTES = 2**30
 
 
 def cotap_loss(
@@ -37,10 +41,9 @@ def cotap_loss(
     targets: Tensor,
     weights: Tensor | None = None,
     *,
-    floor: float = -0.2,
-    margin: float = 0.5,
+    floor: float = FLOOR,
+    margin: float = MARGIN,
     implementation: Implementation = "auto",
-    max_bytes: int = 2**30,
     is_finite: bool = False,
 ) -> Tensor:
     r"""Penalize scores that rank items differently than the targets do, above all near the top.
@@ -60,7 +63,6 @@ def cotap_loss(
         margin: :math:`\tau_2 > 0`, the gap in scores that is enough.
         implementation: ``fast``: O(n log n) time, O(n) memory; ``pairs``: the double sum; ``auto``: the double sum for
             few items. All agree to rounding, ties included.
-        max_bytes: rows are worked on in groups that need about so much at most; changes nothing else.
         is_finite: the caller knows that all numbers are; to look waits for a GPU.
 
     Returns:
@@ -78,7 +80,7 @@ def cotap_loss(
         raise ValueError("scores or targets are not finite")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0) if weights is None else weights.detach()
-        loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation, max_bytes)
+        loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
         return loss
 
 
@@ -97,19 +99,16 @@ def _check(scores: Tensor, targets: Tensor, weights: Tensor | None, margin: floa
 class _Ranking(Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        scores: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        margin: float,
-        implementation: Implementation,
-        max_bytes: int,
+        ctx: Any, scores: Tensor, targets: Tensor, weights: Tensor, margin: float, implementation: Implementation
     ) -> Tensor:
         wants_gradient = bool(ctx.needs_input_grad[0])
         losses, gradients = [], []
-        by_pairs = _uses_pairs(scores.shape, implementation)
+        batch, n = scores.shape
+        by_pairs = implementation == "pairs" or (implementation == "auto" and batch * n * n <= _FEW_PAIRS)
         compute = ranking_terms_by_pairs if by_pairs else ranking_terms
-        for part in _parts(scores.shape, by_pairs, max_bytes):
+        rows = max(1, _MAX_BYTES // (48 * n * n if by_pairs else _BYTES_PER_ITEM * n))
+        for start in range(0, max(batch, 1), rows):
+            part = slice(start, start + rows)
             terms = compute(scores[part], targets[part], weights[part], margin, gradient=wants_gradient)
             losses.append(terms.loss)
             if terms.gradient is not None:
@@ -122,112 +121,11 @@ class _Ranking(Function):
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return upstream.to(gradient.dtype)[:, None] * gradient, None, None, None, None, None
-
-
-def _uses_pairs(shape: torch.Size, implementation: Implementation) -> bool:
-    batch, n = shape
-    return implementation == "pairs" or (implementation == "auto" and batch * n * n <= FEW_PAIRS)
-
-
-def _parts(shape: torch.Size, by_pairs: bool, max_bytes: int) -> list[slice]:
-    batch, n = shape
-    each = 48 * n * n if by_pairs else BYTES_PER_ITEM * n
-    rows = max(1, max_bytes // each)
-    return [slice(start, start + rows) for start in range(0, max(batch, 1), rows)]
-
-
-RankingKind = Literal["cotap", "bce"]
-_EDGE = 1e-6
-
-
-def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
-    """Similarities of all patches of one image to all of another, half the cosine plus a half (Eq. 2).
-
-    Args:
-        first: (b, n, d) float unit vectors.
-        second: (b, m, d) float unit vectors.
-
-    Returns:
-        (b, n, m) in [0, 1], in at least float32: with three digits, most pairs near 1 would tie.
-    """
-    with without_autocast(first):
-        return 0.5 * (promote(first) @ promote(second).transpose(1, 2)) + 0.5
-
-
-class DenseRankingLoss(nn.Module):
-    r"""Mean over image pairs of a loss of similarities p against target similarities q.
-
-    - ``cotap``: the ranking loss of :func:`labelkit.methods.dense.ranking_loss.cotap_loss` (Eq. 12);
-    - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p within 1e-6 of 0 and 1 at most (Eq. 8).
-
-    ``cotap`` is 0 where all targets are equal and less than 1.2 for targets up to 1 and the default floor; ``bce`` is
-    log 2 for p = 1/2.
-
-    Args:
-        kind: which loss.
-        floor, margin, implementation, max_bytes, is_finite: see ``cotap_loss``.
-
-    Shape:
-        - scores: ``(b, n)`` float, gets gradients.
-        - targets: ``(b, n)`` float, no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, for b = 0.
-
-    Raises:
-        ValueError: shapes that differ, or an unknown kind.
-
-    Source:
-        "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 8 to 12.
-    """
-
-    def __init__(
-        self,
-        kind: RankingKind = "cotap",
-        *,
-        floor: float = -0.2,
-        margin: float = 0.5,
-        implementation: Implementation = "auto",
-        max_bytes: int = 2**30,
-        is_finite: bool = False,
-    ) -> None:
-        super().__init__()
-        if kind not in ("cotap", "bce"):
-            raise ValueError(f"unknown kind {kind!r}")
-        self.kind = kind
-        self.floor = floor
-        self.margin = margin
-        self.implementation: Implementation = implementation
-        self.max_bytes = max_bytes
-        self.is_finite = is_finite
-
-    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean."""
-        if scores.shape != targets.shape:
-            raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
-        return self.rows(scores, targets.detach()).sum() / max(len(scores), 1)
-
-    def rows(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each image pair, (b,)."""
-        if self.kind == "bce":
-            with without_autocast(scores):
-                p = promote(scores).clamp(_EDGE, 1 - _EDGE)
-                q = targets.to(p.dtype)
-                return -(q * p.log() + (1 - q) * (1 - p).log()).mean(dim=1)
-        return cotap_loss(
-            scores,
-            targets,
-            floor=self.floor,
-            margin=self.margin,
-            implementation=self.implementation,
-            max_bytes=self.max_bytes,
-            is_finite=self.is_finite,
-        )
+        return upstream.to(gradient.dtype)[:, None] * gradient, None, None, None, None
 
 
 # items of a block at most
 _MOST_IN_BLOCK = 24
-# numbers of all levels together that are kept from one payload to the next: 5 MB
-_KEPT_NUMBERS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +167,10 @@ def merged(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
     index = torch.arange(total, device=device)
     block = (index[: batch * n] % n // blocks.size) << total.bit_length()
     tags = index.scatter_add(0, items, block).scatter_add_(0, queries, block)
-    found = Merged(blocks, batch, items, queries, tags)
-    if blocks.levels * total <= _KEPT_NUMBERS:
-        found.kept = list(found.halvings())
-    return found
+    return Merged(blocks, batch, items, queries, tags)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Halving:
     """One level: what stands in right halves, where each comes from afterwards, and at last where each first was."""
 
@@ -284,7 +179,7 @@ class _Halving:
     now: Tensor | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Merged:
     """Items and thresholds of a sequence in one order, and how level by level its halves are told apart.
 
@@ -294,7 +189,6 @@ class Merged:
         items: (b n,) int64, the place of each item.
         queries: (b n,) int64, the place of the threshold of each item.
         tags: (2 b n,) int64, the block of each place, and in the lower bits the place.
-        kept: the levels, where they take little memory; otherwise they are found again for each payload.
     """
 
     blocks: Blocks
@@ -302,11 +196,10 @@ class Merged:
     items: Tensor
     queries: Tensor
     tags: Tensor
-    kept: list[_Halving] | None = None
 
     def inverse(self) -> Merged:
         """The same for thresholds of :func:`thresholds_up_to_rank`: they and items change places, blocks stay."""
-        return Merged(self.blocks, self.batch, self.queries, self.items, self.tags, self.kept)
+        return Merged(self.blocks, self.batch, self.queries, self.items, self.tags)
 
     def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
         r"""For each item, add up what stands in earlier blocks (or later ones) and has a smaller rank, in two senses.
@@ -325,12 +218,12 @@ class Merged:
         Returns:
             s and t, (c, b, n) like ``payload``.
         """
-        width, total = len(payload), len(self.tags)
+        width, total = len(payload), 2 * len(self.items)
         # what each gives, then what it has taken
         held = payload.new_zeros(2 * width, total)
         held[:width].scatter_(1, self.items.expand(width, -1), payload.reshape(width, -1))
         now = None
-        for level, halving in enumerate(self.halvings() if self.kept is None else self.kept):
+        for level, halving in enumerate(_halvings(self.blocks, self.batch, self.tags)):
             takes = halving.is_right.to(payload.dtype)
             gives = 1 - takes
             if not earlier:
@@ -348,24 +241,25 @@ class Merged:
         )
         return of_items.view(payload.shape), of_queries.view(payload.shape)
 
-    def halvings(self) -> Iterator[_Halving]:
-        """Find the levels, one after the other."""
-        total, levels, tags = len(self.tags), self.blocks.levels, self.tags
-        bits = total.bit_length()
-        index = torch.arange(total, device=tags.device)
-        for level in range(levels):
-            nodes, size = self.batch << level, total // self.batch >> level
-            is_right = tags.bitwise_and(1 << (bits + levels - 1 - level)) != 0
-            if level == levels - 1:
-                yield _Halving(is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index))
-                return
-            # nodes are full, so that half of each is left
-            among_right = torch.cumsum(is_right.view(nodes, size), 1)
-            begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
-            place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
-            source = torch.empty_like(place).scatter_(0, place, index)
-            yield _Halving(is_right, source, None)
-            tags = tags.gather(0, source)
+
+def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[_Halving]:
+    """Find the levels, one after the other: all at once would take more memory than the sums."""
+    total, levels = len(tags), blocks.levels
+    bits = total.bit_length()
+    index = torch.arange(total, device=tags.device)
+    for level in range(levels):
+        nodes, size = batch << level, total // batch >> level
+        is_right = tags.bitwise_and(1 << (bits + levels - 1 - level)) != 0
+        if level == levels - 1:
+            yield _Halving(is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index))
+            return
+        # nodes are full, so that half of each is left
+        among_right = torch.cumsum(is_right.view(nodes, size), 1)
+        begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
+        place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
+        source = torch.empty_like(place).scatter_(0, place, index)
+        yield _Halving(is_right, source, None)
+        tags = tags.gather(0, source)
 
 
 def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
@@ -378,7 +272,7 @@ def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
 
 
 # bytes that one item of one row needs at the peak
-BYTES_PER_ITEM = 1000
+_BYTES_PER_ITEM = 1000
 # pairs within blocks that are worked on at once: in the cache of a processor, or enough for a GPU
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
@@ -391,25 +285,17 @@ class RankingTerms:
         loss: (b,) float64.
         gradient: (b, n) float64, of the loss by the scores; ``None`` if not asked for.
         ratios: (b, n) float64, x of Eq. 12: how far an item is behind, 0 where nothing with a lower target comes near.
-        ranks: (b, n) float64, R: items with at least the item's target and at least its score, itself included.
     """
 
     loss: Tensor
     gradient: Tensor | None
     ratios: Tensor
-    ranks: Tensor
 
 
 def ranking_terms(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
 ) -> RankingTerms:
-    r"""Compute the loss in O(n log n) time and O(n) memory, ties included.
-
-    .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
-        x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
-
-    with :math:`\ell(d) = 1 - 2d/\tau` for d < 0, :math:`(1 - d/\tau)^2` up to :math:`\tau`, then 0. Counts and weights
-    are constants for the gradient.
+    r"""Compute the loss of :func:`cotap_loss` in O(n log n) time and O(n) memory, ties included.
 
     Args:
         scores: (b, n) float, p; any range.
@@ -424,21 +310,19 @@ def ranking_terms(
     batch, n = scores.shape
     if n == 0 or batch == 0:
         empty = scores.new_zeros(batch, n, dtype=torch.float64)
-        return RankingTerms(empty.sum(1), empty if gradient else None, empty, empty)
+        return RankingTerms(empty.sum(1), empty if gradient else None, empty)
     items = _in_order(scores, targets, weights, margin)
-    between = _between_blocks(items, margin)
-    within = _within_blocks(items, between, margin, n)
-    ratio, at_least = within.ratio, within.at_least
+    within = _within_blocks(items, _between_blocks(items, margin), margin, n)
+    ratio = within.ratio
     loss = (items.gamma * ratio / (1 + ratio)).sum(1) / n
-    by_scores = None
-    if gradient:
-        others = within.pulls + _pulls_between_blocks(items, within.strength, margin)
-        by_scores = (-2 / margin) * (within.strength * within.slope - others)
-    restored = [
-        None if value is None else torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
-        for value in (by_scores, ratio, at_least)
-    ]
-    return RankingTerms(loss, *restored)  # type: ignore[arg-type] # ratio and at_least are tensors
+
+    def restored(value: Tensor) -> Tensor:
+        return torch.empty_like(value[:, :n]).scatter_(1, items.order, value[:, :n])
+
+    if not gradient:
+        return RankingTerms(loss, None, restored(ratio))
+    others = within.pulls + _pulls_between_blocks(items, within.strength, margin)
+    return RankingTerms(loss, restored((-2 / margin) * (within.strength * within.slope - others)), restored(ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,16 +393,8 @@ def _first_equal(values: Tensor) -> Tensor:
     return (index * is_first).cummax(1).values
 
 
-@dataclass(frozen=True, slots=True)
-class _Between:
-    """What earlier blocks give to the item at each position, all (b, N) float64."""
-
-    total: Tensor
-    slope: Tensor
-    ahead_count: Tensor
-
-
-def _between_blocks(items: _Items, margin: float) -> _Between:
+def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tensor]:
+    """What earlier blocks give to each position, (b, N) float64: sum of surrogates, sum of slopes, items ahead."""
     p, size = items.p, items.blocks.size
     moments = torch.stack([torch.ones_like(p), p, p * p])
     worse, far_worse = items.merged.sums(moments, earlier=True)
@@ -530,7 +406,7 @@ def _between_blocks(items: _Items, margin: float) -> _Between:
     offset = 1 - p / margin
     total = ahead_count + (2 / margin) * (ahead_sum - p * ahead_count)
     total = total + offset.square() * near_count + (2 / margin) * offset * near_sum + near_squares / margin**2
-    return _Between(total, ahead_count + offset * near_count + near_sum / margin, ahead_count)
+    return total, ahead_count + offset * near_count + near_sum / margin, ahead_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,23 +415,20 @@ class _Within:
 
     Attributes:
         ratio: x.
-        at_least: R.
         strength: derivative of the loss by the sum of surrogates.
         slope: sum of slopes of the surrogate, in units of ``-2 / margin``.
         pulls: what later items of the block pull, in these units.
     """
 
     ratio: Tensor
-    at_least: Tensor
     strength: Tensor
     slope: Tensor
     pulls: Tensor
 
 
-def _within_blocks(items: _Items, between: _Between, margin: float, n: int) -> _Within:
+def _within_blocks(items: _Items, between: tuple[Tensor, Tensor, Tensor], margin: float, n: int) -> _Within:
     size = items.blocks.size
-    given = [items.scores, items.below, items.gamma, items.worse, between.total, between.slope, between.ahead_count]
-    flat = [value.reshape(-1, size) for value in given]
+    flat = [value.reshape(-1, size) for value in (items.scores, items.below, items.gamma, items.worse, *between)]
     at_once = _PAIRS_AT_ONCE if items.p.device.type == "cpu" else _PAIRS_AT_ONCE_GPU
     step = max(1, at_once // size**2)
     parts = [
@@ -580,7 +453,7 @@ def _within_some(given: list[Tensor], margin: float, n: int) -> tuple[Tensor, ..
     at_least = n - worse - ahead_count
     ratio = total / at_least
     strength = gamma / at_least / (n * (1 + ratio).square())
-    return ratio, at_least, strength, slope + steep.sum(1), steep.mul_(strength[:, None, :]).sum(2)
+    return ratio, strength, slope + steep.sum(1), steep.mul_(strength[:, None, :]).sum(2)
 
 
 def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Tensor:
@@ -618,8 +491,8 @@ def ranking_terms_by_pairs(
     ratio = total / at_least
     loss = (gamma * ratio / (1 + ratio)).sum(1) / max(n, 1)
     if not gradient:
-        return RankingTerms(loss, None, ratio, at_least)
+        return RankingTerms(loss, None, ratio)
     strength = gamma / at_least / (max(n, 1) * (1 + ratio).square())
     slopes = torch.where(scaled < 0, -2 / margin, (-2 / margin) * (1 - scaled).clamp_min(0))
     pulls = torch.where(has_lower_target, slopes, 0) * strength[:, :, None]
-    return RankingTerms(loss, pulls.sum(2) - pulls.sum(1), ratio, at_least)
+    return RankingTerms(loss, pulls.sum(2) - pulls.sum(1), ratio)

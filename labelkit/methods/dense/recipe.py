@@ -59,7 +59,6 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         self.network = network
         self.teacher = EMATeacher(network, decay=0.0)
         self._ema_decay = target_decay(config)
-        self._state: TrainState | None = None
         self._notes: list[str] = []
 
     @property
@@ -113,10 +112,6 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
         """Say what the weights lack."""
         for note in self._notes:
             state.warn(note)
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
 
     def on_step_end(self, state: TrainState) -> None:
         """Move the target."""

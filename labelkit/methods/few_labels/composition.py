@@ -8,8 +8,8 @@ Source: the dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.2
 Random numbers are keyed by the block, so that masters change nothing that the student draws.
 Departures: the source names neither the layer nor the form of the converters: here a linear map over channels that all
 positions share, before the last stage or at the pool. J_X, cross-entropy of blended labeled images, is ours: Eq. 3.7
-has nothing that labels could reach; J_D has the opposite sense of the printed one (``losses.py``); eta, which is not
-given, starts J_D at half of J_C; optimizer and updates of the master are ours.
+has nothing that labels could reach; J_D has the opposite sense of the printed one; eta, which is not given, starts J_D
+at half of J_C; optimizer and updates of the master are ours.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from labelkit.algorithms.clustering import kmeans
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, row_shares
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError
-from labelkit.methods.few_labels.losses import DiscriminationLoss, MixMatchLoss, SquaredConsistency
+from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MIXUP_ALPHA
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, recalibrate_bn
@@ -51,6 +52,47 @@ MAX_CENTROID_IMAGES: Final = 10_000
 _EPOCH_OFFSET: Final = 1 << 20
 
 ComposeAt = Literal["last-stage", "pool"]
+
+
+class DiscriminationLoss(nn.Module):
+    r"""Compare the distances :math:`d_0 \le d_1` of each feature to its nearest and second-nearest centroid.
+
+    .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
+
+    In [0, 1]: 0 at a centroid, 1 half-way between two; does not change with the scale of the features. The printed
+    Eq. 3.6, the mean of :math:`(d_0 - d_1)^2`, is 0 half-way between two centroids, so that descending it moves
+    features there, the opposite of what its text asks for.
+
+    Shape:
+        - features: ``(b, d)`` float; gets gradients.
+        - centroids: ``(k, d)`` float, distinct; no gradient.
+        - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
+
+    Raises:
+        ValueError: fewer than two centroids, or shapes that do not fit.
+    """
+
+    def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
+        """Return the mean over the batch."""
+        with without_autocast(features):
+            near, far = nearest_two(promote(features), centroids)
+            return (near / (far + 1e-12)).sum() / max(len(near), 1)
+
+
+def nearest_two(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared distances to the nearest and the second-nearest centroid, each (b,).
+
+    Raises:
+        ValueError: fewer than two centroids, or another width.
+    """
+    if centroids.ndim != 2 or len(centroids) < 2 or features.ndim != 2 or features.shape[1] != centroids.shape[1]:
+        raise ValueError(
+            f"need (b, d) features and at least two (k, d) centroids, got {tuple(features.shape)} and "
+            f"{tuple(centroids.shape)}"
+        )
+    squares = (features[:, None, :] - centroids.detach().to(features.dtype)[None]).square().sum(-1)
+    two = squares.topk(2, dim=1, largest=False).values
+    return two[:, 0], two[:, 1]
 
 
 class Composition(nn.Module):
@@ -223,7 +265,7 @@ class MasterTraining:
         high = horizon_decay(self.steps, MASTER_DECAY)
         self.decay = EMADecay(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
-        self._discrimination = None if config.discrimination == "none" else DiscriminationLoss(config.discrimination)
+        self._discrimination = None if config.discrimination == "none" else DiscriminationLoss()
         self._centroids: Tensor | None = None
 
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
@@ -306,9 +348,8 @@ class MasterTraining:
         inputs = master.inputs(torch.cat([shares.blend(images[labeled]), images[~labeled]]))
         features = master.composition(inputs)
         logits = master.classify(features)
-        cross_entropy = agreement = discrimination = logits.sum() * 0
-        if self.config.master_supervised:
-            cross_entropy = self._label_loss(logits[:count], shares.blend(targets), count).labeled
+        cross_entropy = self._label_loss(logits[:count], shares.blend(targets), count).labeled
+        agreement = discrimination = logits.sum() * 0
         if len(logits) > count:
             teacher = master.averaged_logits(tuple(maps[count:] for maps in inputs))
             agreement = self._consistency(logits[count:], teacher).mean()

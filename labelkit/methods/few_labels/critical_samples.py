@@ -15,7 +15,8 @@ class.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Unpack
+from functools import partial
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,24 +28,21 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Count,
     Discovery,
     Round,
-    Rows,
     SearchArguments,
-    capped,
     check_choice,
+    checked,
     class_means,
     distances_between,
     extent,
-    mean_distances,
     rounded,
     search,
     spread_warnings,
 )
 
-LabelRule = Literal["agree", "vote"]
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
 
-# Candidates for each wanted row (ours; Eq. 3.9's radius is not given).
-_CONFINE_FACTOR = 10
+# Candidates for each wanted row, and at most one of so many (ours; Eq. 3.9's radius is not given).
+_CONFINE_FACTOR, _CONFINE_PART = 10, 4
 # Distances to the reference rows per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
 
@@ -55,7 +53,7 @@ class CriticalReport(ClassReport):
 
     Attributes:
         confined: candidates within the radius.
-        disagreeing: of these, rows whose soft label is largest for another class; ``agree`` leaves them out.
+        disagreeing: of these, rows whose soft label is largest for another class; they are left out.
         radius: largest distance of the confined; NaN without any.
         lowest_entropy: of the rows taken, in bits; NaN without any.
         highest_entropy: likewise.
@@ -95,11 +93,8 @@ def discover_critical(
     count: Count,
     rounds: int = 1,
     *,
-    beta: float | None = None,
-    label_rule: LabelRule = "agree",
     criterion: Criterion = "max_entropy",
     confine: bool = True,
-    confine_cap: float = 0.25,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
     """Give labels to ``count`` unlabeled rows that are near the classes and yet ambiguous.
@@ -109,14 +104,9 @@ def discover_critical(
         labels: (n,) integers, class or -1 = unlabeled; given ones and those found earlier.
         count: rows to find in each round, or ``double``.
         rounds: >= 1.
-        beta: of the weights ``beta / (beta + rank / reference rows)``, > 0; ``None``: 1 / number of classes with
-            labels, which gives half weight where as many rows are nearer as a class has.
-        label_rule: ``agree``: only rows whose soft label is largest for the class of the nearest mean; ``vote``: the
-            largest names them.
         criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
-        confine: take the nearest 10 times as many rows as are wanted, but at most ``confine_cap`` of the candidates
-            (and not less than what is wanted), for each class by itself if balanced; ``False``: any distance.
-        confine_cap: in (0, 1].
+        confine: take the nearest 10 times as many rows as are wanted, but at most a quarter of the candidates (and not
+            less than what is wanted), for each class by itself if balanced; ``False``: any distance.
         options: labels, count, rounds and these: see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
 
     Returns:
@@ -125,9 +115,9 @@ def discover_critical(
     Raises:
         ValueError: an argument that cannot be used, with the first row at fault.
     """
-    rows = Rows(features)
-    critical = _Critical(rows, beta, label_rule, criterion, confine, confine_cap)
-    return search(critical, len(rows), labels, count, rounds, **options)
+    check_choice("criterion", criterion, ("max_entropy", "min_entropy", "min_distance"))
+    rows = checked(features)
+    return search(partial(_find, rows, criterion, confine), len(rows), labels, count, rounds, **options)
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
@@ -137,7 +127,7 @@ def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
 
 
 def soft_labels(
-    rows: Rows, asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
+    rows: NDArray[Any], asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
 ) -> NDArray[np.float64]:
     """Weight of each class among the reference rows (Eq. 3.11).
 
@@ -153,15 +143,15 @@ def soft_labels(
         (m, c) float64, rows sum to 1.
     """
     references = np.flatnonzero(labels >= 0)
-    held = rows.take(references)
-    one_hot = np.zeros((len(references), num_classes))
-    one_hot[np.arange(len(references)), labels[references]] = 1
+    one_hot = np.eye(num_classes)[labels[references]]
     weights = rank_weights(len(references), beta)
     soft = np.empty((len(asked), num_classes))
     size = max(1, min(BLOCK_ROWS // 4, _BLOCK_NUMBERS // max(1, len(references))))
     for start in range(0, len(asked), size):
         block = slice(start, start + size)
-        order = np.argsort(rounded(distances_between(rows.take(asked[block]), held) / scale), axis=1, kind="stable")
+        order = np.argsort(
+            rounded(distances_between(rows[asked[block]], rows[references]) / scale), axis=1, kind="stable"
+        )
         weight = np.empty(order.shape)
         np.put_along_axis(weight, order, np.broadcast_to(weights, order.shape), axis=1)
         soft[block] = weight @ one_hot
@@ -183,86 +173,66 @@ def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[n
     return np.where(is_nearest, nearest, weights.argmax(axis=1)).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class _Critical:
-    """The score; see :func:`discover_critical`."""
-
-    rows: Rows
-    beta: float | None
-    label_rule: LabelRule
-    criterion: Criterion
-    confine: bool
-    confine_cap: float
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        if self.beta is not None and not 0 < self.beta < np.inf:
-            raise ValueError(f"beta must be > 0, got {self.beta}")
-        check_choice("label_rule", self.label_rule, ("agree", "vote"))
-        check_choice("criterion", self.criterion, ("max_entropy", "min_entropy", "min_distance"))
-        if not 0 < self.confine_cap <= 1:
-            raise ValueError(f"confine_cap must be in (0, 1], got {self.confine_cap}")
-
-    def __call__(self, turn: Round) -> CriticalDiscovery:
-        warnings = [*spread_warnings([self.rows])]
-        candidates = turn.candidates(*self._nearest_means(turn))
-        confined = np.concatenate(self._confined(candidates))
-        beta = 1 / len(turn.present) if self.beta is None else self.beta
-        asked = turn.pool[confined]
-        soft = soft_labels(self.rows, asked, turn.original, turn.num_classes, beta, candidates.scale)
-        entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
-        voted = _largest(soft, nearest)
-        if len(np.unique(rounded(entropy))) == 1 < len(confined) and self.criterion != "min_distance":
-            warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
-        sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[self.criterion]
-        first = sign * rounded(entropy)
-        ranking = np.lexsort((asked, candidates.keys[confined], first))
-        if self.label_rule == "agree":
-            ranking = ranking[(voted == nearest)[ranking]]
-        mine = [ranking]
-        if turn.shares is not None:
-            mine = [ranking[nearest[ranking] == label] for label in range(turn.num_classes)]
-        chosen = [group[:want] for group, want in zip(mine, candidates.wants, strict=True)]
-        picked = np.concatenate(chosen)
-        found = turn.table(
-            candidates,
-            [confined[group] for group in chosen],
-            [first[picked], candidates.keys[confined[picked]]],
-            labels=voted[picked],
-            warnings=warnings,
-        )
-        reports = []
-        for report in found.per_class:
-            inside = nearest == report.label
-            low, high = extent(entropy[picked[inside[picked]]])
-            reports.append(
-                CriticalReport(
-                    **vars(report),
-                    confined=int(inside.sum()),
-                    disagreeing=int((inside & (voted != nearest)).sum()),
-                    radius=extent(candidates.distance[confined[inside]])[1],
-                    lowest_entropy=low,
-                    highest_entropy=high,
-                )
+def _find(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) -> CriticalDiscovery:
+    """Find the rows of a round; see :func:`discover_critical`."""
+    warnings = spread_warnings([rows])
+    candidates = turn.candidates(*_nearest_means(rows, turn))
+    confined = np.concatenate(_confined(candidates) if confine else candidates.groups)
+    asked = turn.pool[confined]
+    # half weight where as many rows are nearer as a class has
+    beta = 1 / np.count_nonzero(turn.sizes)
+    soft = soft_labels(rows, asked, turn.original, turn.num_classes, beta, candidates.scale)
+    entropy, nearest = entropy_bits(soft), candidates.nearest[confined]
+    voted = _largest(soft, nearest)
+    if len(np.unique(rounded(entropy))) == 1 < len(confined) and criterion != "min_distance":
+        warnings.append("entropy has no spread: rows are taken by distance alone; give at least 2 labels per class")
+    sign = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion]
+    first = sign * rounded(entropy)
+    ranking = np.lexsort((asked, candidates.keys[confined], first))
+    ranking = ranking[(voted == nearest)[ranking]]
+    mine = [ranking]
+    if turn.shares is not None:
+        mine = [ranking[nearest[ranking] == label] for label in range(turn.num_classes)]
+    chosen = [group[:want] for group, want in zip(mine, candidates.wants, strict=True)]
+    picked = np.concatenate(chosen)
+    found = turn.table(
+        candidates,
+        [confined[group] for group in chosen],
+        [first[picked], candidates.keys[confined[picked]]],
+        warnings=warnings,
+    )
+    reports = []
+    for report in found.per_class:
+        inside = nearest == report.label
+        low, high = extent(entropy[picked[inside[picked]]])
+        reports.append(
+            CriticalReport(
+                **vars(report),
+                confined=int(inside.sum()),
+                disagreeing=int((inside & (voted != nearest)).sum()),
+                radius=extent(candidates.distance[confined[inside]])[1],
+                lowest_entropy=low,
+                highest_entropy=high,
             )
-        told = {**vars(found), "per_class": tuple(reports)}
-        return CriticalDiscovery(**told, soft=soft[picked].astype(np.float32), entropy=entropy[picked])
+        )
+    told = {**vars(found), "per_class": tuple(reports)}
+    return CriticalDiscovery(**told, soft=soft[picked].astype(np.float32), entropy=entropy[picked])
 
-    def _confined(self, candidates: Candidates) -> list[NDArray[np.int64]]:
-        """Return the places of each group that are near enough (Eq. 3.9)."""
-        if not self.confine:
-            return candidates.groups
-        return [
-            group[: min(_CONFINE_FACTOR * want, max(want, capped(self.confine_cap, len(group))))]
-            for group, want in zip(candidates.groups, candidates.wants, strict=True)
-        ]
 
-    def _nearest_means(self, turn: Round) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
-        means = class_means(self.rows, turn.original, turn.num_classes)
-        distance, nearest = np.empty(len(turn.pool)), np.empty(len(turn.pool), dtype=np.int64)
-        for start in range(0, len(turn.pool), BLOCK_ROWS):
-            block = slice(start, start + BLOCK_ROWS)
-            distances = mean_distances(self.rows.take(turn.pool[block]), means)
-            distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
-        return distance, nearest
+def _confined(candidates: Candidates) -> list[NDArray[np.int64]]:
+    """Return the places of each group that are near enough (Eq. 3.9)."""
+    return [
+        group[: min(_CONFINE_FACTOR * want, max(want, len(group) // _CONFINE_PART))]
+        for group, want in zip(candidates.groups, candidates.wants, strict=True)
+    ]
+
+
+def _nearest_means(rows: NDArray[Any], turn: Round) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
+    means = class_means(rows, turn.original, turn.num_classes)
+    distance, nearest = np.empty(len(turn.pool)), np.empty(len(turn.pool), dtype=np.int64)
+    for start in range(0, len(turn.pool), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        distances = distances_between(rows[turn.pool[block]], means)
+        distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
+    return distance, nearest

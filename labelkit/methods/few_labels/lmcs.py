@@ -72,6 +72,8 @@ from labelkit.training.schedules import GrowingWeight, PhaseLearningRate
 from labelkit.training.timing import Pace, RunSize, Scheduled
 
 PRETEXT_LR = 0.1
+#: Labels stop growing if nearest mean and soft label disagree about a larger share of the confined images (ours).
+DISAGREE_STOP = 0.5
 #: epochs whose random numbers no training draws
 _PRETEXT_EPOCH = 1 << 29
 
@@ -110,10 +112,8 @@ def planned_phases(config: LMCSConfig, given: int, images: int) -> list[GrownPha
         shown, length = discoveries, later_steps(config, config.steps - step)
         if discoveries + 1 < len(sizes):
             discoveries += 1
-        elif config.final_phase:
-            length = config.steps - step
         else:
-            break
+            length = config.steps - step
         phases.append(GrownPhase(sizes[shown], length))
         step += length
     return phases
@@ -244,7 +244,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         found = 0 if churn is not None and churn < config.churn else self._discover(state)
         if found:
             self._later.append([before, state.step, later_steps(config, rest)])
-        elif config.final_phase:
+        else:
             self._later.append([before, state.step, rest])
         return {**({} if churn is None else {"churn": churn}), "discovered": float(found)}
 
@@ -257,10 +257,8 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
             finite_features(self.network.embed, "student", state, rows).numpy(),
             growth.labels()[rows],
             growth.wanted(rows),
-            label_rule=config.label_rule,
             criterion=config.criterion,
             confine=config.confine,
-            confine_cap=config.confine_cap,
             num_classes=self.num_classes,
             original=growth.given[rows],
             balance=config.balance,
@@ -270,7 +268,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
             # the column score of the table: what they were chosen by
             found = replace(found, distance=found.entropy)
         found = agreed(found, rows, state)
-        if found.disagreement > config.disagree_stop:
+        if found.disagreement > DISAGREE_STOP:
             state.warn(
                 f"warning: nearest mean and soft label name different classes for {percent(found.disagreement)} % of "
                 "the confined images: labels stop growing"

@@ -1,20 +1,15 @@
-"""Losses of the methods for few labels, but for FreeMatch's (``freematch_losses.py``).
+"""Losses that the methods for few labels share, and those of MixMatch.
 
 Consistency of a student with a slower network: squared differences between predictions (Mean Teacher).
 
 MixMatch: sharpened guesses, and a loss on targets that are blends of labels and guesses.
 Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``google-research/mixmatch``.
-
-How well features keep apart from the second-nearest cluster (LMCS).
-Source: the dissertation "Deep Learning with Very Few and No Labels", Eq. 3.6, whose sign is wrong: see below.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -43,38 +38,15 @@ class SquaredConsistency(nn.Module):
 
     def forward(self, student_logits: Tensor, target_logits: Tensor) -> Tensor:
         """Return the difference of each row."""
-        _check_pair(student_logits, target_logits)
+        check_pair(student_logits, target_logits)
         with without_autocast(student_logits):
             prediction = F.softmax(promote(student_logits), dim=1)
             target = F.softmax(promote(target_logits.detach()), dim=1)
             return (prediction - target).square().mean(dim=1)
 
 
-class HeadDifference(nn.Module):
-    r"""Mean squared difference between the logits of two heads, :math:`\frac{1}{bc} \sum (a_{ik} - b_{ik})^2`.
-
-    In squared logits, >= 0; 0 where both heads agree.
-
-    Shape:
-        - first: ``(b, c)`` float; gets gradients.
-        - second: ``(b, c)`` float; gets gradients.
-        - returns: ``()`` float32 (float64 stays).
-
-    Raises:
-        ValueError: the shapes differ.
-
-    Source:
-        ``CuriousAI/mean-teacher:pytorch/main.py`` (``symmetric_mse_loss``).
-    """
-
-    def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the mean over rows and classes."""
-        _check_pair(first, second)
-        with without_autocast(first):
-            return (promote(first) - promote(second)).square().mean()
-
-
-def _check_pair(first: Tensor, second: Tensor) -> None:
+def check_pair(first: Tensor, second: Tensor) -> None:
+    """Raise ``ValueError`` unless both are (b, c) and alike."""
     if first.shape != second.shape or first.ndim != 2:
         raise ValueError(f"logits must both be (b, c); got {tuple(first.shape)} and {tuple(second.shape)}")
 
@@ -141,66 +113,3 @@ class MixMatchLoss(nn.Module):
             labeled = -(targets[:num_labeled] * log_predictions).sum() / max(num_labeled, 1)
             rest = (F.softmax(scores[num_labeled:], dim=1) - targets[num_labeled:]).square()
             return MixMatchTerms(labeled, rest.sum() / max(rest.numel(), 1))
-
-
-Discrimination = Literal["ratio", "literal"]
-
-
-class DiscriminationLoss(nn.Module):
-    r"""Compare the distances :math:`d_0 \le d_1` of each feature to its nearest and second-nearest centroid.
-
-    - ``ratio``: :math:`\overline{d_0^2 / (d_1^2 + 10^{-12})}`, in [0, 1]: 0 at a centroid, 1 half-way between two;
-      does not change with the scale of the features.
-    - ``literal``: :math:`\overline{(d_0 - d_1)^2}`, the printed Eq. 3.6. It is 0 half-way between two centroids, so
-      that descending it moves features there, the opposite of what its text asks for.
-
-    Args:
-        kind: which one.
-
-    Shape:
-        - features: ``(b, d)`` float; gets gradients.
-        - centroids: ``(k, d)`` float, distinct; no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
-
-    Raises:
-        ValueError: unknown kind, fewer than two centroids, or shapes that do not fit.
-    """
-
-    def __init__(self, kind: Discrimination) -> None:
-        super().__init__()
-        if kind not in ("ratio", "literal"):
-            raise ValueError(f"unknown kind {kind!r}")
-        self.kind = kind
-
-    def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
-        """Return the mean over the batch."""
-        with without_autocast(features):
-            near, far = nearest_two(promote(features), centroids)
-            if self.kind == "ratio":
-                terms = near / (far + 1e-12)
-            else:
-                # a feature that lies on its centroid has no direction away from it
-                terms = (_root(far) - _root(near)).square()
-            return terms.sum() / max(len(terms), 1)
-
-
-def nearest_two(features: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared distances to the nearest and the second-nearest centroid, each (b,).
-
-    Raises:
-        ValueError: fewer than two centroids, or another width.
-    """
-    if centroids.ndim != 2 or len(centroids) < 2 or features.ndim != 2 or features.shape[1] != centroids.shape[1]:
-        raise ValueError(
-            f"need (b, d) features and at least two (k, d) centroids, got {tuple(features.shape)} and "
-            f"{tuple(centroids.shape)}"
-        )
-    squares = (features[:, None, :] - centroids.detach().to(features.dtype)[None]).square().sum(-1)
-    two = squares.topk(2, dim=1, largest=False).values
-    return two[:, 0], two[:, 1]
-
-
-def _root(squares: Tensor) -> Tensor:
-    """Square root with gradient 0 at 0."""
-    positive = squares > 0
-    return torch.where(positive, torch.where(positive, squares, 1.0).sqrt(), 0.0)

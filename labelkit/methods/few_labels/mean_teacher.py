@@ -15,28 +15,60 @@ shifts and mirroring, not before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import ConfigError
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.losses import HeadDifference, SquaredConsistency
-from labelkit.methods.few_labels.options import MeanTeacherConfig, MeanTeacherOptions
+from labelkit.methods.few_labels.losses import SquaredConsistency, check_pair
+from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions, TeacherRecipe
 from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
+    StudentNetwork,
     StudentNetworks,
     StudentObjective,
+    TwoStreamConfigT,
     logits_of,
     student_views,
     teacher_decay,
 )
-from labelkit.training.method import StepOutput
+from labelkit.models.whitening import Whitening, zca
+from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import EMADecay, GrowingWeight
 from labelkit.training.timing import RunSize, Scheduled
+
+#: Weight of the difference between two heads (released code).
+HEAD_WEIGHT: Final = 0.01
+
+
+class HeadDifference(nn.Module):
+    r"""Mean squared difference between the logits of two heads, :math:`\frac{1}{bc} \sum (a_{ik} - b_{ik})^2`.
+
+    In squared logits, >= 0; 0 where both heads agree.
+
+    Shape:
+        - first: ``(b, c)`` float; gets gradients.
+        - second: ``(b, c)`` float; gets gradients.
+        - returns: ``()`` float32 (float64 stays).
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Source:
+        ``CuriousAI/mean-teacher:pytorch/main.py`` (``symmetric_mse_loss``).
+    """
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the mean over rows and classes."""
+        check_pair(first, second)
+        with without_autocast(first):
+            return (promote(first) - promote(second)).square().mean()
 
 
 class MeanTeacherObjective(StudentObjective):
@@ -48,7 +80,6 @@ class MeanTeacherObjective(StudentObjective):
         view: how an image is augmented; student and teacher see it with different random numbers.
         weight: :math:`\lambda` by the step of the first phase; in later phases it is full.
         class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
-        head_weight: :math:`\lambda_h` of the difference between two heads; a single head has none.
     """
 
     def __init__(
@@ -57,12 +88,11 @@ class MeanTeacherObjective(StudentObjective):
         *,
         weight: GrowingWeight,
         class_norm: Literal["labeled", "batch"] = "labeled",
-        head_weight: float = 0.01,
     ) -> None:
         super().__init__()
         self._view = view
         self._weight = weight
-        self._class_norm, self._head_weight = class_norm, head_weight
+        self._class_norm = class_norm
         self.runs_teacher = self.runs_master = weight.full > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
@@ -100,7 +130,7 @@ class MeanTeacherObjective(StudentObjective):
                 logs["master_consistency"] = agreement.detach()
         if len(heads) > 1:
             difference = self.head_difference(heads[0], heads[1])
-            loss = loss + self._head_weight * difference
+            loss = loss + HEAD_WEIGHT * difference
             logs["head_difference"] = difference.detach()
         return StepOutput(loss, logs)
 
@@ -117,10 +147,43 @@ def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
     """Build the objective of the options; the (first) phase has so many updates."""
     weight = consistency_weight(steps, options)
-    return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm, head_weight=options.head_weight)
+    return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
-class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
+class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
+    """A student of Mean Teacher's recipe, whose images may be whitened; noise of the views is added behind that."""
+
+    @classmethod
+    def build(cls, config: TwoStreamConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
+        """Build the network, with whitening before the backbone if the options ask for it.
+
+        Raises:
+            ConfigError: images that are too large.
+        """
+        network = super().build(config, data, num_classes, **options)
+        assert isinstance(config, MeanTeacherOptions)
+        assert isinstance(config, TeacherRecipe)
+        if config.whitening == "zca":
+            spec, info = network.input_spec, network.backbone.info
+            shape = (info.in_channels, info.image_size, info.image_size)
+            try:
+                network.backbone.whitening = Whitening(shape, spec.mean, spec.std, config.noise)
+            except ValueError as error:
+                raise ConfigError("--whitening", str(error), "Lower --image-size, or leave it out.") from error
+        return network
+
+    def on_train_start(self, state: TrainState) -> None:
+        """Fit the whitening to the training images, the same on every process; start both networks equal."""
+        whitening = self.network.backbone.whitening
+        if whitening is not None:
+            center, matrix = zca(state.embed(whitening.contrasted, self._rows))
+            table = torch.cat([center[None], matrix])
+            table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
+            whitening.fit_to(table[0], table[1:])
+        super().on_train_start(state)
+
+
+class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
     """Needs at least one label of each class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:

@@ -1,6 +1,6 @@
-"""Options of the methods for few labels: data, averages, the students that labels may grow on, the baselines, LMCS.
+"""Options of the methods for few labels: data, averages, streams, MixMatch, FreeMatch, LMCS.
 
-Those of snowball are in ``snowball_options.py``.
+Those of Mean Teacher, its baseline and snowball are in ``mean_teacher_options.py`` and ``snowball_options.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.options.backbone import BackboneRunConfig, PixelOptions
+from labelkit.options.backbone import BackboneRunConfig
 from labelkit.options.base import StageConfig, with_default
 from labelkit.options.embeddings import RowOptions, StrongRowOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
@@ -26,7 +26,6 @@ _MIXMATCH: JsonDict = {"panel": "MixMatch"}
 _RUN: JsonDict = {"panel": "Run"}
 _MASTER: JsonDict = {"panel": "Master"}
 _GROWTH: JsonDict = {"panel": "Growth"}
-_SEARCH: JsonDict = {"panel": "Discovery"}
 _PRETEXT: JsonDict = {"panel": "Pretext"}
 _STOP: JsonDict = {"panel": "Stop"}
 
@@ -85,9 +84,19 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     @model_validator(mode="after")
     def _check_ramps(self) -> FewLabelTrainConfig:
-        if self.lr_schedule == "ramps" and not isinstance(self, TeacherRecipe):
+        if self.lr_schedule == "ramps" and "lr_ramp_up" in self.constants:
             raise ValueError("lr_schedule ramps is of supervised, mean-teacher and snowball")
         return self
+
+    @property
+    def pixel_changes(self) -> tuple[float | None, float]:
+        """Largest shift of a view in pixels, ``None``: that of its recipe; and noise on it."""
+        return None, 0.0
+
+    @property
+    def rate_shape(self) -> tuple[float, float, float, float, float]:
+        """Where the cosine ends; shares in which the rate rises and falls; decays of Adam's moments that follow it."""
+        return 1.0, 0.0, 0.0, 0.9, 0.999
 
     @property
     def learns_from_labels(self) -> bool:
@@ -98,55 +107,6 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     def label_kind(self) -> LabelKind:
         """A few."""
         return "few"
-
-
-class TeacherRecipe(PixelOptions):
-    """Pixels, views and learning rate of Mean Teacher's released code, and of what is compared with it."""
-
-    shift_px: float | None = Field(
-        None, ge=0, description="Largest shift in pixels; default: an eighth of the side.", json_schema_extra=_VIEWS
-    )
-    noise: float = Field(
-        0.0, ge=0, description="Standard deviation of noise on the normalized pixels.", json_schema_extra=_VIEWS
-    )
-    lr_horizon: float = Field(
-        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
-    )
-    lr_ramp_up: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of the training in which the learning rate grows (ramps).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    lr_ramp_down: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of the training in which the learning rate falls (ramps).",
-        json_schema_extra=_OPTIMIZATION,
-    )
-    adam_beta1_end: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
-        "does (ramps).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
-    )
-    adam_beta2_start: float = Field(
-        0.999,
-        ge=0,
-        lt=1,
-        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
-        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
-    )
-
-    @model_validator(mode="after")
-    def _check_shares(self) -> TeacherRecipe:
-        if self.lr_ramp_up + self.lr_ramp_down > 1:
-            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
-        return self
 
 
 class TwoStreamOptions(StageConfig):
@@ -176,64 +136,6 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
     needs_unlabeled: ClassVar[bool] = True
 
 
-class MeanTeacherOptions(TwoStreamOptions):
-    """Loss of Mean Teacher, and how its teacher slows down."""
-
-    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step"}
-
-    whitening: Literal["none", "zca"] = Field(
-        "none",
-        description="zca: first normalize the contrast of each image and whiten pixels by the training images, as the "
-        "released code does for CIFAR-10; --noise comes after it. For images of up to 4,096 values.",
-        json_schema_extra={**_VIEWS, "before": "none"},
-    )
-    ema_decay_start: float = Field(
-        0.99,
-        ge=0,
-        lt=1,
-        description="Decay of the teacher's weights while the consistency grows; then --ema-decay.",
-        json_schema_extra=_AVERAGES,
-    )
-    consistency_weight: float = Field(
-        100.0,
-        ge=0,
-        description="Weight of the squared difference between the predictions of student and teacher (lambda_2).",
-        json_schema_extra=_LOSS,
-    )
-    consistency_ramp: float = Field(
-        0.25,
-        ge=0,
-        le=1,
-        description="Share of the (first) phase in which --consistency-weight grows.",
-        json_schema_extra=_LOSS,
-    )
-    class_norm: Literal["labeled", "batch"] = Field(
-        "labeled",
-        description="How to average the cross-entropy: over the labeled images, or their sum over the batch size "
-        "(released code for ResNet-26).",
-        json_schema_extra=_LOSS,
-    )
-    num_heads: Literal[1, 2] = Field(
-        1,
-        description="2: one linear classifier for the labels, which also predicts, one for the consistency (released "
-        "code for ResNet-26).",
-        json_schema_extra=_LOSS,
-    )
-    head_weight: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the squared difference between the logits of two heads.",
-        json_schema_extra=_LOSS,
-    )
-
-    @model_validator(mode="after")
-    def _check_decays(self) -> MeanTeacherOptions:
-        ema_decay = getattr(self, "ema_decay", 1.0)  # of the run, which these are options of
-        if self.ema_decay_start > ema_decay:
-            raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {ema_decay}")
-        return self
-
-
 class MixMatchOptions(StageConfig):
     """Loss of MixMatch; defaults are those of the released code for CIFAR-10."""
 
@@ -255,20 +157,6 @@ class MixMatchOptions(StageConfig):
         le=1,
         description="Share of --steps in which --unlabeled-weight grows from 0 (released code: 16,384 of 1,048,576).",
         json_schema_extra=_MIXMATCH,
-    )
-
-
-class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
-    """``labelkit train supervised``; options as for ``train mean-teacher``."""
-
-    command: ClassVar[tuple[str, ...]] = ("train", "supervised")
-
-    steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
-    batch_size: int = Field(
-        31,
-        ge=2,
-        description="Labeled images per step, over all processes. The few labeled images repeat often.",
-        json_schema_extra={"panel": "Optimization"},
     )
 
 
@@ -338,14 +226,6 @@ class MixMatchConfig(RowOptions, HalfLabeledConfig):
     steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
 
 
-class MeanTeacherConfig(RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions):
-    """``labelkit train mean-teacher``; defaults are those of the released code for ConvNet-13."""
-
-    command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
-
-    steps: int = with_default(TwoStreamTrainConfig, "steps", 150_000)
-
-
 class SearchOptions(StageConfig):
     """What the searches for images that get a label share (snowball, LMCS), in training and on a store."""
 
@@ -367,26 +247,20 @@ class CriticalSearchOptions(SearchOptions):
         "confine_factor": 10,
         "reference": "original",
         "beta": "auto",
+        "confine_cap": 0.25,
+        "label_rule": "agree",
     }
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = Field(
         "max_entropy",
         description="Which of the confined images come first: the most or the least ambiguous, or the nearest.",
-        json_schema_extra=_SEARCH,
+        json_schema_extra=_DISCOVERY,
     )
-    confine: bool = Field(True, description="Search near the class means only (Eq. 3.9).", json_schema_extra=_SEARCH)
-    confine_cap: float = Field(
-        0.25,
-        gt=0,
-        le=1,
-        description="With --confine: search the nearest 10 candidates for each wanted image, but at most this share.",
-        json_schema_extra=_SEARCH,
-    )
-    label_rule: Literal["agree", "vote"] = Field(
-        "agree",
-        description="agree: take only images whose largest soft label is the class of the nearest mean; vote: call "
-        "each by its largest soft label.",
-        json_schema_extra=_SEARCH,
+    confine: bool = Field(
+        True,
+        description="Search near the class means only (Eq. 3.9): the nearest 10 candidates for each wanted image, but "
+        "at most a quarter of them.",
+        json_schema_extra=_DISCOVERY,
     )
 
 
@@ -408,6 +282,9 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         "embed_with": "student",
         "val_split": None,
         "val_delta": 0.2,
+        "master_supervised": True,
+        "final_phase": True,
+        "disagree_stop": 0.5,
     }
     #: Of another student than MixMatch.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
@@ -456,16 +333,9 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         description="Updates of the master after each block; default: a tenth of the block (ours; not published).",
         json_schema_extra=_MASTER,
     )
-    master_supervised: bool = Field(
-        True,
-        description="Teach the master the labels, given and discovered; without (literal Eq. 3.7) what is discovered "
-        "could not reach it.",
-        json_schema_extra=_MASTER,
-    )
-    discrimination: Literal["ratio", "literal", "none"] = Field(
+    discrimination: Literal["ratio", "none"] = Field(
         "ratio",
-        description="Loss on the distances of master features to the two nearest centroids; literal is the printed "
-        "Eq. 3.6, whose sign is wrong.",
+        description="Loss on the distances of master features to the two nearest centroids.",
         json_schema_extra=_MASTER,
     )
 
@@ -487,27 +357,12 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         description="Blocks between two discoveries. The master learns the last discovery, the student the one before.",
         json_schema_extra=_GROWTH,
     )
-    final_phase: bool = Field(
-        True,
-        description="Train the student on all discovered labels for the remaining steps. Otherwise the run ends "
-        "earlier.",
-        json_schema_extra=_GROWTH,
-    )
-
     churn: float = Field(
         0.01,
         ge=0,
         le=1,
         description="Smallest share of the average's changed predictions that goes on. Growth ends if fewer changed "
         "since the last discovery. 0: never.",
-        json_schema_extra=_STOP,
-    )
-    disagree_stop: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="Also stop the growth if nearest mean and soft label disagree about a larger share of the "
-        "confined images.",
         json_schema_extra=_STOP,
     )
 

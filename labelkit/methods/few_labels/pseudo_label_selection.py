@@ -36,8 +36,8 @@ _CROWDED = 3
 # ---------------------------------------------------------------- distances and their order
 
 
-class Rows:
-    """Checked rows of one feature array, handed out as float64.
+def checked(array: ArrayLike, name: str = "features") -> NDArray[Any]:
+    """Return one feature array if it can be searched.
 
     Args:
         array: (n, d) numbers, d >= 1.
@@ -46,82 +46,53 @@ class Rows:
     Raises:
         ValueError: another shape or type, or a value that is not finite, with its row.
     """
-
-    def __init__(self, array: ArrayLike, *, name: str = "features") -> None:
-        found = np.asarray(array)
-        if found.ndim != 2 or found.shape[1] == 0:
-            raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {found.shape}")
-        if found.dtype.kind not in "fiub":
-            raise ValueError(f"{name} must be real numbers, got {found.dtype}")
-        for start in range(0, len(found), BLOCK_ROWS):
-            bad = ~np.isfinite(found[start : start + BLOCK_ROWS]).all(axis=1)
-            if bad.any():
-                raise ValueError(f"{name} has a value that is not finite in row {start + int(bad.argmax())}")
-        self._array = found
-
-    def __len__(self) -> int:
-        return len(self._array)
-
-    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return some rows, (m, d) float64."""
-        return np.asarray(self._array[rows], dtype=np.float64)
-
-    def is_constant(self) -> bool:
-        """Return whether all rows are the same."""
-        return len(self) > 0 and bool((self._array == self._array[:1]).all())
+    features = np.asarray(array)
+    if features.ndim != 2 or features.shape[1] == 0:
+        raise ValueError(f"{name} must have shape (n, d) with d >= 1, got {features.shape}")
+    if features.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must be real numbers, got {features.dtype}")
+    for start in range(0, len(features), BLOCK_ROWS):
+        bad = ~np.isfinite(features[start : start + BLOCK_ROWS]).all(axis=1)
+        if bad.any():
+            raise ValueError(f"{name} has a value that is not finite in row {start + int(bad.argmax())}")
+    return features
 
 
-def spread_warnings(parts: Sequence[Rows]) -> tuple[str, ...]:
+def spread_warnings(parts: Sequence[NDArray[Any]]) -> list[str]:
     """Warn of features that cannot tell rows apart."""
-    if all(rows.is_constant() for rows in parts):
-        return ("zero feature spread: all rows are the same, the first ones are taken",)
-    return ()
+    if all(len(features) and (features == features[:1]).all() for features in parts):
+        return ["zero feature spread: all rows are the same, the first ones are taken"]
+    return []
 
 
-def class_means(rows: Rows, labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
     """Mean row of each class (Eq. 2.8, 3.8), (c, d) float64; NaN for a class without rows."""
-    means = []
-    for label in range(num_classes):
-        members = np.flatnonzero(labels == label)
-        blocks = [members[start : start + BLOCK_ROWS] for start in range(0, max(len(members), 1), BLOCK_ROWS)]
-        total = sum((rows.take(block).sum(axis=0) for block in blocks[1:]), start=rows.take(blocks[0]).sum(axis=0))
-        means.append(total / len(members) if len(members) else np.full_like(total, np.nan))
-    return np.stack(means)
+    means = np.full((num_classes, features.shape[1]), np.nan)
+    for label in np.unique(labels[labels >= 0]):
+        means[label] = features[labels == label].astype(np.float64).mean(axis=0)
+    return means
 
 
-def distances_between(rows: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Euclidean distances of (m, d) to (j, d) rows, (m, j).
+def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
+    """Euclidean distances of (m, d) to (j, d) rows, (m, j); infinite to rows of NaN.
 
     By differences and not by squares of the sums, so that exact ties stay exact.
     """
     from scipy.spatial.distance import cdist
 
-    return np.asarray(cdist(rows, others))
-
-
-def mean_distances(rows: NDArray[np.float64], means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Euclidean distances of (m, d) rows to (c, d) means, (m, c); infinite to a mean that is not there."""
-    there = ~np.isnan(means).any(axis=1)
-    distances = np.full((len(rows), len(means)), np.inf)
-    distances[:, there] = distances_between(rows, means[there])
-    return distances
+    distances = cdist(rows.astype(np.float64), others.astype(np.float64))
+    return np.where(np.isnan(distances), np.inf, distances)
 
 
 def order_keys(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return distances over their median, rounded to order by, and that median (1 if it is 0)."""
-    scale = float(np.median(distance)) if len(distance) else 1.0
-    scale = scale if scale > 0 else 1.0
+    scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
     return rounded(distance / scale), scale
 
 
 def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return values as they are compared: without the noise of their last digits."""
     return np.round(values, _DECIMALS)
-
-
-def capped(share: float, count: int) -> int:
-    """Whole part of a share of a count."""
-    return int(share * count + 1e-9)  # 0.29 * 100 is 28.999...
 
 
 def extent(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -132,7 +103,7 @@ def extent(values: NDArray[np.float64]) -> tuple[float, float]:
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """Raise ``ValueError`` unless an option is one of the words allowed."""
     if value not in allowed:
-        raise ValueError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
 
 
 # ---------------------------------------------------------------- what is found
@@ -248,11 +219,6 @@ class Round:
         """C."""
         return len(self.sizes)
 
-    @property
-    def present(self) -> NDArray[np.int64]:
-        """Classes with labels."""
-        return np.flatnonzero(self.sizes)
-
     def candidates(self, distance: NDArray[np.float64], nearest: NDArray[np.int64]) -> Candidates:
         """Order and group the rows that may be found.
 
@@ -273,7 +239,6 @@ class Round:
         chosen: Sequence[NDArray[np.int64]],
         ties: Sequence[NDArray[Any]],
         *,
-        labels: NDArray[np.int64] | None = None,
         warnings: Sequence[str] = (),
     ) -> Discovery:
         """Make the table of what was chosen.
@@ -282,11 +247,10 @@ class Round:
             candidates: what was chosen among.
             chosen: places of each group, in the order of selection.
             ties: (s,) keys by which rows of the same place in their groups are ranked.
-            labels: (s,) int64 classes of the chosen; by default the nearest ones.
             warnings: of the score.
         """
         places = np.concatenate(chosen)
-        named = candidates.nearest[places] if labels is None else labels
+        named = candidates.nearest[places]
         # the classes take turns: by place in the group, then by the keys, then by the order here
         position = np.concatenate([np.arange(len(group)) for group in chosen])
         rank = np.empty(len(places), dtype=np.int64)
@@ -302,7 +266,7 @@ class Round:
             distance=candidates.distance[places],
             round=np.full(len(places), self.number, dtype=np.int16),
             rank=self.num_before + rank,
-            per_class=tuple(self._report(label, candidates, places) for label in self.present.tolist()),
+            per_class=tuple(self._report(label, candidates, places) for label in np.flatnonzero(self.sizes).tolist()),
             exhausted=len(places) < self.wanted,
             warnings=tuple(told),
         )
@@ -429,7 +393,7 @@ def _shared_out(count: Wanted, sizes: NDArray[np.int64], balance: Balance) -> tu
     """Return how many rows are wanted, in all and of each class; ``None`` where classes have no share of their own.
 
     Raises:
-        ValueError: negative or not whole; counts per class that do not fit the classes or the balance.
+        ValueError: negative or not whole, or not one for each class.
     """
     counts = np.asarray(count)
     if counts.dtype.kind not in "iu" or counts.ndim > 1 or (counts < 0).any():
@@ -438,10 +402,6 @@ def _shared_out(count: Wanted, sizes: NDArray[np.int64], balance: Balance) -> tu
         return int(counts), quotas(int(counts), sizes) if balance == "balanced" else None
     if counts.shape != sizes.shape:
         raise ValueError(f"count has {len(counts)} entries for {len(sizes)} classes")
-    if balance == "global":
-        raise ValueError("count per class has no meaning with balance global")
-    if (counts[sizes == 0] > 0).any():
-        raise ValueError(f"count asks for class {int(((sizes == 0) & (counts > 0)).argmax())}, which has no label")
     return int(counts.sum()), counts.astype(np.int64)
 
 
@@ -463,9 +423,7 @@ def _class_column(values: ArrayLike, name: str, num_rows: int, num_classes: int 
     if column.shape != (num_rows,):
         raise ValueError(f"{name} must have shape ({num_rows},), got {column.shape}")
     if column.dtype.kind not in "iu":
-        whole = column == np.round(column) if column.dtype.kind == "f" else np.zeros(num_rows, dtype=bool)
-        row = int((~whole).argmax())
-        raise ValueError(f"{name} must be integers, got {column.dtype} (row {row}: {column[row] if num_rows else ''})")
+        raise ValueError(f"{name} must be integers, got {column.dtype}")
     limit = np.iinfo(np.int64).max if num_classes is None else num_classes
     bad = (column < -1) | (column >= limit)
     if bad.any():

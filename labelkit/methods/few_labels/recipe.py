@@ -1,4 +1,4 @@
-"""What methods for few labels share: student, its average, streams, phases, views, whitening; how a batch is learned.
+"""What methods for few labels share: student, its average, streams, phases, views; how a batch is learned.
 
 A method owns networks, phases and labels; its objective says which views it needs and what one batch costs. So the same
 growth of labels runs on Mean Teacher or MixMatch.
@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -27,19 +27,13 @@ from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.few_labels.options import (
-    FewLabelTrainConfig,
-    MeanTeacherOptions,
-    TeacherRecipe,
-    TwoStreamTrainConfig,
-)
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig
 from labelkit.models.backbones.convnet13 import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
 from labelkit.models.classifier_network import ClassifierNetwork
 from labelkit.models.ema import StudentChain
 from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
-from labelkit.models.whitening import Whitening, zca
 from labelkit.training.distributed import process_count
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
@@ -50,40 +44,6 @@ from labelkit.training.timing import Pace, RunSize, Scheduled
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
 TwoStreamConfigT = TypeVar("TwoStreamConfigT", bound=TwoStreamTrainConfig)
-
-
-def _add_whitening(network: StudentNetwork, config: FewLabelTrainConfig) -> None:
-    """Put whitening before the backbone if the options ask for it; noise of the views is added behind it.
-
-    Raises:
-        ConfigError: images that are too large.
-    """
-    if not isinstance(config, MeanTeacherOptions) or config.whitening == "none":
-        return
-    spec, info = network.input_spec, network.backbone.info
-    shape = (info.in_channels, info.image_size, info.image_size)
-    noise = config.noise if isinstance(config, TeacherRecipe) else 0.0
-    try:
-        network.backbone.whitening = Whitening(shape, spec.mean, spec.std, noise)
-    except ValueError as error:
-        raise ConfigError("--whitening", str(error), "Lower --image-size, or leave it out.") from error
-
-
-def fit_whitening(network: StudentNetwork, state: TrainState, rows: NDArray[np.int64]) -> None:
-    """Fit the whitening to the training images, the same on every process.
-
-    Args:
-        network: whose whitening is fitted, if it has any.
-        state: at the start of training.
-        rows: images that can be read.
-    """
-    whitening = network.backbone.whitening
-    if whitening is None:
-        return
-    center, matrix = zca(state.embed(whitening.contrasted, rows))
-    table = torch.cat([center[None], matrix])
-    table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
-    whitening.fit_to(table[0], table[1:])
 
 
 MAX_IMAGES: Final = 16_384
@@ -136,19 +96,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         DatasetError: no label may be used, there is a single class, or a class has no label.
         ConfigError: fewer classes are asked for than have labels.
     """
-    if not (data.labels >= 0).any():
-        raise DatasetError(
-            config.dataset,
-            "no image has a label that training may use",
-            "Give some with --labels FILE, or use a set that has them.",
-        )
-    num_classes = config.num_classes or data.num_known_classes or data.num_old_classes
-    if num_classes < 2:
-        raise DatasetError(config.dataset, "has one class, so there is nothing to tell apart", "Use two at least.")
-    if num_classes < data.num_old_classes:
-        raise ConfigError(
-            "--num-classes", f"{num_classes} is fewer than the {data.num_old_classes} classes with labels", "Raise it."
-        )
+    num_classes = data.class_count(config.dataset, config.num_classes)
     counts = np.bincount(data.labels[data.labels >= 0], minlength=num_classes)
     missing = np.flatnonzero(counts == 0)
     if len(missing):
@@ -194,7 +142,6 @@ def build_student(
     )
     if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
         raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Leave it out, or choose convnet13.")
-    _add_whitening(network, config)
     if process_count() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network
@@ -211,11 +158,8 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
         weak, strong = semi_supervised_views(
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
-    shift, noise = weak.shift_px, 0.0
-    if isinstance(config, TeacherRecipe):
-        shift = shift if config.shift_px is None else config.shift_px
-        is_whitened = isinstance(config, MeanTeacherOptions) and config.whitening == "zca"
-        noise = 0.0 if is_whitened else config.noise
+    shift, noise = config.pixel_changes
+    shift = weak.shift_px if shift is None else shift
     return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
 
@@ -286,30 +230,22 @@ def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[PhaseLearningRate, AdamMoments | None]:
     """Learning rate in so many steps, and how Adam's moments decay if that changes; the first phase alone warms up."""
-    if not isinstance(config, TeacherRecipe):
-        return PhaseLearningRate(peak, steps, config.lr_schedule), None
-    up, down = config.lr_ramp_up if first else 0.0, config.lr_ramp_down
-    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.lr_horizon, up, down)
-    if config.lr_schedule != "ramps":
-        return rate, None
-    return rate, AdamMoments(steps, up, down, config.adam_beta1_end, config.adam_beta2_start)
+    horizon, up, down, *moments = config.rate_shape
+    up = up if first else 0.0
+    rate = PhaseLearningRate(peak, steps, config.lr_schedule, horizon, up, down)
+    return rate, AdamMoments(steps, up, down, *moments) if config.lr_schedule == "ramps" else None
 
 
-def teacher_decay(
-    config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, *, horizon: bool = True
-) -> EMADecay:
-    """Decay of the teacher in a phase.
+def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:
+    """Decay of the teacher in a phase, at most 1 - 10 / steps: a short phase must not average its start.
 
     Args:
         config: the options.
         phase_steps: length of the phase.
         ramp_steps: updates of the run with the lower decay, where the options have one.
-        horizon: limit it to 1 - 10 / steps, such that a short phase does not average its start.
     """
-    high = horizon_decay(phase_steps, config.ema_decay) if horizon else config.ema_decay
-    if not isinstance(config, MeanTeacherOptions):
-        return EMADecay(high, high, 0)
-    return EMADecay(min(config.ema_decay_start, high), high, round(ramp_steps))
+    high = horizon_decay(phase_steps, config.ema_decay)
+    return EMADecay(min(getattr(config, "ema_decay_start", high), high), high, round(ramp_steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,14 +263,6 @@ class StudentNetworks:
     master: StudentNetwork | None = None
 
 
-def _itself(count: float) -> float:
-    return count
-
-
-def _alone(value: Tensor) -> Tensor:
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class StudentClock:
     """Where the run is, for weights that change.
@@ -350,8 +278,8 @@ class StudentClock:
     step: int = 0
     step_in_phase: int = 0
     phase: int = 0
-    mean_count: Callable[[float], float] = _itself
-    total: Callable[[Tensor], Tensor] = _alone
+    mean_count: Callable[[float], float] = lambda count: count
+    total: Callable[[Tensor], Tensor] = lambda value: value
 
     @classmethod
     def of(cls, state: TrainState | None) -> StudentClock:
@@ -364,10 +292,7 @@ class StudentClock:
             total, processes = state.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
             return float(total / processes)
 
-        def total(value: Tensor) -> Tensor:
-            return state.combine(value, "sum")
-
-        return cls(state.step, state.step_in_phase, state.phase, mean_count, total)
+        return cls(state.step, state.step_in_phase, state.phase, mean_count, lambda value: state.combine(value, "sum"))
 
 
 class StudentObjective(nn.Module, ABC):
@@ -443,10 +368,15 @@ class AveragedStudent(Method[FewLabelConfigT]):
     ) -> None:
         super().__init__(config, data)
         self.num_classes = check_few_labels(config, data)
-        self.network = build_student(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
+        self.network = self.build(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = self.average_decay(config)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may look at
+
+    @classmethod
+    def build(cls, config: FewLabelConfigT, data: DataInfo, num_classes: int, **options: Any) -> StudentNetwork:
+        """Build the network; arguments as for `build_student`."""
+        return build_student(config, data, num_classes, **options)
 
     @classmethod
     def average_decay(cls, config: FewLabelConfigT) -> EMADecay:
@@ -471,7 +401,6 @@ class AveragedStudent(Method[FewLabelConfigT]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Start both networks equal, also when weights were taken from elsewhere."""
-        fit_whitening(self.network, state, self._rows)
         self.chain.restart(self.network)
 
     def on_step_end(self, state: TrainState) -> None:
@@ -510,7 +439,6 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     """
 
     objective: StudentObjective
-    _state: TrainState | None = None
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: labeled images again and again beside others."""
@@ -522,10 +450,6 @@ class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
     def runs_teacher(self) -> bool:
         """Whether the objective does."""
         return self.objective.runs_teacher
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the loss of the objective."""

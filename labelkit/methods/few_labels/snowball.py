@@ -7,8 +7,8 @@ Source: dissertation "Deep Learning with Very Few and No Labels", chapter 2.
        with the master's features, until the labels are ``--cap`` times the given ones                 Eq. 2.6, 2.7
     4. the labels found are forgotten and found again by the better networks (a generation)
 Growth ends where predictions no longer change; what judges is never looked at.
-Departures: images are discovered by class, by the averaged networks; decays fit short phases; statistics are taken anew
-(presets ``*_literal`` undo these). Lengths of later phases are ours, since none are published.
+Departures: images are discovered by class, by the averaged networks; decays fit short phases; statistics are taken
+anew. Lengths of later phases are ours, since none are published.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ from labelkit.methods.few_labels.growth import (
     finite_features,
     training_class_names,
 )
-from labelkit.methods.few_labels.mean_teacher import consistency_weight, mean_teacher_objective
+from labelkit.methods.few_labels.mean_teacher import WhitenedStudent, consistency_weight, mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
-    ObjectiveStudent,
     StudentClock,
     StudentNetwork,
     StudentNetworks,
@@ -87,9 +86,8 @@ def planned_phases(config: SnowballConfig, given: int, images: int) -> list[Grow
 
 def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
     """Decays of teacher and master in a phase of so many updates, at an update of the run, from 1."""
-    horizon = config.ema_horizon
-    decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps, horizon=horizon)(update)
-    return decay, horizon_decay(phase_steps, MASTER_DECAY) if horizon else MASTER_DECAY
+    decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps)(update)
+    return decay, horizon_decay(phase_steps, MASTER_DECAY)
 
 
 def peak_rate(config: SnowballConfig, index: int) -> float:
@@ -124,7 +122,7 @@ class PastFeatures(nn.Module):
         return [*past, features]
 
 
-class Snowball(ObjectiveStudent[SnowballConfig]):
+class Snowball(WhitenedStudent[SnowballConfig]):
     """Needs at least one label of each class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
@@ -238,10 +236,6 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 
-    def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Prepare the networks to be judged and to discover."""
-        return super().on_epoch_end(state) if self.config.bn_recalibration else {}
-
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """See whether anything still changes; discover, or begin another generation, or end."""
         growth, network = self.growth, self.headline()
@@ -268,14 +262,6 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
         self._planned += found > 0
         return found
 
-    def _embedder(self) -> tuple[str, StudentNetwork]:
-        """Name of the network that discovers, and the network."""
-        if self.chain.master is not None:
-            return "master", self.chain.master
-        if self.config.embed_with == "student-first":
-            return "student", self.network
-        return "teacher", self.chain.teacher
-
     def _selection(self) -> Select:
         """Far images teach MixMatch more (specification 3.4)."""
         if self.config.select != "auto":
@@ -284,7 +270,8 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
 
     def _discover(self, state: TrainState) -> tuple[int, bool]:
         """Give images labels; return how many, and whether there were too few."""
-        config, growth, rows, (name, network) = self.config, self.growth, self._rows, self._embedder()
+        config, growth, rows, network = self.config, self.growth, self._rows, self.headline()
+        name = "teacher" if self.chain.master is None else "master"
         features = finite_features(network.embed, name, state, rows)
         table = features.new_zeros((self.data.num_samples, features.shape[1]))
         table[rows] = features

@@ -8,13 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.methods.few_labels.options import (
-    MeanTeacherOptions,
-    MixMatchOptions,
-    SearchOptions,
-    TeacherRecipe,
-    TwoStreamTrainConfig,
-)
+from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherOptions, TeacherRecipe
+from labelkit.methods.few_labels.options import MixMatchOptions, SearchOptions, TwoStreamTrainConfig
 from labelkit.options.embeddings import RowOptions
 
 _GROWTH: JsonDict = {"panel": "Growth"}
@@ -59,6 +54,9 @@ class SnowballConfig(
         "anchor_fraction": 0.0,
         "val_split": None,
         "val_delta": 0.2,
+        "ema_horizon": True,
+        "bn_recalibration": True,
+        "embed_with": "auto",
     }
     #: Of a third trainer.
     retired_fields: ClassVar[frozenset[str]] = frozenset(
@@ -104,20 +102,6 @@ class SnowballConfig(
         "discovers and is judged (arm B of the ablation).",
         json_schema_extra=_AVERAGES,
     )
-    ema_horizon: bool = Field(
-        True,
-        description="Limit decays to 1 - 10 / steps of the phase, such that a short run does not average its "
-        "start. From 10,000 steps on this changes nothing.",
-        json_schema_extra=_AVERAGES,
-    )
-    bn_recalibration: bool = Field(
-        True,
-        description="At each evaluation, first compute the statistics of batch normalization anew, from at most "
-        "16,384 training images without augmentation. Otherwise an average that runs in training (Mean Teacher's) "
-        "keeps its own; any other takes the student's.",
-        json_schema_extra=_AVERAGES,
-    )
-
     generations: int = Field(
         3,
         ge=1,
@@ -132,12 +116,6 @@ class SnowballConfig(
         json_schema_extra=_GROWTH,
     )
 
-    embed_with: Literal["auto", "student-first"] = Field(
-        "auto",
-        description="Network whose features discover. auto: teacher, and master once there is one; student-first: "
-        "student at the first discovery, then master (one reading of the dissertation).",
-        json_schema_extra=_DISCOVERY,
-    )
     select: Literal["auto", "min", "far", "random", "max"] = Field(
         "auto",
         description="Images to take. min: the nearest to a class mean; far: the farthest of a confident set "

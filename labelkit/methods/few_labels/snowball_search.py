@@ -7,8 +7,8 @@ Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 2.3.3 and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Unpack
+from functools import partial
+from typing import Any, Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,12 +18,11 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Count,
     Discovery,
     Round,
-    Rows,
     SearchArguments,
-    capped,
     check_choice,
+    checked,
     class_means,
-    mean_distances,
+    distances_between,
     order_keys,
     search,
     spread_warnings,
@@ -32,10 +31,8 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
 Select = Literal["min", "far", "random", "max"]
 Fusion = Literal["none", "distance", "cascade", "rank"]
 
-# Size of the confident set of far, over the rows that are wanted (Sec. 2.4.1).
-_FAR_FACTOR = 10
-# Largest share of the candidates in it (ours; Sec. 2.4.1 has no limit).
-_FAR_CAP = 0.5
+# Size of the confident set of far over the rows that are wanted (Sec. 2.4.1), at most one of so many candidates (ours).
+_FAR_FACTOR, _FAR_PART = 10, 2
 
 
 def discover_confident(
@@ -70,8 +67,12 @@ def discover_confident(
     Raises:
         ValueError: an argument that cannot be used, with the first row at fault.
     """
+    check_choice("select", select, ("min", "far", "random", "max"))
+    check_choice("fusion", fusion, ("none", "distance", "cascade", "rank"))
     parts = _parts(features)
-    return search(_Confident(parts, select, fusion, seed), len(parts[0]), labels, count, rounds, **options)
+    if fusion == "none" and len(parts) > 1:
+        raise ValueError(f"{len(parts)} feature arrays and no fusion")
+    return search(partial(_find, parts, select, fusion, seed), len(parts[0]), labels, count, rounds, **options)
 
 
 def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -109,70 +110,49 @@ def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(ranks.mean(axis=1))
 
 
-@dataclass(frozen=True)
-class _Confident:
-    """The score; see :func:`discover_confident`."""
-
-    parts: Sequence[Rows]
-    select: Select
-    fusion: Fusion
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        check_choice("select", self.select, ("min", "far", "random", "max"))
-        check_choice("fusion", self.fusion, ("none", "distance", "cascade", "rank"))
-        if self.fusion == "none" and len(self.parts) > 1:
-            raise ValueError(f"{len(self.parts)} feature arrays and no fusion")
-
-    def __call__(self, turn: Round) -> Discovery:
-        candidates, pool = turn.candidates(*self._nearest(turn)), turn.pool
-        generator = np.random.RandomState(self.seed)
-        warnings, chosen, was_capped = [*spread_warnings(self.parts)], [], False
-        for group, want in zip(candidates.groups, candidates.wants, strict=True):
+def _find(parts: Sequence[NDArray[Any]], select: Select, fusion: Fusion, seed: int, turn: Round) -> Discovery:
+    """Find the rows of a round; see :func:`discover_confident`."""
+    candidates = turn.candidates(*_nearest_means(parts, fusion, turn))
+    generator = np.random.RandomState(seed)
+    warnings, chosen = spread_warnings(parts), []
+    for group, want in zip(candidates.groups, candidates.wants, strict=True):
+        if select == "max":
+            group = group[np.lexsort((turn.pool[group], -candidates.keys[group]))]
+        elif select == "random":
             # every group draws, so that one class's candidates do not depend on the quota of another
-            drawn = group[generator.permutation(len(group))] if self.select == "random" else group
-            rows, cut = self._chosen(drawn, pool, candidates.keys, want)
-            chosen.append(rows)
-            was_capped |= cut
-        if was_capped:
-            warnings.append(f"the confident set of far is cut to {_FAR_CAP} of the candidates")
-        tie = {"max": -candidates.keys, "random": candidates.nearest}.get(self.select, candidates.keys)
-        return turn.table(candidates, chosen, [tie[np.concatenate(chosen)]], warnings=warnings)
-
-    def _chosen(
-        self, group: NDArray[np.int64], pool: NDArray[np.int64], keys: NDArray[np.float64], want: int
-    ) -> tuple[NDArray[np.int64], bool]:
-        """Return the chosen of a group that is ordered best first, and whether ``_FAR_CAP`` cut the confident set."""
-        if self.select == "max":
-            return group[np.lexsort((pool[group], -keys[group]))][:want], False
-        if self.select != "far" or want == 0:
-            return group[:want], False
-        confident = min(_FAR_FACTOR * want, len(group))
-        limit = max(want, capped(_FAR_CAP, len(group)))
-        kept = group[: min(confident, limit)]
-        return kept[max(0, len(kept) - want) :], limit < confident
-
-    def _nearest(self, turn: Round) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return what each pool row is judged by and its class."""
-        kind = "none" if len(self.parts) == 1 else self.fusion
-        means = [class_means(rows, turn.current, turn.num_classes) for rows in self.parts]
-        labels = [np.empty(0, dtype=np.int64)]
-        nearest = [np.empty((0, len(self.parts) if kind == "rank" else 1))]
-        for start in range(0, len(turn.pool), BLOCK_ROWS):
-            block = turn.pool[start : start + BLOCK_ROWS]
-            every = [mean_distances(rows.take(block), mean) for rows, mean in zip(self.parts, means, strict=True)]
-            named, column = fuse(every, kind)
-            labels.append(named)
-            nearest.append(column)
-        distances = np.concatenate(nearest)
-        return mean_ranks(distances) if kind == "rank" else distances[:, 0], np.concatenate(labels)
+            group = group[generator.permutation(len(group))]
+        elif select == "far" and want:
+            confident, limit = min(_FAR_FACTOR * want, len(group)), max(want, len(group) // _FAR_PART)
+            group = group[: min(confident, limit)][-want:]
+            if limit < confident:
+                warnings.append(f"the confident set of far is cut to {1 / _FAR_PART} of the candidates")
+        chosen.append(group[:want])
+    tie = {"max": -candidates.keys, "random": candidates.nearest}.get(select, candidates.keys)
+    return turn.table(candidates, chosen, [tie[np.concatenate(chosen)]], warnings=warnings)
 
 
-def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[Rows]:
+def _nearest_means(
+    parts: Sequence[NDArray[Any]], fusion: Fusion, turn: Round
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return what each pool row is judged by and its class."""
+    kind = "none" if len(parts) == 1 else fusion
+    means = [class_means(rows, turn.current, turn.num_classes) for rows in parts]
+    labels = [np.empty(0, dtype=np.int64)]
+    nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
+    for start in range(0, len(turn.pool), BLOCK_ROWS):
+        block = turn.pool[start : start + BLOCK_ROWS]
+        every = [distances_between(rows[block], mean) for rows, mean in zip(parts, means, strict=True)]
+        named, column = fuse(every, kind)
+        labels.append(named)
+        nearest.append(column)
+    distances = np.concatenate(nearest)
+    return mean_ranks(distances) if kind == "rank" else distances[:, 0], np.concatenate(labels)
+
+
+def _parts(features: ArrayLike | Sequence[ArrayLike]) -> list[NDArray[Any]]:
     several = isinstance(features, list | tuple) and len(features) > 0 and np.ndim(features[0]) == 2
     arrays: Sequence[ArrayLike] = features if several else [features]  # type: ignore[assignment,list-item] # looked at
-    parts = [Rows(array, name=f"features[{number}]" if several else "features") for number, array in enumerate(arrays)]
+    parts = [checked(array, f"features[{number}]" if several else "features") for number, array in enumerate(arrays)]
     for number, rows in enumerate(parts):
         if len(rows) != len(parts[0]):
             raise ValueError(f"features[{number}] has {len(rows)} rows, features[0] has {len(parts[0])}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.options import SupervisedConfig
+from labelkit.methods.few_labels.mean_teacher_options import SupervisedConfig
 from labelkit.methods.few_labels.recipe import AveragedStudent, logits_of, student_phase, student_views
 from labelkit.training.method import Phase, StepOutput
 

@@ -6,8 +6,8 @@ image with its own copy in the memory are left out before anything is mined, whi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +80,36 @@ class _Pairs:
         return self.anchors @ self.reference.T
 
 
-class MultiSimilarityLoss(nn.Module):
+class _PairLoss(nn.Module):
+    """A loss of pairs of a batch, or of a batch and a reference; shapes as `MultiSimilarityLoss` has them."""
+
+    #: Margin of the mining; ``None``: all pairs.
+    epsilon: float | None = None
+    #: What the library computes on a CPU; on a GPU its lists of pairs have lengths that would be waited for.
+    loss: Any
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        own: Tensor | None = None,
+    ) -> Tensor:
+        """Return the loss."""
+        with without_autocast(embeddings):
+            return self.of_pairs(_pairs(self.epsilon, embeddings, labels, reference, reference_labels, own))
+
+    def of_pairs(self, pairs: _Pairs) -> Tensor:
+        """Return the loss: by the library on a CPU."""
+        return _by_library(self.loss, pairs) if pairs.anchors.device.type == "cpu" else self.on_gpu(pairs)
+
+    def on_gpu(self, pairs: _Pairs) -> Tensor:
+        """Return the same to rounding."""
+        raise NotImplementedError
+
+
+class MultiSimilarityLoss(_PairLoss):
     r"""Multi-similarity loss with the mining of its paper.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{\alpha} \log[1 + \sum_{p \in P_i} e^{-\alpha (S_{ip} - \lambda)}]
@@ -116,21 +145,8 @@ class MultiSimilarityLoss(nn.Module):
         self.loss = Library(alpha=alpha, beta=beta, base=base)
         self.epsilon = epsilon
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        own: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss."""
-        with without_autocast(embeddings):
-            pairs = _pairs(self.epsilon, embeddings, labels, reference, reference_labels, own)
-            return _by_library(self.loss, pairs) if embeddings.device.type == "cpu" else self.on_gpu(pairs)
-
     def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the same to rounding; the library's lists of pairs have lengths for which a GPU would be waited."""
+        """Return the same to rounding."""
         alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
         sums = [
             F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
@@ -143,27 +159,7 @@ class MultiSimilarityLoss(nn.Module):
         return loss
 
 
-def collapsed_multi_similarity(
-    positives: int, negatives: int, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5
-) -> float:
-    """Return the least multi-similarity loss of embeddings that are all equally similar.
-
-    A network that tells no image from another can do no better, so a run that stays there has learnt nothing.
-
-    Args:
-        positives: references of an anchor's class.
-        negatives: references of other classes.
-        alpha: as of the loss.
-        beta: as of the loss.
-        base: as of the loss.
-    """
-    offsets = torch.linspace(-1 - abs(base), 1 + abs(base), 20_001, dtype=torch.float64)
-    attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
-    repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta
-    return float((attract + repel).min())
-
-
-class MemoryContrastiveLoss(nn.Module):
+class MemoryContrastiveLoss(_PairLoss):
     r"""Contrastive loss of cosines: positives are to be one, negatives below a margin.
 
     .. math:: L = \text{mean}^+_{ip} (1 - S_{ip}) + \text{mean}^+_{in} (S_{in} - m)_+
@@ -187,21 +183,8 @@ class MemoryContrastiveLoss(nn.Module):
         super().__init__()
         self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        own: Tensor | None = None,
-    ) -> Tensor:
-        """Return the loss."""
-        with without_autocast(embeddings):
-            pairs = _pairs(None, embeddings, labels, reference, reference_labels, own)
-            return _by_library(self.loss, pairs) if embeddings.device.type == "cpu" else self.on_gpu(pairs)
-
     def on_gpu(self, pairs: _Pairs) -> Tensor:
-        """Return the same to rounding; the library's lists of pairs have lengths for which a GPU would be waited."""
+        """Return the same to rounding."""
         attracted = (self.loss.pos_margin - pairs.similarities).relu() * pairs.positive
         repelled = (pairs.similarities - self.loss.neg_margin).relu() * pairs.negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]
@@ -209,7 +192,7 @@ class MemoryContrastiveLoss(nn.Module):
         return loss
 
 
-class ContrastiveBayesianLoss(nn.Module):
+class ContrastiveBayesianLoss(_PairLoss):
     r"""Contrastive Bayesian loss: how surely pairs tell their classes, and how evenly similar negatives are.
 
     .. math:: L = \frac{1}{b} \sum_i \log[1 + \sum_{p \in P_i} e^{-(S_{ip} - 0.5) / 0.5}]
@@ -252,33 +235,24 @@ class ContrastiveBayesianLoss(nn.Module):
         if min(scales) <= 0 or not 0 <= positive_share <= 1:
             raise ValueError(f"scales must be positive and positive_share in [0, 1], got {scales}, {positive_share}")
         self.variance_weight, self.points, self.scales = variance_weight, points, scales
-        self.positive_share, self.epsilon = positive_share, epsilon
+        self.positive_share, self.margin = positive_share, epsilon
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        own: Tensor | None = None,
-    ) -> Tensor:
+    def of_pairs(self, pairs: _Pairs) -> Tensor:
         """Return the loss."""
-        with without_autocast(embeddings):
-            pairs = _pairs(None, embeddings, labels, reference, reference_labels, own)
-            similarities = pairs.similarities
-            with torch.no_grad():
-                hard = hard_pairs(similarities, pairs.positive, pairs.negative, self.epsilon)
-            signs = (-1.0, 1.0)
-            sums = [
-                F.pad((sign * (similarities - point) / scale).masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(1)
-                for sign, point, scale, mask in zip(signs, self.points, self.scales, hard, strict=True)
-            ]
-            attracted, repelled = (_row_mean(similarities, mask) for mask in (pairs.positive, pairs.negative))
-            middle = self.positive_share * attracted + (1 - self.positive_share) * repelled
-            variance = _row_mean((similarities - middle[:, None]) ** 2, pairs.negative)
-            counts = hard[0].any(1) & hard[1].any(1)
-            each = sums[0] + sums[1] + self.variance_weight * variance
-            return torch.where(counts, each, 0.0).mean()
+        similarities = pairs.similarities
+        with torch.no_grad():
+            hard = hard_pairs(similarities, pairs.positive, pairs.negative, self.margin)
+        signs = (-1.0, 1.0)
+        sums = [
+            F.pad((sign * (similarities - point) / scale).masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(1)
+            for sign, point, scale, mask in zip(signs, self.points, self.scales, hard, strict=True)
+        ]
+        attracted, repelled = (_row_mean(similarities, mask) for mask in (pairs.positive, pairs.negative))
+        middle = self.positive_share * attracted + (1 - self.positive_share) * repelled
+        variance = _row_mean((similarities - middle[:, None]) ** 2, pairs.negative)
+        counts = hard[0].any(1) & hard[1].any(1)
+        each = sums[0] + sums[1] + self.variance_weight * variance
+        return torch.where(counts, each, 0.0).mean()
 
 
 class ProxyAnchorLoss(nn.Module):

@@ -23,7 +23,7 @@ from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import PairPlan, PairTransform, ViewSpec
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
-from labelkit.methods.metric.options import TACCCLConfig
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.store.array_files import Matches, read_matches
 from labelkit.training.inputs import RunInputs
 

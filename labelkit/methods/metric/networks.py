@@ -95,7 +95,6 @@ class MetricNetwork(BackboneNetwork):
         embed_dim: width of the embedding, d; ``None``, as for rows of a store: the features, without a linear layer.
         pool: how the positions of the last maps become one vector.
         attention: put CBAM on the last maps.
-        attention_reduction: width of the maps over the hidden width of its channel gate.
         freeze_bn: normalization of the backbone uses its running statistics and keeps them; its scale and shift are
             trained. Attention's is never frozen.
         seed: of all initial values.
@@ -112,7 +111,6 @@ class MetricNetwork(BackboneNetwork):
         embed_dim: int | None,
         pool: Pool = "avg",
         attention: bool = False,
-        attention_reduction: int = 16,
         freeze_bn: bool = False,
         seed: int = 0,
         **options: Unpack[BackboneOptions],
@@ -138,7 +136,7 @@ class MetricNetwork(BackboneNetwork):
         self.attention: CBAM | None = None
         if attention:
             with seeded_init(seed + 2):
-                self.attention = CBAM(width, attention_reduction)
+                self.attention = CBAM(width)
 
     @torch.no_grad()
     def _look_at_maps(self) -> tuple[int, int, int]:

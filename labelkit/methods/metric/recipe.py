@@ -1,32 +1,32 @@
-"""What methods of metric learning build and ask for in the same way."""
+"""What methods of metric learning share: network, groups, clusters, rates, the monitor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelkit.data.batch import DataInfo
-from labelkit.data.samplers import ClassBalancedSampler, balanced_draws
+from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError, DatasetError
-from labelkit.formatting import percent
+from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options, row_views
-from labelkit.methods.metric.losses import collapsed_multi_similarity
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
+from labelkit.models.frozen_part import KeptPart
 from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import FullPass, TrainState
-from labelkit.training.monitors.retrieval import COLLAPSED, RetrievalMonitor, similarity_spread
-from labelkit.training.timing import Pace, RunSize
+from labelkit.training.method import FullPass, Method, Monitor, TrainState
+from labelkit.training.monitors.retrieval import RetrievalMonitor
+from labelkit.training.timing import GroupRates
 
-MANY_LONE = 0.3
+MetricConfigT = TypeVar("MetricConfigT", bound=MetricLearningConfig)
+
 MAX_PIXELS = 32
 
 
@@ -41,38 +41,6 @@ def build_metric_network(config: MetricLearningConfig, data: DataInfo, *, attent
         **backbone_options(config, data),
         seed=config.seed,
     )
-
-
-def check_training_classes(config: MetricLearningConfig, data: DataInfo) -> None:
-    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
-
-    Raises:
-        DatasetError: none or one class.
-        ConfigError: fewer than a batch needs.
-    """
-    counts = np.bincount(data.labels[data.labels >= 0])
-    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
-    if found < 2:
-        raise DatasetError(
-            config.dataset,
-            f"{found} classes have images with a label that training may use; two at least are needed",
-            "Use a set with labels, or train without.",
-        )
-    if found < needed:
-        raise ConfigError(
-            "--batch-size",
-            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
-            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
-        )
-
-
-def lone_classes(data: DataInfo) -> str | None:
-    """Return a warning if many classes have one image, which a batch can only repeat."""
-    counts = np.bincount(data.labels[data.labels >= 0])
-    share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
-    if share <= MANY_LONE:
-        return None
-    return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
 
 
 def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) -> PseudoLabels:
@@ -146,88 +114,10 @@ def group_sampler(
     )
 
 
-def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
-    """Return the pair loss of a network that makes all images alike, for the clusters of the time.
-
-    Args:
-        labels: the clusters.
-        references: embeddings that a batch is compared with.
-    """
-    ids = labels.cluster_ids.cpu().numpy()
-    sizes = np.bincount(ids[ids >= 0])
-    # of the cluster of an image drawn at random, without the image itself
-    share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
-    positives = max(0, round(share * references) - 1)
-    return collapsed_multi_similarity(positives, references - 1 - positives)
-
-
-def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
-    """Log how different embeddings are, and say when all are alike; a network that was not trained is not judged.
-
-    Args:
-        embeddings: (n, d) unit rows.
-        collapsed_loss: what the pair loss is worth then.
-        state: of the run.
-    """
-    spread = similarity_spread(embeddings.numpy())
-    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
-    if state.epoch and spread < COLLAPSED:
-        state.warn(
-            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
-            "lower --lr or the weights of added losses"
-        )
-
-
-def retrieval_monitor(config: MetricLearningConfig, inputs: MonitorInputs) -> RetrievalMonitor:
-    """Judge embeddings by held-out images, clusters by the truth."""
-    return RetrievalMonitor(inputs.rows, inputs.truth, inputs.held_out, config.recall_ks)
-
-
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
     """How an image or a row is prepared for training."""
     of_rows = row_views(config, data)
     return of_rows[1] if of_rows else metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
-
-
-def eval_view(config: MetricLearningConfig, size: int) -> ViewSpec:
-    """How an image is prepared for scoring: its center if training cuts parts out, else all of it."""
-    return metric_test_view(size, whole=config.augmentation not in ("box", "crop"))
-
-
-def group_rates(config: MetricLearningConfig) -> dict[str, dict[str, float]]:
-    """How the learning rates of backbone and new layers differ from that of the run."""
-    rates: dict[str, dict[str, float]] = {"backbone": {"first_epoch": config.warm_epochs}}
-    if config.has_new_layers:
-        rates["new_layers"] = {"lr_scale": config.new_lr_scale}
-    return rates
-
-
-def metric_pace(config: MetricLearningConfig, size: RunSize, *, labeled: bool) -> Pace:
-    """Length of a run on groups of each class (``labeled``), or of each cluster."""
-    rows = size.known_labels() if labeled else size.known_images()
-    return Pace(config.epochs, balanced_draws(rows, config.batch_size))
-
-
-def parameter_groups(
-    network: MetricNetwork, config: MetricLearningConfig, *others: nn.Module
-) -> Iterator[dict[str, Any]]:
-    """Backbone and new layers with their learning rates; weight decay on everything, as the released codes have it.
-
-    Args:
-        network: the network.
-        config: says the rates.
-        others: parts outside of it that learn like its new layers.
-    """
-    rates = group_rates(config)
-    yield {
-        "params": list(network.backbone.parameters()),
-        "weight_decay": config.weight_decay,
-        **rates["backbone"],
-    }
-    if "new_layers" not in rates:
-        return
-    new = [parameter for module in (*network.new_modules(), *others) for parameter in module.parameters()]
-    yield {"params": new, "weight_decay": config.weight_decay, **rates["new_layers"]}
 
 
 def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int) -> int:
@@ -241,3 +131,39 @@ def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int
         problem = f"{config.batch_size} is more than the {size} images of the memory, which would hold one twice"
         raise ConfigError("--batch-size", problem, "Lower it.")
     return size
+
+
+class MetricMethod(Method[MetricConfigT]):
+    """One network of embeddings, which is judged by how held-out images find each other."""
+
+    runs_whole_backbone = False
+    network: MetricNetwork
+    _sampler: ClassBalancedSampler | None = None
+
+    @classmethod
+    def group_rates(cls, config: MetricConfigT) -> GroupRates:
+        """How the learning rates of backbone and new layers differ from that of the run."""
+        rates: dict[str, dict[str, float]] = {"backbone": {"first_epoch": config.warm_epochs}}
+        if config.has_new_layers:
+            rates["new_layers"] = {"lr_scale": config.new_lr_scale}
+        return rates
+
+    def parameter_groups(self) -> Iterator[dict[str, Any]]:
+        """Backbone and new layers; weight decay on everything, as the released codes have it."""
+        rates, decay = self.group_rates(self.config), self.config.weight_decay
+        yield {"params": list(self.network.backbone.parameters()), "weight_decay": decay, **rates["backbone"]}
+        if "new_layers" in rates:
+            new = [parameter for module in self.network.new_modules() for parameter in module.parameters()]
+            yield {"params": new, "weight_decay": decay, **rates["new_layers"]}
+
+    def reuse_frozen(self) -> KeptPart:
+        """The frozen stages; what is kept of a second view is that of its first."""
+        return self.network.backbone.reuse_frozen()
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """How well held-out images find each other, and the clusters."""
+        return RetrievalMonitor(inputs.rows, inputs.truth, inputs.held_out, self.config.recall_ks)
+
+    def eval_view(self) -> ViewSpec:
+        """The center of the image, or all of it where training cuts no boxes."""
+        return metric_test_view(self.network.input_spec.size, whole=self.config.augmentation not in ("box", "crop"))

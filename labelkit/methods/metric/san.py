@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import ClassBalancedSampler
-from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError
+from labelkit.data.samplers import balanced_draws
+from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     SpatialAssembly,
@@ -48,32 +47,27 @@ from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.recipe import (
+    MetricMethod,
     build_metric_network,
-    check_training_classes,
-    eval_view,
-    group_rates,
     group_sampler,
-    lone_classes,
     memory_size,
-    metric_pace,
-    parameter_groups,
     pseudo_labels,
     renew_pseudo_labels,
-    retrieval_monitor,
     train_view,
 )
 from labelkit.models.ema import EMATeacher
 from labelkit.models.frozen_part import KeptPart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
-from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
+from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
 
 #: Of the cosines with class vectors (cross-entropy).
 CLASS_TEMPERATURE = 0.05
 #: Share of the slow copy that stays at each step (momentum).
 MEMORY_DECAY = 0.999
+#: Share of classes with one image from which on a warning is given.
+MANY_LONE = 0.3
 #: Images that the diagnostics look at, when they warn, and their columns.
 LOOKED_AT = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
@@ -82,11 +76,8 @@ _SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coher
 MEMORY_START_EPOCH = 1
 
 
-class SAN(Method[SANConfig]):
+class SAN(MetricMethod[SANConfig]):
     """A network that moves features about before it looks at them; with labels or clusters."""
-
-    runs_whole_backbone = False
-    network: MetricNetwork
 
     def __init__(self, config: SANConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -100,8 +91,7 @@ class SAN(Method[SANConfig]):
         else:
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
             self.equal_buffers = ("labels",)
-        multi_similarity = MultiSimilarityLoss()
-        self.pairs = MemoryContrastiveLoss() if config.loss == "contrastive" else multi_similarity
+        self.pairs = MemoryContrastiveLoss() if config.loss == "contrastive" else MultiSimilarityLoss()
         self.classes: ProxyAnchorLoss | NormalizedSoftmaxLoss | None = None
         if config.has_class_vectors:
             self.classes = _class_loss(config, data.num_old_classes, self.network.embed_dim)
@@ -110,13 +100,12 @@ class SAN(Method[SANConfig]):
         if config.memory != "none":
             images = data.num_samples if self.clusters is not None else int((data.labels >= 0).sum())
             self.memory = MemoryBank(memory_size(config, config.memory_size, images), self.network.embed_dim)
-            self.memory_loss = _memory_loss(config, multi_similarity)
+            of_memory = {"contrastive": MemoryContrastiveLoss, "contrastive-bayesian": ContrastiveBayesianLoss}
+            self.memory_loss = of_memory[config.memory_loss]()
             if config.memory == "momentum":
                 self.slow = EMATeacher(self.network, MEMORY_DECAY)
             self.equal_buffers += tuple(f"memory.{name}" for name in MemoryBank.buffer_names)
         self._diagnostics = AssemblyDiagnostics(config)
-        self._state: TrainState | None = None
-        self._sampler: ClassBalancedSampler | None = None
         self._rows = np.zeros(0, dtype=np.int64)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -135,12 +124,13 @@ class SAN(Method[SANConfig]):
     @classmethod
     def paces(cls, config: SANConfig, size: RunSize) -> tuple[Pace, ...]:
         """Groups of every class or cluster."""
-        return (metric_pace(config, size, labeled=config.mode == "supervised"),)
+        rows = size.known_labels() if config.mode == "supervised" else size.known_images()
+        return (Pace(config.epochs, balanced_draws(rows, config.batch_size)),)
 
     @classmethod
     def group_rates(cls, config: SANConfig) -> GroupRates:
         """Backbone, new layers, the predictor and class vectors."""
-        rates = group_rates(config)
+        rates = dict(super().group_rates(config))
         if config.san:
             rates["predictor"] = {"lr_scale": config.san_lr_scale}
         if config.has_class_vectors:
@@ -177,10 +167,6 @@ class SAN(Method[SANConfig]):
                 self.memory.refill(keys, torch.from_numpy(self.clusters.rows))
         assert self._sampler is not None
         self._sampler.relabel(self.clusters.cluster_ids.cpu().numpy())
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
 
     def training_step(self, batch: Batch) -> StepOutput:
         """All losses of one batch, over all processes."""
@@ -219,10 +205,6 @@ class SAN(Method[SANConfig]):
             return {}
         return self._diagnostics(self.network, state, self._rows)
 
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """How well held-out images find each other, and the clusters."""
-        return retrieval_monitor(self.config, inputs)
-
     def groupings(self) -> Mapping[str, Tensor]:
         """The clusters."""
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
@@ -232,12 +214,12 @@ class SAN(Method[SANConfig]):
         if self.slow is not None:
             slow: Any = self.slow.module
             slow.backbone.reuse_frozen()
-        return self.network.backbone.reuse_frozen()
+        return super().reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Rates of their own for new layers, the predictor (no weight decay, which would freeze it), class vectors."""
         config = self.config
-        yield from parameter_groups(self.network, config)
+        yield from super().parameter_groups()
         if self.network.assembly is not None:
             predictor = list(self.network.assembly.parameters())
             yield {"params": predictor, "weight_decay": 0.0, **self.group_rates(config)["predictor"]}
@@ -245,10 +227,6 @@ class SAN(Method[SANConfig]):
             vectors = list(self.classes.parameters())
             decay = config.weight_decay
             yield {"params": vectors, "weight_decay": decay, **self.group_rates(config)["class_vectors"]}
-
-    def eval_view(self) -> ViewSpec:
-        """The image without augmentation."""
-        return eval_view(self.config, self.network.input_spec.size)
 
     def _labels_of(self, rows: Tensor) -> Tensor:
         """Class or cluster of rows, as it is now."""
@@ -266,23 +244,44 @@ def share_done(config: SANConfig, now: Moment) -> float:
     return now.step / (config.epochs * now.steps_per_epoch)
 
 
-def _memory_loss(
-    config: SANConfig, pairs: MultiSimilarityLoss
-) -> MemoryContrastiveLoss | ContrastiveBayesianLoss | MultiSimilarityLoss:
-    """Build the loss of pairs with the memory, or take that of the batch."""
-    if config.memory_loss == "contrastive":
-        return MemoryContrastiveLoss()
-    if config.memory_loss == "contrastive-bayesian":
-        return ContrastiveBayesianLoss()
-    return pairs
-
-
 def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnchorLoss | NormalizedSoftmaxLoss:
     """Build the loss with learned class vectors, their numbers drawn apart from the network's."""
     with seeded_init(config.seed + 4):
         if config.loss == "proxy-anchor":
             return ProxyAnchorLoss(num_classes, embed_dim)
         return NormalizedSoftmaxLoss(num_classes, embed_dim, CLASS_TEMPERATURE)
+
+
+def check_training_classes(config: SANConfig, data: DataInfo) -> None:
+    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
+
+    Raises:
+        DatasetError: none or one class.
+        ConfigError: fewer than a batch needs.
+    """
+    counts = np.bincount(data.labels[data.labels >= 0])
+    found, needed = int((counts > 0).sum()), config.batch_size // config.images_per_class
+    if found < 2:
+        raise DatasetError(
+            config.dataset,
+            f"{found} classes have images with a label that training may use; two at least are needed",
+            "Use a set with labels, or train without.",
+        )
+    if found < needed:
+        raise ConfigError(
+            "--batch-size",
+            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
+            f"Use at most {found * config.images_per_class}, or more --images-per-class.",
+        )
+
+
+def lone_classes(data: DataInfo) -> str | None:
+    """Return a warning if many classes have one image, which a batch can only repeat."""
+    counts = np.bincount(data.labels[data.labels >= 0])
+    share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
+    if share <= MANY_LONE:
+        return None
+    return f"warning: {percent(share)} % of the classes have one image: it is repeated, and has no other positives"
 
 
 def insert_assembly(network: MetricNetwork, config: SANConfig) -> None:

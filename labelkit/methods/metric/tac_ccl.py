@@ -17,7 +17,7 @@ are looked up when they are used. Weights, ranges and learning rates are ours wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import ClassBalancedSampler
+from labelkit.data.samplers import balanced_draws
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointMismatch
 from labelkit.methods.metric import recipe as shared
@@ -38,19 +38,20 @@ from labelkit.methods.metric.matched_images import (
     read_matched_images,
     second_view,
 )
-from labelkit.methods.metric.networks import MetricNetwork, MetricOutput
-from labelkit.methods.metric.options import TACCCLConfig
-from labelkit.methods.metric.pseudo_labels import MemoryBank
+from labelkit.methods.metric.networks import MetricOutput
+from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
 from labelkit.methods.metric.tac_ccl_losses import (
     ContrastiveClusteringLoss,
     FeatureSimilarityLoss,
     TransformedAttentionLoss,
+    collapsed_multi_similarity,
 )
-from labelkit.models.frozen_part import KeptPart
+from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.training.distributed import gather_batch
-from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.timing import GroupRates, Moment, Pace, RunSize, Scheduled
+from labelkit.training.inputs import RunInputs
+from labelkit.training.method import Phase, StepOutput, TrainState
+from labelkit.training.monitors.retrieval import COLLAPSED, similarity_spread
+from labelkit.training.timing import Moment, Pace, RunSize, Scheduled
 
 FLAT_ATTENTION = 1e-3
 
@@ -67,12 +68,42 @@ def uses_memory(config: TACCCLConfig, now: Moment) -> bool:
     return now.step >= wait
 
 
-class TACCCL(Method[TACCCLConfig]):
+def collapsed_pair_loss(labels: PseudoLabels, references: int) -> float:
+    """Return the pair loss of a network that makes all images alike, for the clusters of the time.
+
+    Args:
+        labels: the clusters.
+        references: embeddings that a batch is compared with.
+    """
+    ids = labels.cluster_ids.cpu().numpy()
+    sizes = np.bincount(ids[ids >= 0])
+    # of the cluster of an image drawn at random, without the image itself
+    share = float((sizes * sizes).sum()) / float(sizes.sum()) ** 2
+    positives = max(0, round(share * references) - 1)
+    return collapsed_multi_similarity(positives, references - 1 - positives)
+
+
+def watch_collapse(embeddings: Tensor, collapsed_loss: float, state: TrainState) -> None:
+    """Log how different embeddings are, and say when all are alike; a network that was not trained is not judged.
+
+    Args:
+        embeddings: (n, d) unit rows.
+        collapsed_loss: what the pair loss is worth then.
+        state: of the run.
+    """
+    spread = similarity_spread(embeddings.numpy())
+    state.log("collapse", {"similarity_sd": spread, "collapsed_ms": collapsed_loss})
+    if state.epoch and spread < COLLAPSED:
+        state.warn(
+            f"warning: all embeddings are alike (similarities differ by {spread:.3f} only): the network collapses; "
+            "lower --lr or the weights of added losses"
+        )
+
+
+class TACCCL(shared.MetricMethod[TACCCLConfig]):
     """One network, clusters as labels, a memory, and pairs of views; needs no labels."""
 
-    runs_whole_backbone = False
     may_collapse = True
-    network: MetricNetwork
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -92,7 +123,6 @@ class TACCCL(Method[TACCCLConfig]):
         self.feature_loss = FeatureSimilarityLoss()
         self.matched: MatchedImages | None = None
         self.use_matches(None)
-        self._sampler: ClassBalancedSampler | None = None
         self._use_memory, self._use_centers = False, False
         self._attention_sd = torch.tensor(torch.inf)
 
@@ -122,12 +152,7 @@ class TACCCL(Method[TACCCLConfig]):
     @classmethod
     def paces(cls, config: TACCCLConfig, size: RunSize) -> tuple[Pace, ...]:
         """Groups of the clusters of the time."""
-        return (shared.metric_pace(config, size, labeled=False),)
-
-    @classmethod
-    def group_rates(cls, config: TACCCLConfig) -> GroupRates:
-        """Backbone and new layers."""
-        return shared.group_rates(config)
+        return (Pace(config.epochs, balanced_draws(size.known_images(), config.batch_size)),)
 
     @classmethod
     def scheduled(cls, config: TACCCLConfig, size: RunSize) -> Mapping[str, Scheduled]:
@@ -142,14 +167,6 @@ class TACCCL(Method[TACCCLConfig]):
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
         return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
 
-    def eval_view(self) -> ViewSpec:
-        """The center of the image, or all of it where training cuts no boxes."""
-        return shared.eval_view(self.config, self.network.input_spec.size)
-
-    def reuse_frozen(self) -> KeptPart:
-        """The frozen stages; what is kept of a second view is that of its first."""
-        return self.network.backbone.reuse_frozen()
-
     # ------------------------------------------------------------------ events
 
     def on_epoch_start(self, state: TrainState) -> None:
@@ -161,8 +178,8 @@ class TACCCL(Method[TACCCLConfig]):
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
             references = min(len(self.memory), len(self.labels.rows))
-            self.collapsed_loss.fill_(shared.collapsed_pair_loss(self.labels, references))
-            shared.watch_collapse(embeddings, float(self.collapsed_loss), state)
+            self.collapsed_loss.fill_(collapsed_pair_loss(self.labels, references))
+            watch_collapse(embeddings, float(self.collapsed_loss), state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
         self._use_centers = uses_centers(config, state)
@@ -219,14 +236,6 @@ class TACCCL(Method[TACCCLConfig]):
         return loss
 
     # ------------------------------------------------------------------ state
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Backbone and new layers, each with its learning rate."""
-        return shared.parameter_groups(self.network, self.config)
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """How well held-out images find each other, and the clusters."""
-        return shared.retrieval_monitor(self.config, inputs)
 
     def groupings(self) -> Mapping[str, Tensor]:
         """The clusters."""

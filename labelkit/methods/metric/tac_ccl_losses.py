@@ -3,10 +3,15 @@
 Pull embeddings to the nearest center and away from the second nearest (CCL).
 
 Ask for the attention that moves with the image (TAC).
+
+What the pair loss is worth when all embeddings are alike.
 """
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 
 from labelkit.algorithms.homographies import look_up
@@ -102,3 +107,19 @@ class FeatureSimilarityLoss(nn.Module):
         """Return the mean distance."""
         with without_autocast(first):
             return ((promote(first) - promote(second)).square().sum(dim=1) + 1e-12).sqrt().mean()
+
+
+def collapsed_multi_similarity(positives: int, negatives: int) -> float:
+    """Return the least multi-similarity loss of embeddings that are all equally similar.
+
+    A network that tells no image from another can do no better, so a run that stays there has learnt nothing.
+
+    Args:
+        positives: references of an anchor's class.
+        negatives: references of other classes.
+    """
+    alpha, beta, base = 2.0, 50.0, 0.5  # as of `MultiSimilarityLoss`
+    offsets = torch.linspace(-1 - base, 1 + base, 20_001, dtype=torch.float64)
+    attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
+    repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta
+    return float((attract + repel).min())

@@ -15,7 +15,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import classification_view, test_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.prototypes.losses import balancing_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
@@ -27,29 +27,6 @@ from labelkit.training.monitors.classification import ClassificationMonitor
 from labelkit.training.timing import Pace, RunSize
 
 SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
-
-
-def check_supervised_data(config: SupervisedTrainConfig, data: DataInfo) -> int:
-    """Return the number of classes: as asked for, or those of the data, with or without images.
-
-    Raises:
-        DatasetError: no image has a label that may be used, or there is a single class.
-        ConfigError: fewer classes are asked for than have labels.
-    """
-    if not (data.labels >= 0).any():
-        raise DatasetError(
-            config.dataset,
-            "no image has a label that training may use",
-            "Give some with --labels FILE, or use a set that has them.",
-        )
-    num_classes = config.num_classes or data.num_known_classes or data.num_old_classes
-    if num_classes < 2:
-        raise DatasetError(config.dataset, "has one class, so there is nothing to tell apart", "Use two at least.")
-    if num_classes < data.num_old_classes:
-        raise ConfigError(
-            "--num-classes", f"{num_classes} is fewer than the {data.num_old_classes} classes with labels", "Raise it."
-        )
-    return num_classes
 
 
 class ClassWeights:
@@ -96,7 +73,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
 
     def __init__(self, config: SupervisedConfigT, data: DataInfo, head: Callable[[int, int], nn.Module]) -> None:
         super().__init__(config, data)
-        num_classes = check_supervised_data(config, data)
+        num_classes = data.class_count(config.dataset, config.num_classes)
         self.network = ClassifierNetwork(
             config.backbone,
             lambda dim: head(num_classes, dim),
@@ -107,7 +84,6 @@ class LabeledClassifier(Method[SupervisedConfigT]):
             seed=config.seed,
         )
         self._class_weights = ClassWeights(config, data, num_classes)
-        self._state: TrainState | None = None
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """One phase: one augmented view, every labeled image once."""
@@ -120,10 +96,6 @@ class LabeledClassifier(Method[SupervisedConfigT]):
     def paces(cls, config: SupervisedConfigT, size: RunSize) -> tuple[Pace, ...]:
         """Every labeled image once in an epoch."""
         return (Pace(config.epochs, size.known_labels()),)
-
-    def on_step_start(self, state: TrainState) -> None:
-        """Remember where the run is."""
-        self._state = state
 
     def mixed(self, batch: Batch) -> MixedBatch:
         """Return the batch, its images blended with others if the options say so."""

@@ -31,10 +31,10 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "solver_memory_gib": None,
         "allow_empty": False,
         "label_pass_batch_size": None,
+        "label_pass_bn": "batch",
         "optimization_epochs": None,
     }
-    # heads have no batch normalization
-    row_refuses: ClassVar[tuple[str, ...]] = ("rotation", "label_pass_bn")
+    row_refuses: ClassVar[tuple[str, ...]] = ("rotation",)
 
     labels: Path | None = Field(
         None,
@@ -83,13 +83,6 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "statistics are updated (the released code).",
         json_schema_extra=_PASS,
     )
-    label_pass_bn: Literal["batch", "running"] = Field(
-        "batch",
-        description="Batch normalization in the clean label pass: statistics of the batch, the running ones being left "
-        "alone, or the running ones.",
-        json_schema_extra=_PASS,
-    )
-
     solver_tolerance: float = Field(1e-4, gt=0, description="Error to stop at.", json_schema_extra=_SOLVER)
     solver_max_iterations: int = Field(500, ge=1, description="Most passes of the solver.", json_schema_extra=_SOLVER)
 
@@ -121,8 +114,6 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
                 raise ValueError(f"prior {self.prior}: zipf: needs a number") from error
             if not 0 <= exponent < float("inf"):
                 raise ValueError(f"prior {self.prior}: the number must be finite and not negative")
-        if self.label_pass == "official" and self.label_pass_bn != "batch":
-            raise ValueError("label_pass_bn has no meaning for label_pass official: it runs as in training")
         return self
 
     @property

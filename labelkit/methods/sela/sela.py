@@ -188,12 +188,7 @@ class SeLa(Method[SeLaConfig]):
         if config.label_pass == "official":
             how = FullPass("train", self._train_view(), "new", batch_size)
         else:
-            how = FullPass(
-                "batch-statistics" if config.label_pass_bn == "batch" else "eval",
-                order="fixed",
-                batch_size=batch_size,
-                by_network=True,
-            )
+            how = FullPass("batch-statistics", order="fixed", batch_size=batch_size, by_network=True)
         features, rows = state.visit(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]

@@ -160,8 +160,7 @@ def test_snowball_options_reach_the_algorithm(store: EmbeddingStore, options: di
     "options",
     [
         {"criterion": "min_entropy"},
-        {"confine": False, "label_rule": "vote"},
-        {"confine_cap": 1.0},
+        {"confine": False},
         {"balance": "global"},
     ],
 )

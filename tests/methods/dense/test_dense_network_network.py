@@ -13,10 +13,10 @@ from torch import Tensor
 WIDTH = 48
 
 
-def network(object_filter: tuple[int, int] | None = None, seed: int = 0, **options: object) -> DenseNetwork:
+def network(num_prototypes: int | None = None, seed: int = 0, **options: object) -> DenseNetwork:
     settings: dict[str, object] = {"projector_dims": (16, 8), "pretrained": False, "weights": None, **options}
     return DenseNetwork(
-        "vit_nano_p8_32", in_channels=3, image_size=32, object_filter=object_filter, seed=seed, **settings
+        "vit_nano_p8_32", in_channels=3, image_size=32, num_prototypes=num_prototypes, seed=seed, **settings
     ).eval()  # type: ignore[arg-type] # passed through
 
 
@@ -70,8 +70,8 @@ def test_length_of_a_prototype_means_nothing() -> None:
     assert torch.allclose(made.filter_patches(patches), before, atol=1e-5)
 
 
-@pytest.mark.parametrize(("options", "width"), [(None, WIDTH), ((4, 3), 2 * WIDTH)])
-def test_patches_keep_their_rows_and_columns(options: tuple[int, int] | None, width: int) -> None:
+@pytest.mark.parametrize(("options", "width"), [(None, WIDTH), (4, 2 * WIDTH)])
+def test_patches_keep_their_rows_and_columns(options: int | None, width: int) -> None:
     made = network(options)
     assert made.patch_features(torch.zeros(2, 3, 32, 16)).shape == (2, 4, 2, width)
     assert made.embed(torch.zeros(2, 3, 32, 32)).shape == (2, made.embed_dim)
@@ -79,7 +79,7 @@ def test_patches_keep_their_rows_and_columns(options: tuple[int, int] | None, wi
 
 
 def test_a_projector_of_a_narrower_network_gives_the_same_projections_at_first() -> None:
-    stage1, stage2 = network(seed=1), network((4, 3))
+    stage1, stage2 = network(seed=1), network(4)
     stage2.take_projector(stage1.projector.state_dict(), "stage 1")
     features = torch.randn(5, WIDTH)
     wide = torch.cat((features, torch.randn(5, WIDTH)), dim=1)

@@ -38,7 +38,7 @@ def test_a_first_block_is_a_rectangle_of_the_published_shape() -> None:
 
 def test_ratios_are_drawn_around_one_of_those_given() -> None:
     generator = np.random.default_rng(0)
-    drawn = np.array([draw_mask_ratio((0.0, 0.3), (0.0, 0.2), generator) for _ in range(4000)])
+    drawn = np.array([draw_mask_ratio(generator) for _ in range(4000)])
     moved = drawn[drawn != 0]
     assert len(moved) / 4000 == pytest.approx(0.5, abs=0.03)
     assert (moved.min(), moved.max()) == (pytest.approx(0.1, abs=0.005), pytest.approx(0.5, abs=0.005))

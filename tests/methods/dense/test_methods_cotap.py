@@ -209,7 +209,6 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"filter_kernel": 2}, "odd"),
         ({"dataset": "none"}, "image_alignment"),
         ({"dataset": "none", "scene_dataset": None}, "scene_dataset"),
         ({"filter": False}, "prototype_entropy"),

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from labelkit.commands.common.initialize import initialize_from
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.errors import CheckpointDamaged, ConfigError
+from labelkit.methods.dense import ibot
 from labelkit.methods.dense.dino import DINO
 from labelkit.methods.dense.distillation_options import DINOConfig, IBOTConfig
 from labelkit.methods.dense.ibot import IBOT
@@ -108,14 +109,9 @@ def test_the_loss_of_dino_is_the_published_one() -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("shared", [True, False])
-def test_the_loss_of_ibot_is_the_published_one(shared: bool) -> None:
-    options = {} if shared else {"shared_head": False, "num_patch_outputs": 7}
-    of = apart(method("ibot", mask_ratios=(0.5,), mask_ratio_spreads=(0.1,), patch_weight=0.7, image_weight=1.3,
-                      patch_temperature=0.06, **options))  # fmt: skip
-    if not shared:
-        for network in (of.network, of.target):
-            network.patch_layer.lengths.add_(0.2)
+def test_the_loss_of_ibot_is_the_published_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ibot, "MASK_RATIOS", ((0.5, 0.1),))
+    of = apart(method("ibot", patch_temperature=0.06))
     of.network.mask_token.add_(0.5)
     batch = shown()
     of.on_step_start(at(5))
@@ -123,7 +119,7 @@ def test_the_loss_of_ibot_is_the_published_one(shared: bool) -> None:
     output = of.training_step(batch)
 
     hidden = torch.from_numpy(of.hidden_patches(batch)).chunk(2)
-    own = [network.last_layer if shared else network.patch_layer for network in (of.network, of.target)]
+    own = [network.last_layer for network in (of.network, of.target)]
     images, patches = [], []
     for v in (0, 1):
         seen = of.target.tokens(batch.views[v])
@@ -146,24 +142,23 @@ def test_the_loss_of_ibot_is_the_published_one(shared: bool) -> None:
     assert hidden[0].any()
     assert float(output.logs["image"]) == pytest.approx(float(torch.stack(images).mean()), rel=1e-5)
     assert float(output.logs["patches"]) == pytest.approx(float(torch.stack(patches).mean()), rel=1e-5)
-    total = 1.3 * float(output.logs["image"]) + 0.7 * float(output.logs["patches"])
-    assert float(output.loss) == pytest.approx(total, rel=1e-6)
+    assert float(output.loss) == pytest.approx(float(output.logs["image"] + output.logs["patches"]), rel=1e-6)
 
 
 @torch.no_grad()
 def test_centers_move_to_the_mean_outputs_of_the_target() -> None:
-    of, batch = apart(method("ibot", center_decay=0.9, patch_center_decay=0.6)), shown()
+    of, batch = apart(method("ibot", center_decay=0.6)), shown()
     before = {name: of.center(name).value.clone() for name in ("image", "patch")}
     tokens = [of.target.tokens(view) for view in batch.views[:2]]
     means = {
-        "image": torch.cat([of.target.image_outputs(t.image) for t in tokens]).mean(0),
-        "patch": torch.cat([of.target.patch_outputs(t.patches.flatten(0, 2)) for t in tokens]).mean(0),
+        "image": torch.cat([of.target.outputs(t.image) for t in tokens]).mean(0),
+        "patch": torch.cat([of.target.outputs(t.patches.flatten(0, 2)) for t in tokens]).mean(0),
     }
     of.on_step_start(at(0))
     of.training_step(batch)
     # another process saw three times as many, whose sums are twice these
     of.on_step_end(at(0, combine=lambda value, operation: torch.cat((3 * value[:-1], 4 * value[-1:]))))
-    for name, decay in (("image", 0.9), ("patch", 0.6)):
+    for name, decay in (("image", 0.6), ("patch", 0.9)):
         expected = decay * before[name] + (1 - decay) * 0.75 * means[name]
         torch.testing.assert_close(of.center(name).value, expected, rtol=1e-5, atol=1e-6)
 
@@ -281,22 +276,16 @@ def is_network_of(network: Any, tensors: dict[str, torch.Tensor], prefix: str) -
         same.append(torch.equal(value, tensors[f"{prefix}head.mlp.{mlp[layer]}.{kind}"]))
     same.append(torch.equal(network.last_layer.directions, tensors[f"{prefix}head.last_layer.weight_v"]))
     same.append(torch.equal(network.last_layer.lengths, tensors[f"{prefix}head.last_layer.weight_g"]))
-    if network.patch_layer is not None:
-        same.append(torch.equal(network.patch_layer.directions, tensors[f"{prefix}head.last_layer2.weight_v"]))
     return all(same)
 
 
-@pytest.mark.parametrize(("name", "options"), [
-    ("dino", {}), ("ibot", {}), ("ibot", {"shared_head": False, "num_patch_outputs": 12}),
-])  # fmt: skip
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("how", ["weights", "init_from"])
-def test_a_full_checkpoint_gives_both_networks_heads_and_centers(
-    tmp_path: Path, name: str, options: dict[str, Any], how: str
-) -> None:
-    path = tmp_path / ("full.pth" if how == "weights" and not options else "full.safetensors")
-    file = released(path, method(name, **options), patches=name == "ibot")
+def test_a_full_checkpoint_gives_both_networks_heads_and_centers(tmp_path: Path, name: str, how: str) -> None:
+    path = tmp_path / ("full.pth" if how == "weights" else "full.safetensors")
+    file = released(path, method(name), patches=name == "ibot")
 
-    of = method(name, **options, **{how: path})
+    of = method(name, **{how: path})
     if how == "init_from":
         initialize_from(of, path)
 

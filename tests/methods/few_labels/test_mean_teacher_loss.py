@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.few_labels.losses import HeadDifference, SquaredConsistency
+from labelkit.methods.few_labels.losses import SquaredConsistency
+from labelkit.methods.few_labels.mean_teacher import HeadDifference
 
 STUDENT = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
 TEACHER = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]])

@@ -13,8 +13,9 @@ import pytest
 import torch
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.methods.few_labels.options import MeanTeacherConfig
-from labelkit.methods.few_labels.recipe import build_student, student_views
+from labelkit.methods.few_labels.mean_teacher import MeanTeacher
+from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig
+from labelkit.methods.few_labels.recipe import student_views
 from labelkit.options.presets import resolve
 from labelkit.training.inputs import MonitorInputs
 
@@ -71,7 +72,7 @@ def test_noise_comes_after_whitening(few: PreparedData) -> None:
     for kind in ("none", "zca"):
         overrides = {"dataset": "digits", "noise": 0.2, "whitening": kind}
         config = resolve(MeanTeacherConfig, preset="digits", overrides=overrides).config
-        network = build_student(config, few.info(0), 10)
+        network = MeanTeacher.build(config, few.info(0), 10)
         assert {view.noise for view in student_views(config, few.info(0), 16)} == {0.2 if kind == "none" else 0.0}
         whitening = network.backbone.whitening
         assert (whitening is None) == (kind == "none")

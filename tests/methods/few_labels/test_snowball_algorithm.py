@@ -262,7 +262,7 @@ def test_a_class_without_a_label_is_refused_or_skipped() -> None:
     [
         (np.where(np.arange(14) == 5, 7, TOY_LABELS), r"labels must be in \[-1, 2\), row 5 is 7"),
         (np.where(np.arange(14) == 6, -2, TOY_LABELS), "row 6 is -2"),
-        (np.where(np.arange(14) == 3, 0.5, TOY_LABELS), r"labels must be integers, got float64 \(row 3: 0.5\)"),
+        (np.where(np.arange(14) == 3, 0.5, TOY_LABELS), "labels must be integers, got float64"),
         (TOY_LABELS[:-1], r"labels must have shape \(14,\)"),
         (np.full(14, -1), "0 of 2 classes have labels"),
         (np.minimum(TOY_LABELS, 0), "1 of 2 classes have labels"),

@@ -1,0 +1,152 @@
+"""Options of Mean Teacher, of the supervised baseline that has its recipe, and of what snowball takes from both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamOptions, TwoStreamTrainConfig
+from labelkit.options.backbone import PixelOptions
+from labelkit.options.base import with_default
+from labelkit.options.embeddings import RowOptions
+
+_LOSS: JsonDict = {"panel": "Loss"}
+_VIEWS: JsonDict = {"panel": "Views"}
+_AVERAGES: JsonDict = {"panel": "Averaged networks"}
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+
+
+class TeacherRecipe(PixelOptions):
+    """Pixels, views and learning rate of Mean Teacher's released code, and of what is compared with it."""
+
+    shift_px: float | None = Field(
+        None, ge=0, description="Largest shift in pixels; default: an eighth of the side.", json_schema_extra=_VIEWS
+    )
+    noise: float = Field(
+        0.0, ge=0, description="Standard deviation of noise on the normalized pixels.", json_schema_extra=_VIEWS
+    )
+    lr_horizon: float = Field(
+        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
+    )
+    lr_ramp_up: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate grows (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_ramp_down: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of the training in which the learning rate falls (ramps).",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    adam_beta1_end: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's first moment at the end of the training; from 0.9 it falls as the learning rate "
+        "does (ramps).",
+        json_schema_extra={**_OPTIMIZATION, "before": 0.9},
+    )
+    adam_beta2_start: float = Field(
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay of Adam's second moment while the learning rate grows; 0.999 afterwards (ramps).",
+        json_schema_extra={**_OPTIMIZATION, "before": 0.999},
+    )
+
+    @property
+    def pixel_changes(self) -> tuple[float | None, float]:
+        """As asked for; noise comes after whitening, which adds it."""
+        return self.shift_px, 0.0 if getattr(self, "whitening", "none") == "zca" else self.noise
+
+    @property
+    def rate_shape(self) -> tuple[float, float, float, float, float]:
+        """As asked for."""
+        return self.lr_horizon, self.lr_ramp_up, self.lr_ramp_down, self.adam_beta1_end, self.adam_beta2_start
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> TeacherRecipe:
+        if self.lr_ramp_up + self.lr_ramp_down > 1:
+            raise ValueError("lr_ramp_up and lr_ramp_down are more than the whole training")
+        return self
+
+
+class MeanTeacherOptions(TwoStreamOptions):
+    """Loss of Mean Teacher, and how its teacher slows down."""
+
+    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01}
+
+    whitening: Literal["none", "zca"] = Field(
+        "none",
+        description="zca: first normalize the contrast of each image and whiten pixels by the training images, as the "
+        "released code does for CIFAR-10; --noise comes after it. For images of up to 4,096 values.",
+        json_schema_extra={**_VIEWS, "before": "none"},
+    )
+    ema_decay_start: float = Field(
+        0.99,
+        ge=0,
+        lt=1,
+        description="Decay of the teacher's weights while the consistency grows; then --ema-decay.",
+        json_schema_extra=_AVERAGES,
+    )
+    consistency_weight: float = Field(
+        100.0,
+        ge=0,
+        description="Weight of the squared difference between the predictions of student and teacher (lambda_2).",
+        json_schema_extra=_LOSS,
+    )
+    consistency_ramp: float = Field(
+        0.25,
+        ge=0,
+        le=1,
+        description="Share of the (first) phase in which --consistency-weight grows.",
+        json_schema_extra=_LOSS,
+    )
+    class_norm: Literal["labeled", "batch"] = Field(
+        "labeled",
+        description="How to average the cross-entropy: over the labeled images, or their sum over the batch size "
+        "(released code for ResNet-26).",
+        json_schema_extra=_LOSS,
+    )
+    num_heads: Literal[1, 2] = Field(
+        1,
+        description="2: one linear classifier for the labels, which also predicts, one for the consistency (released "
+        "code for ResNet-26).",
+        json_schema_extra=_LOSS,
+    )
+
+    @model_validator(mode="after")
+    def _check_decays(self) -> MeanTeacherOptions:
+        ema_decay = getattr(self, "ema_decay", 1.0)  # of the run, which these are options of
+        if self.ema_decay_start > ema_decay:
+            raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {ema_decay}")
+        return self
+
+
+class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
+    """``labelkit train supervised``; options as for ``train mean-teacher``."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "supervised")
+
+    steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
+    batch_size: int = Field(
+        31,
+        ge=2,
+        description="Labeled images per step, over all processes. The few labeled images repeat often.",
+        json_schema_extra={"panel": "Optimization"},
+    )
+
+
+class MeanTeacherConfig(RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions):
+    """``labelkit train mean-teacher``; defaults are those of the released code for ConvNet-13."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
+
+    steps: int = with_default(TwoStreamTrainConfig, "steps", 150_000)

@@ -1,0 +1,107 @@
+"""Options of TAC-CCL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic.config import JsonDict
+
+from labelkit.methods.metric.options import MetricLearningConfig
+from labelkit.options.base import with_default
+
+_OPTIMIZATION: JsonDict = {"panel": "Optimization"}
+_MEMORY: JsonDict = {"panel": "Memory"}
+_CENTERS: JsonDict = {"panel": "Contrastive clustering"}
+_ATTENTION: JsonDict = {"panel": "Transformed attention"}
+
+
+class TACCCLConfig(MetricLearningConfig):
+    """``labelkit train tac-ccl``; defaults are those of GoogLeNet on CUB, without its weights."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
+    #: What may happen to the second view is `labelkit.data.views.spec.PairTransform`'s.
+    constants: ClassVar[Mapping[str, object]] = {
+        "transforms": ("crop", "rotation", "zoom", "perspective"),
+        "pair_crop_area": (0.36, 1.0),
+        "pair_rotation_degrees": 30.0,
+        "pair_zoom": (0.7, 1.4),
+        "pair_perspective": 0.3,
+        "pair_mirror": 0.5,
+        "ccl_positive": "nearest",
+        "tac_reduction": "mean",
+        "tac_both": False,
+        "ms_both": False,
+        "match_share": 0.5,
+        "match_align": "homography",
+        "match_mask": "clip",
+        "match_sigma": 1.0,
+        "attention": True,
+        "memory": True,
+        "memory_size": None,
+        "memory_mode": "replace",
+        "tac_weight": 1.0,
+    }
+
+    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
+        "none",
+        description="Which labels may be used; this method uses none.",
+        json_schema_extra={"panel": "Data"},
+    )
+    clip_grad_norm: float | None = Field(
+        10.0,
+        gt=0,
+        description="Largest length of the gradient; none: no limit.",
+        json_schema_extra=_OPTIMIZATION,
+    )
+    lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
+    lr_drop_epochs: tuple[int, ...] = with_default(MetricLearningConfig, "lr_drop_epochs", (36,))
+
+    memory_refill: bool = Field(
+        True, description="Fill the memory with fresh embeddings at every clustering.", json_schema_extra=_MEMORY
+    )
+    memory_warmup_steps: int | None = Field(
+        None,
+        ge=0,
+        description="Without --memory-refill: steps before the memory is used; default: one epoch.",
+        json_schema_extra=_MEMORY,
+    )
+
+    ccl: bool = Field(True, description="Use the contrastive clustering loss.", json_schema_extra=_CENTERS)
+    ccl_weight: float = Field(
+        0.1,
+        gt=0,
+        description="Weight of the contrastive clustering loss (ours; the paper gives none).",
+        json_schema_extra=_CENTERS,
+    )
+    ccl_start_epoch: int = Field(0, ge=0, description="First epoch with this loss.", json_schema_extra=_CENTERS)
+
+    tac: bool = Field(
+        True,
+        description="Train on a second, transformed view too: attention consistency and feature similarity.",
+        json_schema_extra=_ATTENTION,
+    )
+    feature_weight: float = Field(
+        0.1,
+        ge=0,
+        description="Weight of the feature similarity; large ones collapse (ours).",
+        json_schema_extra=_ATTENTION,
+    )
+
+    matches: Path | None = Field(
+        None,
+        description="Pairs of images found by `labelkit match`: second views may show the partner.",
+        json_schema_extra={"panel": "Matching images"},
+    )
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> TACCCLConfig:
+        if self.matches is not None and not self.tac:
+            raise ValueError("matches are used by tac, which is off")
+        return self
+
+    def shortened(self, fraction: float) -> dict[str, object]:
+        """Return fewer epochs, and an earlier start of what waits."""
+        return super().shortened(fraction) | self._scaled(fraction, "ccl_start_epoch", "memory_warmup_steps", least=0)
