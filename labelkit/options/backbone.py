@@ -84,13 +84,19 @@ _MONITOR: JsonDict = {"panel": "Monitor"}
 class BackboneOptions(StageConfig):
     """A method that trains a backbone."""
 
-    backbone: str = Field("resnet50", description="Any backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
-    pretrained: bool = Field(False, description="Start from the hub's weights.", json_schema_extra=_MODEL)
+    backbone: str = Field("resnet50", description="Backbone (`labelkit list backbones`).", json_schema_extra=_MODEL)
+    pretrained: bool = Field(
+        False, description="Initialize from pretrained weights of the hub.", json_schema_extra=_MODEL
+    )
     weights: Path | None = Field(
-        None, description="Start from this .safetensors or .pth file instead.", json_schema_extra=_MODEL
+        None, description="Initialize from this .safetensors or .pth file.", json_schema_extra=_MODEL
     )
     image_size: int | None = Field(
-        None, ge=8, le=2048, description="Side of a view in pixels; default: the backbone's.", json_schema_extra=_MODEL
+        None,
+        ge=8,
+        le=2048,
+        description="View size in pixels; default: the backbone's input size.",
+        json_schema_extra=_MODEL,
     )
 
     @property
@@ -104,12 +110,12 @@ class PixelOptions(StageConfig):
 
     pixel_mean: tuple[float, ...] | None = Field(
         None,
-        description="Mean of the pixels in [0, 1], for each channel or for all; default: the backbone's.",
+        description="Pixel mean in [0, 1], per channel or for all; default: the backbone's.",
         json_schema_extra=_MODEL,
     )
     pixel_std: tuple[float, ...] | None = Field(
         None,
-        description="Standard deviation of the pixels, likewise; default: the backbone's.",
+        description="Pixel standard deviation, per channel or for all; default: the backbone's.",
         json_schema_extra=_MODEL,
     )
 
@@ -129,8 +135,8 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     eval_split: str = Field(
         "auto",
-        description="Split whose labels judge the network after an epoch, nothing else; auto: test, or val, if there "
-        "is one that is not trained on; none: no judging.",
+        description="Split for evaluation after each epoch; auto: test, else val, unless trained on; none: no "
+        "evaluation.",
         json_schema_extra=_MONITOR,
     )
 

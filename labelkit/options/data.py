@@ -20,31 +20,30 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     download: bool = Field(
         False,
-        description="Fetch a named set into --data-root when it is not there (needs a network).",
+        description="Download a named data set into --data-root if it is missing.",
         json_schema_extra=_DATA,
     )
     split: str = Field(
         "auto",
-        description="Part of the set to use: a split's name, or all; auto = train if there is one, else all.",
+        description="Split to use, or all; auto = train if the set has one, else all.",
         json_schema_extra=_DATA,
     )
     holdout: float | Literal["odd", "auto"] | None = Field(
         None,
-        description="In a set without a test split, or with --pool-splits: make one. A number between 0 and 1 is the "
-        "share of each class, drawn by --split-seed. odd takes every second image. The rest is split train. "
-        "auto: 0.2 in a set without splits of its own; else, or with --holdout-classes, nothing.",
+        description="Make a test split where the set has none, or with --pool-splits: a fraction of each class in "
+        "(0, 1), drawn by --split-seed, or odd, every second image. The rest is train. auto: 0.2 for a set without "
+        "splits, else nothing.",
         json_schema_extra=_DATA,
     )
     pool_splits: bool = Field(
         False,
-        description="With --holdout in a set that has splits: draw from all of its images, and forget its splits.",
+        description="With --holdout: draw from all images and ignore the data set's own splits.",
         json_schema_extra={**_DATA, "before": False},
     )
     holdout_classes: tuple[str, ...] | None = Field(
         None,
-        description="Make whole classes the split test and the others train, instead of the set's own splits. "
-        "half: the second half, as published for cub and scars; first-half; or class names, patterns "
-        "('Greek_*') and numbers from 0 ('5-9').",
+        description="Use whole classes as the test split and the others as train. half: the second half, as "
+        "published for cub and scars; first-half; or names, patterns ('Greek_*') and numbers from 0 ('5-9').",
         json_schema_extra=_DATA,
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = Field(
@@ -58,58 +57,61 @@ class DataConfig(ListingOptions, DatasetOptions):
     num_old_classes: int | None = Field(
         None,
         ge=1,
-        description="Classes with labels (gcd): the first of the published order of a benchmark (old classes, then "
-        "new), else of the class order. Default: what the set defines, else half.",
+        description="Number of labeled classes (gcd): the first in the benchmark's published order, else in class "
+        "order. Default: the data set's definition, else half.",
         json_schema_extra=_DATA,
     )
     old_classes: tuple[str, ...] | None = Field(
         None,
-        description="Classes with labels (gcd), instead of --num-old-classes: names, patterns ('Greek_*') and numbers "
-        "from 0 ('5-9'), comma-separated; half or first-half; or one file NAME.txt with one of these in each line.",
+        description="Labeled classes (gcd), instead of --num-old-classes: comma-separated names, patterns "
+        "('Greek_*') and numbers from 0 ('5-9'); half or first-half; or a file NAME.txt with one per line.",
         json_schema_extra=_DATA,
     )
     label_ratio: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Share of old-class images with a label (gcd; default of the benchmark), drawn from all of these "
-        "images together, as published, not per class: a rare class may get none, which a warning says.",
+        description="Fraction of the images of old classes that get a label (gcd; default: the benchmark's). Drawn "
+        "from all of them together, as published, so that a rare class may get none.",
         json_schema_extra=_DATA,
     )
     num_labels: int | None = Field(
-        None, ge=1, description="Labels in all, the same number in each class (few-labels).", json_schema_extra=_DATA
+        None,
+        ge=1,
+        description="Total number of labels, divided equally among the classes (few-labels).",
+        json_schema_extra=_DATA,
     )
     max_per_class: int | None = Field(
         None,
         ge=1,
-        description="Most images of each class, the first in the order of their ids. Images without a known class "
-        "count as one class.",
+        description="Maximum images per class, the first by id. Images without a known class count as one class.",
         json_schema_extra=_DATA,
     )
     imbalance_factor: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="Cut the training images to a long tail: the rarest class keeps this share of the most frequent.",
+        description="Subsample the training set to a long tail with this ratio of the rarest to the most frequent "
+        "class.",
         json_schema_extra=_DATA,
     )
     split_seed: int = Field(
-        0, ge=0, description="Seed of the choice of labels; apart from --seed.", json_schema_extra=_DATA
+        0, ge=0, description="Seed of splits and labels, independent of --seed.", json_schema_extra=_DATA
     )
     label_seed: int | None = Field(
         None,
         ge=0,
-        description="Seed of the draw of --num-labels. It leaves --holdout as it is. Default: --split-seed.",
+        description="Seed of the draw of --num-labels, without effect on --holdout. Default: --split-seed.",
         json_schema_extra=_DATA,
     )
     max_bad: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Largest share of unreadable images. They are skipped and listed; more is an error.",
+        description="Maximum fraction of unreadable images; they are skipped and listed.",
         json_schema_extra=_DATA,
     )
-    strict: bool = Field(False, description="One unreadable image is an error.", json_schema_extra=_DATA)
+    strict: bool = Field(False, description="Fail on the first unreadable image.", json_schema_extra=_DATA)
 
     @field_validator("holdout")
     @classmethod

@@ -60,40 +60,41 @@ class EmbedConfig(
     max_images: int | None = Field(
         None,
         ge=1,
-        description="Most images to take, evenly spread over the listing. Default: all.",
+        description="Maximum number of images, evenly spread over the listing. Default: all.",
         json_schema_extra=_IMAGES,
     )
     logits: bool = Field(
-        True, description="Store the classifier's output too if the model has one.", json_schema_extra=_MODEL
+        True, description="Also store the classifier's logits, if the model has one.", json_schema_extra=_MODEL
     )
     last_blocks: int = Field(
         1,
         ge=1,
-        description="Join the class tokens of this many last blocks of a ViT, each behind the last norm (DINO's linear "
-        "classifiers: 4 for ViT-S). 1: the model's own embedding.",
+        description="Concatenate the normalized class tokens of the last N blocks of a ViT (DINO's linear "
+        "evaluation: 4 for ViT-S). 1: the model's own embedding.",
         json_schema_extra=_MODEL,
     )
     mean_patch: bool = Field(
         False,
-        description="Join class token and mean patch of a ViT (DINO's linear classifier for ViT-B).",
+        description="Concatenate the class token with the mean of the patch tokens of a ViT (DINO's linear "
+        "evaluation for ViT-B).",
         json_schema_extra=_MODEL,
     )
     dtype: Literal["float32", "float16"] = Field(
-        "float32", description="Type of the stored rows.", json_schema_extra=_RUN
+        "float32", description="Data type of the stored embeddings.", json_schema_extra=_RUN
     )
     dense: bool = Field(
         False,
-        description="Also store the features of the patches of each image (its feature map), beside the store.",
+        description="Also store patch features (the feature map of each image).",
         json_schema_extra=_PATCHES,
     )
     patches_per_image: int | None = Field(
         None,
         ge=1,
-        description="With --dense: patches to keep of each image, drawn at random. Default: all.",
+        description="With --dense: number of patches to keep per image, drawn at random. Default: all.",
         json_schema_extra=_PATCHES,
     )
     patch_dtype: Literal["float16", "float32"] = Field(
-        "float16", description="With --dense: type of the stored patches.", json_schema_extra=_PATCHES
+        "float16", description="With --dense: data type of the stored patch features.", json_schema_extra=_PATCHES
     )
     views: int | None = Field(
         None,
@@ -109,42 +110,49 @@ class EmbedConfig(
         "and zooms. auto: digits for sets of digits and characters, else box.",
         json_schema_extra=_VIEWS,
     )
-    view_seed: int = Field(0, ge=0, description="With --views: seed of the views.", json_schema_extra=_VIEWS)
+    view_seed: int = Field(0, ge=0, description="With --views: random seed of the views.", json_schema_extra=_VIEWS)
     batch_size: int | None = Field(
         None,
         ge=1,
-        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU, or as an unfinished run began.",
+        description="Images per forward pass; default: 16 on a CPU, 256 on a GPU, or the value of the unfinished run.",
         json_schema_extra=_RUN,
     )
     precision: Literal["auto", "float32", "bf16", "fp16"] = Field(
         "float32",
-        description="Compute type of the network. auto: bf16 on a CPU that multiplies in it if 64 images agree, else "
-        "float32. They agree if their cosines are above 0.999 and 99 % have the same nearest image.",
+        description="Floating-point precision of the network. auto: bf16 on a CPU with native bf16 if 64 images "
+        "agree (cosine above 0.999, 99 % with the same nearest image), else float32.",
         json_schema_extra=_RUN,
     )
     runtime: Literal["auto", "torch", "onnx"] = Field(
         "auto",
-        description="What computes the network. onnx: ONNX Runtime, in float32 on a CPU. auto: that for networks with "
-        "depthwise convolutions, such as EfficientNet, and 200 images or more, unless --max-memory is set; else torch. "
-        "An unfinished run goes on as it began.",
+        description="Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with "
+        "depthwise convolutions (EfficientNet) and at least 200 images, else torch. An unfinished run keeps its "
+        "engine.",
         json_schema_extra=_RUN,
     )
     fast_decode: bool = Field(
         False,
-        description="Let the JPEG decoder shrink large photos, to sides at least twice what the network needs, which "
-        "is faster. Cosines to embeddings of the whole photos are above 0.999.",
+        description="Decode large JPEGs at reduced size, at least twice the network's input. Faster; cosine to the "
+        "full decode above 0.999.",
         json_schema_extra=_RUN,
     )
-    part_rows: int = Field(1024, ge=1, description="Rows committed at a time.", json_schema_extra=_RUN)
+    part_rows: int = Field(
+        1024,
+        ge=1,
+        description="Embeddings written at a time; a killed run loses at most one part.",
+        json_schema_extra=_RUN,
+    )
     reuse: tuple[Path, ...] | None = Field(
         None,
         min_length=1,
-        description="Stores of the same model, comma-separated. Rows of image files that they hold are copied, "
-        "whatever the files are called now. Default: all rows are computed.",
+        description="Comma-separated stores of the same model. Embeddings of identical image files are copied from "
+        "them, whatever the files are called. Default: none.",
         json_schema_extra=_RUN_ONLY,
     )
     dry_run: bool = Field(
-        False, description="Show configuration, counts, memory and time; write nothing.", json_schema_extra=_RUN_ONLY
+        False,
+        description="Show configuration, counts, memory and time without writing anything.",
+        json_schema_extra=_RUN_ONLY,
     )
 
     @model_validator(mode="after")

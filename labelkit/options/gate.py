@@ -90,21 +90,19 @@ class GateConfig(StageConfig):
 
     fail_under: tuple[str, ...] = Field(
         (),
-        description="Exit with 10 if a score is below its limit: NAME=NUMBER, comma-separated, e.g. "
-        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. Every result "
-        "and split must keep the limit; head/all_accuracy=0.8 means one result. With groups of "
-        "classes, the score of all classes counts.",
+        description="Exit with code 10 if a score falls below its limit: comma-separated NAME=NUMBER, such as "
+        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. The limit holds for every "
+        "result and split; head/all_accuracy=0.8 limits one result.",
         json_schema_extra=_GATE,
     )
     fail_over: tuple[str, ...] = Field(
         (),
-        description="Exit with 10 if a score is above its limit, for scores where less is better: NAME=NUMBER, "
-        "e.g. after.ece=0.1.",
+        description="Exit with code 10 if a score exceeds its limit: NAME=NUMBER, such as after.ece=0.1.",
         json_schema_extra=_GATE,
     )
     baseline: Path | None = Field(
         None,
-        description="Exit with 10 if a score is worse than in this file, an earlier output of the command with --json.",
+        description="Exit with code 10 if a score is worse than in this file, an earlier --json output of the command.",
         json_schema_extra=_GATE,
     )
     tolerance: float = Field(

@@ -17,12 +17,12 @@ class IndexConfig(IndexOption):
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Name of the result that is written beside the store; default: that of the command.",
+        description="Name of the result beside the store; default: the command's name.",
         json_schema_extra=_OUTPUT,
     )
     overwrite: bool = Field(
         False,
-        description="Replace a result of this name, and files that are written beside it.",
+        description="Replace an existing result of this name and its files.",
         json_schema_extra=_OUTPUT,
     )
 
@@ -33,6 +33,6 @@ class ScoresConfig(IndexConfig):
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Also keep the scores as a result of this name beside the store; default: not kept.",
+        description="Also store the scores as a result of this name.",
         json_schema_extra=_OUTPUT,
     )

@@ -48,8 +48,8 @@ class MemoryConfig(StageConfig):
 
     max_memory: str | None = Field(
         None,
-        description="Memory to work in, such as 2GiB or 500MB; a number alone is GiB. Rows that take more than half "
-        "of it are read in blocks, and blocks of scores take a quarter at most. Default: rows are held in memory.",
+        description="Memory limit, such as 2GiB or 500MB; a plain number is GiB. Embeddings that would take more "
+        "than half of it are read in blocks. Default: all are held in memory.",
         json_schema_extra=option("Run"),
     )
 

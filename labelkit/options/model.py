@@ -28,23 +28,23 @@ class ModelConfig(CheckpointOptions):
     )
     pretrained: bool = Field(
         False,
-        description="With --backbone: take published weights, from this machine or else from the hub.",
+        description="With --backbone: load published weights, from this machine or else from the hub.",
         json_schema_extra=_MODEL,
     )
     weights: Path | None = Field(
         None,
-        description="Take the weights of this file. Without --backbone the network is guessed from their names and "
+        description="Load weights from this file. Without --backbone, the network is inferred from tensor names and "
         "shapes.",
         json_schema_extra=_MODEL,
     )
     random_weights: bool = Field(
-        False, description="With --backbone: an untrained network on purpose (a baseline).", json_schema_extra=_MODEL
+        False, description="With --backbone: use an untrained network, as a baseline.", json_schema_extra=_MODEL
     )
     image_size: int | None = Field(
         None,
         ge=1,
         le=2048,
-        description="Side of the input in pixels; default: the backbone's, 224 for DINOv2 (published for 518).",
+        description="Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).",
         json_schema_extra=_MODEL,
     )
     seed: int = Field(0, ge=0, description="Seed of an untrained network.", json_schema_extra=_MODEL)

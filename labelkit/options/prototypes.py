@@ -20,8 +20,8 @@ class PrototypesConfig(OverwriteOption):
 
     command: ClassVar[tuple[str, ...]] = ("prototypes",)
 
-    num_classes: int = Field(..., ge=2, le=100_000, description="Vectors to spread, one per class.")
-    embed_dim: int = Field(..., ge=2, le=100_000, description="Dimensions of a vector.")
+    num_classes: int = Field(..., ge=2, le=100_000, description="Number of prototypes, one per class.")
+    embed_dim: int = Field(..., ge=2, le=100_000, description="Dimension of the prototypes.")
     method: Literal["auto", "optimize"] = Field(
         "auto",
         description="auto: the closed form where there is one (up to twice as many classes as dimensions, or two "
@@ -35,10 +35,14 @@ class PrototypesConfig(OverwriteOption):
         description="Then sharpen the loss step by step up to this value, until the largest cosine counts; none: "
         "the paper's loss alone.",
     )
-    max_iterations: int = Field(200, ge=1, description="Most iterations for every sharpness.")
-    num_inits: int = Field(1, ge=1, description="Starts; the best is taken. More help with few vectors.")
+    max_iterations: int = Field(200, ge=1, description="Maximum iterations per sharpness.")
+    num_inits: int = Field(
+        1, ge=1, description="Number of random starts; the best is kept. More starts help with few classes."
+    )
     seed: int = Field(0, ge=0, description="Seed of the start, or of rotation and order of a closed form.")
-    device: Literal["cpu", "cuda"] = Field("cpu", description="Where to compute; cuda pays from about 2,000 classes.")
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu", description="Compute device; cuda is faster from about 2,000 classes on."
+    )
     cache: bool = Field(True, description="Look in the user's cache first, and keep new prototypes there.")
     out: Path | None = Field(
         None,
@@ -46,5 +50,7 @@ class PrototypesConfig(OverwriteOption):
         json_schema_extra={**_OUTPUT, "makes": "prototypes"},
     )
     plot: Path | None = Field(
-        None, description="Also draw the cosines to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+        None,
+        description="Also plot the cosine similarities to this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )

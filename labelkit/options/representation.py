@@ -25,9 +25,14 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
         json_schema_extra=_DATA,
     )
 
-    knn_neighbors: int = Field(10, ge=1, description="Neighbors of the kNN monitor.", json_schema_extra=_MONITOR)
+    knn_neighbors: int = Field(
+        10, ge=1, description="Number of neighbors of the kNN monitor.", json_schema_extra=_MONITOR
+    )
     knn_temperature: float = Field(
-        0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).", json_schema_extra=_MONITOR
+        0.1,
+        gt=0,
+        description="Temperature of the votes: each neighbor has weight exp(cosine / temperature).",
+        json_schema_extra=_MONITOR,
     )
 
 

@@ -19,22 +19,21 @@ class PreviousOption(StageConfig):
 
     previous: Path | None = Field(
         None,
-        description="Store of an earlier run, often of fewer images. Groups keep the ids that they had there. New "
-        "groups get ids that were never used.",
+        description="Store of an earlier run, often with fewer images. Groups keep their ids from there; new groups "
+        "get unused ids.",
         json_schema_extra=_EARLIER,
     )
     previous_result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result in --previous; default: the one named like the result that is written.",
+        description="Result in --previous; default: the name of the new result.",
         json_schema_extra=_EARLIER,
     )
     keep_overlap: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="With --previous: a group keeps an id if both groups share at least this part of the images "
-        "in either.",
+        description="With --previous: minimum intersection over union at which a group keeps its id.",
         json_schema_extra=_EARLIER,
     )
 

@@ -40,8 +40,8 @@ class LabelColumnOption(StageConfig):
 
     label_column: str | None = Field(
         None,
-        description="Column of --labels FILE that holds the labels, or else of the CSV, Parquet or .json files of "
-        "--dataset; default: label, class or category.",
+        description="Label column of --labels FILE, or of the CSV, Parquet or .json files of --dataset; default: "
+        "label, class or category.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -51,8 +51,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = Field(
         None,
-        description="Labels: a CSV with a column of paths and one of labels; or a result of `labelkit label`, by its "
-        "name or, of another store, as OTHER.h5.results/NAME.h5. Default: those of the store.",
+        description="CSV with a path and a label column, or a result of `labelkit label`: its name or, of another "
+        "store, OTHER.h5.results/NAME.h5. Default: the labels of the store.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -62,8 +62,7 @@ class AddedLabelsOption(LabelsOption):
 
     own_labels: bool = Field(
         True,
-        description="Also use the labels of the store that training may use; those of --labels go first. A result of "
-        "this store says itself which of them it took.",
+        description="Also use the store's own labels; those of --labels take precedence.",
         json_schema_extra=option("Labels", preset=False),
     )
 
@@ -73,7 +72,7 @@ class SplitOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    split: str = Field("all", description="Rows to use: a split's name, or all.")
+    split: str = Field("all", description="Split to use, or all.")
 
 
 class NormalizeOption(StageConfig):
@@ -81,7 +80,7 @@ class NormalizeOption(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    normalize: bool = Field(True, description="Scale every row to length 1 first.")
+    normalize: bool = Field(True, description="Scale every embedding to unit length first.")
 
 
 class NewClassesOption(StageConfig):
@@ -90,8 +89,8 @@ class NewClassesOption(StageConfig):
     new_classes: str = Field(
         "auto",
         pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
-        description="Classes without a label: auto tests whether there are any; none; some: estimate their number; or "
-        "their number.",
+        description="Classes without labels: auto (test whether there are any), none, some (estimate their number), "
+        "or their number.",
     )
 
     @model_validator(mode="after")
@@ -111,7 +110,9 @@ class DatasetOptions(StageConfig):
         "unlabeled.",
         json_schema_extra=option("Data"),
     )
-    data_root: Path = Field(Path("data"), description="Folder where named sets live.", json_schema_extra=option("Data"))
+    data_root: Path = Field(
+        Path("data"), description="Folder of the named data sets.", json_schema_extra=option("Data")
+    )
 
 
 class ListingOptions(StageConfig):
@@ -119,20 +120,20 @@ class ListingOptions(StageConfig):
 
     exclude: tuple[str, ...] = Field(
         (),
-        description="Leave out images and folders whose name matches one of these comma-separated patterns, such as "
-        "'thumbs,*_mask.png'. A pattern with / is compared with the path below the data set.",
+        description="Skip images and folders whose name matches one of these comma-separated patterns, such as "
+        "'thumbs,*_mask.png'. A pattern with / is matched against the path within the data set.",
         json_schema_extra={**option("Data"), "before": []},
     )
     follow_links: bool = Field(
         False,
-        description="Also list what links to folders lead to, in a folder of images.",
+        description="Follow symbolic links to folders.",
         json_schema_extra={**option("Data"), "before": False},
     )
     max_pixels: float = Field(
         250e6,
         gt=0,
-        description="Largest image to read, width times height. Above 64 megapixels, networks see it shrunk by 2, 4, "
-        "...; a larger JPEG than that is shrunk while it is decoded.",
+        description="Maximum image size, width times height. Images above 64 megapixels are reduced by 2, 4, ... "
+        "before the network sees them.",
         json_schema_extra={**option("Data"), "before": 250e6},
     )
 
@@ -147,7 +148,7 @@ class SheetOption(StageConfig):
     comes_last: ClassVar[bool] = True
 
     columns: int = Field(
-        10, ge=1, le=100, description="Images in a line of the sheet.", json_schema_extra=option("Images")
+        10, ge=1, le=100, description="Images per row of the contact sheet.", json_schema_extra=option("Images")
     )
 
 
@@ -157,7 +158,7 @@ class MaxImagesOption(StageConfig):
     max_images: int | None = Field(
         None,
         ge=1,
-        description="Most images to use of each split, drawn by --seed.",
+        description="Maximum images per split, drawn by --seed.",
         json_schema_extra=option("Data"),
     )
 
@@ -166,7 +167,7 @@ class EvalSplitOption(StageConfig):
     """A command that trains on a split of images and scores another."""
 
     eval_split: str = Field(
-        "auto", description="Images that are scored; auto = val, else test.", json_schema_extra=option("Data")
+        "auto", description="Split to evaluate on; auto = val, else test.", json_schema_extra=option("Data")
     )
 
 
@@ -193,12 +194,12 @@ class StoredImagesOptions(StageConfig):
 
     dataset: str | None = Field(
         None,
-        description="Data set with the images, if they moved since embed read them.",
+        description="Data set of the images, if they moved since embed.",
         json_schema_extra=option("Images"),
     )
     data_root: Path = Field(
         Path("data"),
-        description="Folder where named sets live (with --dataset).",
+        description="With --dataset: folder of the named data sets.",
         json_schema_extra=option("Images"),
     )
 
@@ -213,7 +214,7 @@ class CheckpointOptions(StageConfig):
     )
     which: Literal["last", "best"] = Field(
         "last",
-        description="Checkpoint of a run folder: the last, or the one of lowest loss.",
+        description="Checkpoint to use from a run folder: the last, or the one with the lowest loss.",
         json_schema_extra=option("Model"),
     )
 
@@ -225,7 +226,7 @@ class HeldOutOptions(StageConfig):
 
     which: Literal["last", "best"] = Field(
         "last",
-        description="Checkpoint of a run folder: the last, or the one of lowest loss.",
+        description="Checkpoint to use from a run folder: the last, or the one with the lowest loss.",
         json_schema_extra={"panel": "Store", "preset": False},
     )
     split: str = Field("auto", description="Images to score: a split's name; auto = test, or val, if there is one.")
@@ -238,7 +239,7 @@ class DeviceOption(StageConfig):
 
     device: Device = Field(
         "auto",
-        description="Where to compute: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second GPU), mps.",
+        description="Compute device: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps.",
         json_schema_extra=option("Run"),
     )
 
@@ -252,8 +253,8 @@ class WorkersOption(StageConfig):
         None,
         ge=0,
         le=256,
-        description="Processes that decode images. By default, training and embedding take one per core, at most 8, "
-        "if /dev/shm has room for their batches; none for images in memory or fewer than 500.",
+        description="Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm "
+        "has room; none for images in memory or fewer than 500.",
         json_schema_extra=option("Run"),
     )
 
@@ -264,7 +265,7 @@ class PrecisionOptions(WorkersOption):
     comes_last: ClassVar[bool] = True
 
     precision: Literal["float32", "bf16", "fp16"] = Field(
-        "float32", description="Compute type of the network.", json_schema_extra=option("Run")
+        "float32", description="Floating-point precision of the network.", json_schema_extra=option("Run")
     )
 
 
@@ -274,7 +275,7 @@ class ThreadsOption(StageConfig):
     comes_last: ClassVar[bool] = True
 
     threads: int | None = Field(
-        None, ge=1, description="CPU threads of torch; default: its own choice.", json_schema_extra=option("Run")
+        None, ge=1, description="Number of CPU threads; default: torch's choice.", json_schema_extra=option("Run")
     )
 
 
@@ -283,8 +284,8 @@ class ResamplesOptions(StageConfig):
 
     comes_last: ClassVar[bool] = True
 
-    bootstrap: int = Field(1000, ge=0, description="Resamples for the 95 % intervals; 0: no intervals.")
-    seed: int = Field(0, ge=0, description="Seed of the resamples.")
+    bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
+    seed: int = Field(0, ge=0, description="Seed of the bootstrap.")
 
 
 class PerClassOption(StageConfig):
@@ -300,7 +301,7 @@ class TableOption(StageConfig):
 
     csv: Path | None = Field(
         None,
-        description="Table to write; default: INDEX.RESULT.csv beside the store.",
+        description="CSV to write; default: INDEX.RESULT.csv next to the store.",
         json_schema_extra=option("Output", preset=False, makes="csv"),
     )
 
@@ -325,8 +326,8 @@ class ShardsOptions(StageConfig):
         None,
         ge=1,
         le=10_000,
-        description="Files that the rows are spread over, in NAME.h5.shards; NAME.h5 names them. Content and results "
-        "are those of one file. Default: one file.",
+        description="Number of files to split the store into, in NAME.h5.shards; NAME.h5 is their index. Default: "
+        "one file.",
         json_schema_extra=option("Output", preset=False),
     )
 
@@ -337,5 +338,5 @@ class OverwriteOption(StageConfig):
     comes_last: ClassVar[bool] = True
 
     overwrite: bool = Field(
-        False, description="Replace files that are there.", json_schema_extra=option("Output", preset=False)
+        False, description="Replace existing files.", json_schema_extra=option("Output", preset=False)
     )

@@ -24,11 +24,11 @@ class UpdateOptions(StageConfig):
     """How the weights are updated, and by which seed."""
 
     batch_size: int = Field(
-        128, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
+        128, ge=2, description="Batch size, summed over all processes.", json_schema_extra=_OPTIMIZATION
     )
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
     lr: float = Field(0.1, gt=0, description="Highest learning rate.", json_schema_extra=_OPTIMIZATION)
-    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum (sgd).", json_schema_extra=_OPTIMIZATION)
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.", json_schema_extra=_OPTIMIZATION)
     weight_decay: float = Field(
         5e-5,
         ge=0,
@@ -36,9 +36,9 @@ class UpdateOptions(StageConfig):
         json_schema_extra=_OPTIMIZATION,
     )
     clip_grad_norm: float | None = Field(
-        None, gt=0, description="Largest length of the gradient; default: no limit.", json_schema_extra=_OPTIMIZATION
+        None, gt=0, description="Maximum gradient norm; default: no clipping.", json_schema_extra=_OPTIMIZATION
     )
-    seed: int = Field(0, ge=0, description="Seed of everything but the split.", json_schema_extra=_RUN)
+    seed: int = Field(0, ge=0, description="Random seed of everything except the split.", json_schema_extra=_RUN)
 
 
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
@@ -62,64 +62,61 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         }
     )  # fmt: skip
 
-    log_every_steps: int = Field(
-        10, ge=1, description="Steps between two lines of metrics.jsonl.", json_schema_extra=_RUN
-    )
+    log_every_steps: int = Field(10, ge=1, description="Steps between lines of metrics.jsonl.", json_schema_extra=_RUN)
     deterministic: bool = Field(
         False,
-        description="On a GPU, use algorithms that give the same bits each time; refuse a run that has an operation "
-        "without one. On a CPU all runs are so.",
+        description="Use deterministic algorithms on a GPU, and fail on operations without one. Runs on a CPU are "
+        "always deterministic.",
         json_schema_extra=_RUN,
     )
     compile: bool = Field(
         False,
-        description="Compile the backbone by torch.compile: some minutes at the first step, then faster on most GPUs. "
-        "Numbers differ in their last digits. Not for methods that look inside the backbone.",
+        description="Compile the backbone with torch.compile: minutes for the first step, then faster on most GPUs. "
+        "Results differ in the last digits. Not for methods that hook into the backbone.",
         json_schema_extra=_RUN,
     )
     guard: Literal["none", "warn", "stop"] = Field(
         "stop",
-        description="What to do when training goes wrong for good: end with exit code 4, only warn, or not look. "
-        "Signs: the loss explodes, features or class vectors become alike, one cluster takes all, "
-        "weights stand still. A loss or weights that are not finite always end the run.",
+        description="Reaction to failed training (exploding loss, collapsed features or prototypes, one dominant "
+        "cluster, constant weights): stop with exit code 4, warn, or none. Non-finite values always stop the run.",
         json_schema_extra=_RUN,
     )
     guard_loss_ratio: float = Field(
         100,
         gt=1,
-        description="A loss explodes if it stays above this multiple of the first step's loss (at least 1). Ours: "
-        "losses whose weights grow stay below 10 in all measured presets.",
+        description="Multiple of the first step's loss (at least 1) above which the loss counts as exploded. In all "
+        "measured presets it stays below 10.",
         json_schema_extra=_RUN,
     )
     guard_min_spread: float = Field(
         1e-4,
         ge=0,
         lt=1,
-        description="Features are all alike if they differ by less than this share of their length. Ours: float32 "
-        "resolves 1e-7, and presets for small networks were measured from 0.01 up.",
+        description="Relative spread of the features below which they count as collapsed. Measured presets stay "
+        "above 0.01.",
         json_schema_extra=_RUN,
     )
     stop_after_steps: int | None = Field(
         None,
         ge=1,
-        description="Stop with a checkpoint after this step, counted from the start of the run. Go on with --resume.",
+        description="Write a checkpoint and stop after this step; continue with --resume.",
         json_schema_extra=_RUN_ONLY,
     )
     out: Path | None = Field(
         None,
-        description="Run folder to make; default: runs/METHOD-DATASET.",
+        description="Run folder to create; default: runs/METHOD-DATASET.",
         json_schema_extra={**_RUN_ONLY, "makes": "folder"},
     )
     init_from: Path | None = Field(
         None,
-        description="Start from the weights of this run folder or weights file; nothing else is taken.",
+        description="Initialize from the weights of this run folder or weights file.",
         json_schema_extra=_RUN,
     )
-    resume: bool = Field(False, description="Go on with the run in --out.", json_schema_extra=_RUN_ONLY)
-    overwrite: bool = Field(False, description="Remove the run in --out first.", json_schema_extra=_RUN_ONLY)
+    resume: bool = Field(False, description="Resume the run in --out.", json_schema_extra=_RUN_ONLY)
+    overwrite: bool = Field(False, description="Delete an existing run in --out first.", json_schema_extra=_RUN_ONLY)
     dry_run: bool = Field(
         False,
-        description="Show configuration, counts, parameters, memory and time; write nothing.",
+        description="Show configuration, counts, parameters, memory and time without writing anything.",
         json_schema_extra=_RUN_ONLY,
     )
 
@@ -204,7 +201,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 class TrainConfig(RunConfig):
     """Options of a run whose length is counted in passes over the training set."""
 
-    epochs: int = Field(..., ge=1, description="Passes over the training set.", json_schema_extra=_OPTIMIZATION)
+    epochs: int = Field(..., ge=1, description="Training epochs.", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["cosine", "constant", "step"] = Field(
         "cosine",
         description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
@@ -229,7 +226,7 @@ class TrainConfig(RunConfig):
     lr_warmup_epochs: int = Field(
         0, ge=0, description="Epochs of linear growth at the start.", json_schema_extra=_OPTIMIZATION
     )
-    eval_every_epochs: int = Field(1, ge=1, description="Epochs between two evaluations.", json_schema_extra=_RUN)
+    eval_every_epochs: int = Field(1, ge=1, description="Epochs between evaluations.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
     def _check_schedule(self) -> TrainConfig:
@@ -270,7 +267,7 @@ class StepRunConfig(RunConfig):
 
     steps: int = Field(..., ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
     eval_every_steps: int = Field(
-        1000, ge=1, description="Updates between two evaluations, each with a checkpoint.", json_schema_extra=_RUN
+        1000, ge=1, description="Steps between evaluations; each writes a checkpoint.", json_schema_extra=_RUN
     )
 
     def length(self) -> dict[str, int]:

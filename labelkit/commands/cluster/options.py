@@ -24,13 +24,13 @@ from labelkit.options.shared import (
 class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     """What all clusterings share."""
 
-    num_clusters: int = Field(..., ge=1, description="Groups to find.")
-    num_inits: int = Field(10, ge=1, description="Starts; the lowest inertia wins.")
-    max_iterations: int = Field(300, ge=1, description="Most iterations of one start.")
+    num_clusters: int = Field(..., ge=1, description="Number of clusters.")
+    num_inits: int = Field(10, ge=1, description="Number of random starts; the one with the lowest inertia is kept.")
+    max_iterations: int = Field(300, ge=1, description="Maximum iterations per start.")
     tolerance: float = Field(
-        1e-6, ge=0, description="A start ends when an iteration lowers the inertia by less than this share."
+        1e-6, ge=0, description="Stop a start when an iteration lowers the inertia by less than this fraction."
     )
-    seed: int = Field(0, ge=0, description="Seed of the starts.")
+    seed: int = Field(0, ge=0, description="Seed of the random starts.")
 
 
 class PatchClusterConfig(ClusterConfig):
@@ -42,7 +42,7 @@ class PatchClusterConfig(ClusterConfig):
     }
 
     patches: bool = Field(
-        False, description="Group the patches of the images instead (of a store made with embed --dense)."
+        False, description="Cluster the patches of the images instead; needs a store made with embed --dense."
     )
 
 
@@ -64,12 +64,14 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
     constants: ClassVar[Mapping[str, object]] = {"min_size": 1}
 
-    max_iterations: int = Field(100, ge=1, description="Most iterations of one start (benchmark: 200).")
-    tolerance: float = Field(1e-4, ge=0, description="A start ends when the centroids move less, in sum, squared.")
+    max_iterations: int = Field(100, ge=1, description="Maximum iterations per start (benchmark: 200).")
+    tolerance: float = Field(
+        1e-4, ge=0, description="Stop a start when the squared movements of the centroids sum to less than this."
+    )
     exchange: bool = Field(
         True,
-        description="In the end, give each class with labels the group that its labeled images are nearest to, if the "
-        "inertia falls by it. Off: as published; a class with few labels may get the images of another one.",
+        description="Finally reassign clusters to labeled classes by their nearest labeled images where that lowers "
+        "the inertia. Off: as published; a class with few labels may get another's images.",
     )
 
 
@@ -79,24 +81,33 @@ class SinkhornConfig(ClusterConfig):
     command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
     constants: ClassVar[Mapping[str, object]] = {"init": "k-means", "prototypes": None}
 
-    num_clusters: int = Field(..., ge=2, description="Groups to make.")
+    num_clusters: int = Field(..., ge=2, description="Number of clusters.")
     temperature: float = Field(
-        0.02, gt=0, description="Temperature of the cosines. A smaller one meets the sizes better and takes longer."
+        0.02,
+        gt=0,
+        description="Temperature of the cosine similarities. Lower values match the sizes better and take longer.",
     )
     prior: str = Field(
         "uniform",
-        description="Sizes of the groups: uniform; zipf:a, shares falling as 1/rank^a; or a text file of a number per "
-        "group, shares that sum to 1 or sizes that sum to the rows.",
+        description="Cluster sizes: uniform; zipf:a, proportional to 1/rank^a; or a text file with one number per "
+        "cluster, fractions that sum to 1 or sizes that sum to the number of images.",
     )
     exact_balance: bool = Field(
-        False, description="Meet the sizes exactly, by linear assignment at the end. For at most 8,000 rows."
+        False, description="Match the sizes exactly, by a final linear assignment; for at most 8,000 images."
     )
     num_inits: int = Field(
-        1, ge=1, description="Starts of the spherical k-means that gives the first prototypes; the lowest inertia wins."
+        1,
+        ge=1,
+        description="Number of starts of the spherical k-means that initializes the prototypes; the lowest "
+        "inertia is kept.",
     )
-    max_iterations: int = Field(100, ge=1, description="Most rounds of assignment and new prototypes; 1 only assigns.")
+    max_iterations: int = Field(
+        100, ge=1, description="Maximum rounds of assignment and prototype update; 1 assigns only."
+    )
     tolerance: float = Field(
-        1e-6, gt=0, description="Stop when the reached shares differ from the wanted ones by less than this, in sum."
+        1e-6,
+        gt=0,
+        description="Stop when the absolute differences from the requested cluster fractions sum to less than this.",
     )
 
 
@@ -125,21 +136,21 @@ class DiffConfig(OverwriteOption):
     )
     csv: Path | None = Field(
         None,
-        description="Also write a CSV with a line per image: path, both groups, and what became of it.",
+        description="Also write a CSV with one line per image: path, both groups, and the change.",
         json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     main_share: float = Field(
         0.5,
         ge=0.5,
         lt=1,
-        description="A group is mostly another if more than this share of its shared images is in it.",
+        description="Minimum fraction of a group's shared images at which it counts as the same group.",
         json_schema_extra=_RULE,
     )
     part_share: float = Field(
         0.2,
         gt=0,
         le=0.5,
-        description="A part of a split or merge holds at least this share of the whole.",
+        description="Minimum fraction of the whole that counts as part of a split or merge.",
         json_schema_extra=_RULE,
     )
 

@@ -16,5 +16,5 @@ class DatasetsConfig(DatasetOptions):
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
     dataset: str | None = Field(  # type: ignore[assignment]  # all of them without one
-        None, description="Look at this one closely; default: all of them, briefly.", json_schema_extra=option("Data")
+        None, description="Data set to describe in detail; default: a summary of all.", json_schema_extra=option("Data")
     )

@@ -37,29 +37,32 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     num_labels: int | None = Field(
         None,
         ge=1,
-        description="To measure how well it works: use this number of the store's labels, the same in each class, "
-        "and hide the others.",
+        description="For evaluation: use only this many of the store's labels, equally many per class, and hide the "
+        "others.",
         json_schema_extra=_LABELS,
     )
     label_seed: int = Field(0, ge=0, description="Seed of the draw of --num-labels.", json_schema_extra=_LABELS)
     count: int | Literal["double"] = Field(
         "double",
-        description="Images to find in each round. double: the number of images that have a label by then.",
+        description="Number of images to find per round. double: as many as are labeled by then.",
         json_schema_extra=_NUMBER,
     )
     per_class: int | None = Field(
         None,
         ge=1,
-        description="Images to find of each class in each round, instead of --count.",
+        description="Number of images to find per class and round, instead of --count.",
         json_schema_extra=_NUMBER,
     )
     missing_class: Literal["error", "skip"] = Field(
         "error",
-        description="What to do about a class without a label: stop with an error, or never name it.",
+        description="Handling of classes without a label: stop with an error, or never assign them.",
         json_schema_extra=_RULE,
     )
     rounds: int = Field(
-        1, ge=1, description="Rounds. Each counts images found before as labeled.", json_schema_extra=_NUMBER
+        1,
+        ge=1,
+        description="Number of rounds; each treats the images found before as labeled.",
+        json_schema_extra=_NUMBER,
     )
 
     @model_validator(mode="after")
@@ -148,14 +151,14 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions, SheetOption):
         description="2-D map to write, PNG: labeled, discovered and other images after each round.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
-    num_images: int = Field(10, ge=1, description="Images of each class on the sheet.", json_schema_extra=_IMAGES)
+    num_images: int = Field(10, ge=1, description="Number of images per class.", json_schema_extra=_IMAGES)
     classes: tuple[str, ...] | None = Field(
         None, description="Only these classes, comma-separated.", json_schema_extra=_IMAGES
     )
     projection: Literal["pca", "tsne"] = Field(
-        "pca", description="How the map is made: two principal directions, or t-SNE.", json_schema_extra=_OUTPUT
+        "pca", description="Projection of the map: principal components, or t-SNE.", json_schema_extra=_OUTPUT
     )
-    seed: int = Field(0, ge=0, description="Seed of t-SNE and of what is left out.", json_schema_extra=_OUTPUT)
+    seed: int = Field(0, ge=0, description="Random seed.", json_schema_extra=_OUTPUT)
 
     @model_validator(mode="after")
     def _options_fit_each_other(self) -> ShowDiscoveredConfig:

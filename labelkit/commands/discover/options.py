@@ -33,29 +33,28 @@ class DiscoverCategoriesConfig(
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
-        description="How to judge a number of classes. auto: by labels that are hidden in turn; published: by the "
-        "labels that k-means of all rows gets right, as in GCD.",
+        description="How to estimate the number of classes. auto: from labels hidden in turn; published: from the "
+        "accuracy of k-means on the labels, as in GCD.",
     )
-    num_classes: int | None = Field(
-        None, ge=1, description="Classes to make, if their number is known; default: it is estimated."
-    )
+    num_classes: int | None = Field(None, ge=1, description="Number of classes, if known; default: estimated.")
     min_size: int = Field(
         2,
         ge=1,
-        description="Least rows of a group. Smaller ones are set aside while the others are grouped again, and join "
-        "the nearest one. Groups with a label are kept.",
+        description="Minimum size of a group without labels; smaller ones join the nearest group.",
     )
-    min_classes: int | None = Field(None, ge=1, description="Fewest classes tried; default: those with labels, or 2.")
+    min_classes: int | None = Field(
+        None, ge=1, description="Minimum number of classes to try; default: the number of labeled classes, at least 2."
+    )
     max_classes: int | None = Field(
         None,
         ge=2,
-        description="Most classes tried; default: 1,000 or a third of the rows, whichever is less. With published it "
-        "is a tenth, and the range grows, up to 1,000, while its end fits best.",
+        description="Maximum number of classes to try; default: 1,000, or a third of the images if fewer. With "
+        "published: a tenth, extended up to 1,000 while the maximum fits best.",
     )
-    seed: int = Field(0, ge=0, description="Seed of draws and starts.")
+    seed: int = Field(0, ge=0, description="Random seed.")
     plot: Path | None = Field(
         None,
-        description="Also draw the curves to this PNG.",
+        description="Also plot the curves to this PNG.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
 
@@ -77,7 +76,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
 
     temperature: float = Field(
-        0.1, gt=0, description="Softmax temperature of the confidence (the methods' student temperature)."
+        0.1, gt=0, description="Softmax temperature of the confidence (that of the student in training)."
     )
 
 
@@ -96,21 +95,21 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, IndexConfig):
     grouping: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Result that groups the rows: one of discover head, discover categories, cluster ss-kmeans; "
-        "default: the first of these that is there.",
+        description="Grouping to use, from discover head, discover categories or cluster ss-kmeans; default: the "
+        "first of these that exists.",
         json_schema_extra=_STORE,
     )
     num_clusters: int | None = Field(
         None,
         ge=1,
-        description="First group the rows into this number of groups, as discover categories does. The result is "
-        "named by --grouping, else categories. Default: take a result that is there.",
+        description="First group the images into this number of classes, as discover categories does. The result is "
+        "named by --grouping, else categories. Default: use an existing result.",
         json_schema_extra=_STORE,
     )
-    min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence an image is unsure.")
+    min_confidence: float = Field(0.8, ge=0, le=1, description="Confidence below which an image is unsure, in [0, 1].")
     calibration_labels: Path | None = Field(
         None,
         description="Calibrate on these labels, which nothing was trained with: a CSV path,label or a result of "
         "`labelkit label`. Default: labels of the store, hidden from repeated clusterings.",
     )
-    seed: int = Field(0, ge=0, description="Seed of what is hidden.")
+    seed: int = Field(0, ge=0, description="Seed of the draw of hidden labels.")

@@ -56,7 +56,7 @@ class DenseConfig(
     batch_size: int = Field(64, ge=1, description="Images per forward pass.", json_schema_extra=_RUN)
     sheet: Path | None = Field(
         None,
-        description="Also draw predicted masks beside the true ones to this PNG.",
+        description="Also draw predicted masks next to the true ones to this PNG.",
         json_schema_extra={**_OUT, "makes": "png"},
     )
 
@@ -79,7 +79,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     tune: bool = Field(
         False,
-        description="Train the backbone with the head, by AdamW with a weight decay of 0.05; else it stays as it is.",
+        description="Fine-tune the backbone with the head, by AdamW with weight decay 0.05; otherwise it is frozen.",
     )
     samples: int = Field(
         20_000, ge=1, description="Training images drawn in all (published: 118,000 COCO-Stuff, 100,000 elsewhere)."
@@ -98,7 +98,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
     )
     augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and mirror images.")
-    seeds: int = Field(3, ge=1, le=100, description="Heads trained, from --seed on; scores are their mean.")
+    seeds: int = Field(3, ge=1, le=100, description="Number of heads to train, from --seed on; scores are averaged.")
 
     @field_validator("lr")
     @classmethod
@@ -140,13 +140,13 @@ class EvaluatePatchClustersConfig(DenseConfig):
     num_clusters: int | None = Field(
         None,
         ge=2,
-        description="Groups of patches. Default: the number of classes, matched one to one. Of more groups, each "
-        "takes the class that it fits best.",
+        description="Number of patch clusters. Default: the number of classes, matched one to one; with more, each "
+        "cluster takes its best class.",
     )
-    pca: int = Field(50, ge=1, description="Principal components of the standardized features that are kept.")
-    seeds: int = Field(5, ge=1, le=100, description="Runs of k-means, from --seed on; scores are their mean.")
-    num_inits: int = Field(5, ge=1, description="Starts of each run; the lowest inertia wins.")
-    max_iterations: int = Field(50, ge=1, description="Most iterations of one start.")
+    pca: int = Field(50, ge=1, description="Number of principal components of the standardized features.")
+    seeds: int = Field(5, ge=1, le=100, description="Number of k-means runs, from --seed on; scores are averaged.")
+    num_inits: int = Field(5, ge=1, description="Number of starts per run; the lowest inertia is kept.")
+    max_iterations: int = Field(50, ge=1, description="Maximum iterations per start.")
 
 
 class EvaluateTrackingConfig(DenseConfig):
@@ -163,12 +163,14 @@ class EvaluateTrackingConfig(DenseConfig):
 
     dataset: str = Field(
         "scene_videos",
-        description="Films with masks of objects: scene_videos or davis_2017.",
+        description="Videos with object masks: scene_videos or davis_2017.",
         json_schema_extra=_DATA,
     )
-    split: str = Field("auto", description="Films that are scored; auto = val, else all.", json_schema_extra=_DATA)
-    radius: int = Field(12, ge=0, description="Farthest source of a patch, in rows and columns of patches; 0: any.")
-    temperature: float = Field(0.1, gt=0, description="A source counts exp(cosine / temperature).")
+    split: str = Field("auto", description="Videos to evaluate on; auto = val, else all.", json_schema_extra=_DATA)
+    radius: int = Field(12, ge=0, description="Maximum distance of a source patch, in patches; 0: unlimited.")
+    temperature: float = Field(
+        0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
+    )
 
 
 class EvaluateDetectionConfig(
@@ -200,19 +202,19 @@ class EvaluateDetectionConfig(
         "instances_val.json, images in train/ and val/ (or both in images/).",
         json_schema_extra=_DATA,
     )
-    split: str = Field("auto", description="Images that are trained on; auto = train.", json_schema_extra=_DATA)
+    split: str = Field("auto", description="Split to train on; auto = train.", json_schema_extra=_DATA)
     image_size: int | None = Field(
         None,
         ge=32,
         le=2048,
-        description="Shorter side of images in pixels; default: 800. The longer one follows, up to --longer-side.",
+        description="Shorter image side in pixels; default: 800. The longer side is limited by --longer-side.",
         json_schema_extra=_MODEL,
     )
     longer_side: int | None = Field(
         None,
         ge=32,
         le=4096,
-        description="Most pixels of the longer side; default: 5/3 of the shorter one (1333 of 800).",
+        description="Maximum longer image side in pixels; default: 5/3 of the shorter side (1333 for 800).",
         json_schema_extra=_MODEL,
     )
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
@@ -220,10 +222,12 @@ class EvaluateDetectionConfig(
         description="faster-rcnn: boxes alone; mask-rcnn: boxes and masks; cascade-mask-rcnn (published): three stages "
         "of both, for an IoU of .5, .6, .7.",
     )
-    tune: bool = Field(True, description="Train the backbone with the detector (published); else it stays as it is.")
-    epochs: int = Field(12, ge=1, description="Passes over the training images (published).")
-    steps: int | None = Field(None, ge=1, description="Steps in place of --epochs.")
-    batch_size: int = Field(16, ge=1, description="Images of a step; the source names no number.")
+    tune: bool = Field(
+        True, description="Fine-tune the backbone with the detector (published); otherwise it is frozen."
+    )
+    epochs: int = Field(12, ge=1, description="Training epochs (published).")
+    steps: int | None = Field(None, ge=1, description="Number of steps, instead of --epochs.")
+    batch_size: int = Field(16, ge=1, description="Images per step (the paper gives none).")
     lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
     weight_decay: float = Field(
         0.05, ge=0, description="Weight decay of AdamW; biases, norms and embeddings of places have none."
@@ -235,14 +239,16 @@ class EvaluateDetectionConfig(
         None,
         description="Shorter sides of training images, one of which is drawn for each; default: --image-size.",
     )
-    proposals: int = Field(1000, ge=1, description="Regions proposed in an image, twice as many in training.")
-    samples_per_image: int = Field(512, ge=2, description="Regions of an image that the heads learn from.")
+    proposals: int = Field(1000, ge=1, description="Region proposals per image; twice as many in training.")
+    samples_per_image: int = Field(512, ge=2, description="Regions sampled per image to train the heads.")
     precision: Literal["float32", "bf16", "fp16"] = Field(
         "float32",
         description="Compute type of backbone and pyramid; heads and boxes are in float32.",
         json_schema_extra=option("Run"),
     )
-    seeds: int = Field(1, ge=1, le=100, description="Detectors trained, from --seed on; scores are their mean.")
+    seeds: int = Field(
+        1, ge=1, le=100, description="Number of detectors to train, from --seed on; scores are averaged."
+    )
 
     @field_validator("train_sizes")
     @classmethod

@@ -49,7 +49,7 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     )
     plot: Path | None = Field(
         None,
-        description="Also draw reliability and risk-coverage to this PNG.",
+        description="Also plot reliability and risk-coverage curves to this PNG.",
         json_schema_extra={**_OUTPUT, "makes": "png"},
     )
 
@@ -66,9 +66,7 @@ class EvaluateClusteringConfig(
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
     constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False}
 
-    results: tuple[str, ...] = Field(
-        (), description="Names of the results to score, comma-separated; default: all that group rows."
-    )
+    results: tuple[str, ...] = Field((), description="Comma-separated results to score; default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
         "auto",
         description="Rows to score. unlabeled: those whose label training could not use (the published protocol). "
@@ -101,11 +99,14 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
 
     k: tuple[int, ...] = Field(
         (10,),
-        description="Neighbors that vote; several, comma-separated, are tried in turn (published: 10,20,100,200).",
+        description="Number of neighbors; several values, comma-separated, are evaluated in turn (published: "
+        "10,20,100,200).",
         json_schema_extra={"short": "-k"},
     )
-    temperature: float = Field(0.1, gt=0, description="A neighbor's vote counts exp(cosine / temperature).")
-    gallery: str = Field("train", description="Split whose labels are known, or all.")
+    temperature: float = Field(
+        0.1, gt=0, description="Temperature of the votes: each neighbor has weight exp(cosine / temperature)."
+    )
+    gallery: str = Field("train", description="Split with known labels, or all.")
     queries: str = Field(
         "test",
         description="Split whose labels are to be found, or all. A row never votes for itself: the same split as "
@@ -134,8 +135,8 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
     constants: ClassVar[Mapping[str, object]] = {"per_class": False}
 
-    gallery: str = Field("train", description="Split that the classifier is trained on.")
-    queries: str = Field("test", description="Split that is scored.")
+    gallery: str = Field("train", description="Split to train the classifier on.")
+    queries: str = Field("test", description="Split to evaluate on.")
     solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
         "auto",
         description="lbfgs: logistic regression, solved to its end; sgd, adamw: passes in batches; auto = lbfgs up to "
@@ -148,20 +149,20 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     )
     rescale: bool = Field(
         True,
-        description="Center the features and scale them to one mean length; else they are taken as they are, as most "
-        "published protocols have it.",
+        description="Center the features and scale them to a common mean length. Off: use them unchanged, as most "
+        "published protocols do.",
     )
     max_gallery: int | None = Field(
-        None, ge=1, description="Most rows to train on, drawn by --seed. Default: all of --gallery."
+        None, ge=1, description="Maximum number of training images, drawn by --seed. Default: all of --gallery."
     )
     lr: float | None = Field(
         None,
         gt=0,
         description="With sgd and adamw: highest learning rate; default: 10 and 0.01, for features of mean length 1.",
     )
-    epochs: int = Field(100, ge=1, description="With sgd and adamw: passes.")
-    batch_size: int = Field(256, ge=1, description="With sgd and adamw: rows of a step.")
-    seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: trainings, from --seed on.")
+    epochs: int = Field(100, ge=1, description="With sgd and adamw: training epochs.")
+    batch_size: int = Field(256, ge=1, description="With sgd and adamw: batch size.")
+    seeds: int = Field(1, ge=1, le=100, description="With sgd and adamw: number of training seeds, from --seed on.")
     seed: int = Field(0, ge=0, description="Seed of the order, of --max-gallery, and of the held-out fifth.")
 
     @field_validator("l2")
@@ -250,7 +251,7 @@ class EvaluateClassificationConfig(
     )
     data_root: Path | None = Field(
         None,
-        description="With --checkpoint: folder where named sets live; default: as in training.",
+        description="With --checkpoint: folder of the named data sets; default: the run's.",
         json_schema_extra=_STORE,
     )
     index: Path | None = Field(  # type: ignore[assignment]  # or a run
@@ -299,8 +300,8 @@ class EvaluatePresenceConfig(
     dataset: str = Field(
         "voc_2007_classes", description="A set whose images may have several classes.", json_schema_extra=_DATA
     )
-    split: str = Field("train", description="Images that are trained on.", json_schema_extra=_DATA)
-    eval_split: str = Field("test", description="Images that are scored.", json_schema_extra=_DATA)
+    split: str = Field("train", description="Split to train on.", json_schema_extra=_DATA)
+    eval_split: str = Field("test", description="Split to evaluate on.", json_schema_extra=_DATA)
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
         description="What is trained on the frozen network. linear: one layer on its embedding; fully-connected: the "
@@ -311,11 +312,11 @@ class EvaluatePresenceConfig(
         description="Views that are scored and summed. random-ten: ten as in training (published); ten: corners, "
         "center and their mirror images; center: one.",
     )
-    steps: int = Field(80_000, ge=1, description="Updates.")
-    batch_size: int = Field(16, ge=2, description="Images of a step.")
-    lr: float = Field(0.003, gt=0, description="Learning rate of SGD with momentum 0.9, at first.")
+    steps: int = Field(80_000, ge=1, description="Number of training steps.")
+    batch_size: int = Field(16, ge=2, description="Images per step.")
+    lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
     weight_decay: float = Field(1e-6, ge=0, description="L2 penalty.")
-    clip_grad_norm: float = Field(10.0, gt=0, description="Largest length of the gradient.")
+    clip_grad_norm: float = Field(10.0, gt=0, description="Maximum gradient norm.")
     seed: int = Field(0, ge=0, description="Seed of first weights, order and views; of an untrained network too.")
 
     @model_validator(mode="after")
@@ -335,7 +336,7 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
 
     checkpoint: Path = Field(..., description="Run folder, or a checkpoint in it.", json_schema_extra=_STORE)
     data_root: Path | None = Field(
-        None, description="Folder where named sets live; default: as in training.", json_schema_extra=_STORE
+        None, description="Folder of the named data sets; default: the run's.", json_schema_extra=_STORE
     )
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
@@ -352,8 +353,8 @@ class EvaluateProbesConfig(HeldOutOptions, DeviceOption, WorkersOption, ThreadsO
         description="Views that are scored. ten: the mean over corners and center of the resized center, and their "
         "mirror images where these mean the same; center: one.",
     )
-    epochs: int = Field(36, ge=1, description="Passes over the training images.")
-    batch_size: int = Field(192, ge=2, description="Images of a step.")
+    epochs: int = Field(36, ge=1, description="Training epochs.")
+    batch_size: int = Field(192, ge=2, description="Images per step.")
     lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
     lr_drop_epochs: tuple[int, ...] = Field((10, 20, 30), description="Epochs before which it drops to a tenth.")
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty.")

@@ -34,7 +34,9 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     command: ClassVar[tuple[str, ...]] = ("import",)
 
     source: Path = Field(
-        ..., description="Rows to read: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).", json_schema_extra=_FILES
+        ...,
+        description="File of embeddings: .npy, .npz, .csv, or HDF5 (.h5, .hdf5, .hdf, .h5ad).",
+        json_schema_extra=_FILES,
     )
     ids: Path | None = Field(
         None,
@@ -82,13 +84,15 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         json_schema_extra=_ROWS,
     )
     metric: Literal["cosine", "l2", "dot"] = Field(
-        "cosine", description="How rows are meant to be compared.", json_schema_extra=_ROWS
+        "cosine", description="Metric for comparing embeddings.", json_schema_extra=_ROWS
     )
     normalized: bool = Field(
-        False, description="Say that all rows have length 1. This is checked.", json_schema_extra=_ROWS
+        False, description="Declare that all embeddings have unit length; this is checked.", json_schema_extra=_ROWS
     )
     dtype: Literal["auto", "float32", "float16"] = Field(
-        "auto", description="Type of the stored rows; auto: float16 for float16, else float32.", json_schema_extra=_ROWS
+        "auto",
+        description="Data type of the stored embeddings; auto: float16 for float16 input, else float32.",
+        json_schema_extra=_ROWS,
     )
 
     @field_validator("source")

@@ -27,7 +27,7 @@ class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption,
 
     out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
     sheet: Path | None = Field(
-        None, description="Also draw what is found to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+        None, description="Also draw a contact sheet to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
     )
 
 
@@ -37,13 +37,13 @@ class FindDuplicatesConfig(FindConfig):
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
     bursts: bool = Field(
-        True, description="Also list different photos of one scene, as kind burst.", json_schema_extra=_WHICH
+        True, description="Also list different photos of the same scene, as kind burst.", json_schema_extra=_WHICH
     )
     neighbors: int = Field(
         10,
         ge=1,
         le=200,
-        description="Compare each image with this many nearest by embeddings, and this many nearest by pixels.",
+        description="Number of nearest images by embedding, and as many by pixels, to compare each image with.",
         json_schema_extra=_WHICH,
     )
 
@@ -57,7 +57,7 @@ class FindOddConfig(FindConfig):
         5,
         ge=1,
         le=200,
-        description="An image is unlike all others if this neighbor (5: the fifth nearest) is unusually far.",
+        description="Rank of the neighbor whose distance makes an image an outlier (5: the fifth nearest).",
         json_schema_extra=_WHICH,
     )
 
@@ -82,10 +82,10 @@ class FindNovelConfig(FindConfig):
     )
     previous: Path | None = Field(
         None,
-        description="Store of an earlier time. Images that it does not hold came later, and only these are listed: "
-        "those first that are nearer to each other than to all that was there, or has a label.",
+        description="Earlier store. Only images that it lacks are listed, first those that are closer to each other "
+        "than to any earlier or labeled image.",
         json_schema_extra=option("Which", preset=False),
     )
     num_images: int = Field(
-        100, ge=1, description="Images to list.", json_schema_extra={"panel": "Which", "short": "-n"}
+        100, ge=1, description="Number of images to list.", json_schema_extra={"panel": "Which", "short": "-n"}
     )

@@ -37,7 +37,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
         description="Store whose embeddings say which images are worth comparing, NAME.h5.",
         json_schema_extra=STORE,
     )
-    split: str = Field("all", description="Rows to compare: a split's name, or all.", json_schema_extra=_STORE)
+    split: str = Field("all", description="Split to compare, or all.", json_schema_extra=_STORE)
 
     num_clusters: int | None = Field(
         None,
@@ -51,5 +51,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
         None, description="File to write; default: INDEX-matches.h5.", json_schema_extra={**_OUTPUT, "makes": "matches"}
     )
     sheet: Path | None = Field(
-        None, description="Also draw some of the matches to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+        None,
+        description="Also draw examples of the matches to this PNG.",
+        json_schema_extra={**_OUTPUT, "makes": "png"},
     )

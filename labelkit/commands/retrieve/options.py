@@ -47,7 +47,7 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Also keep the hits as a result of this name beside the store; default: not kept.",
+        description="Also store the hits as a result of this name.",
         json_schema_extra=_OUTPUT,
     )
     query: Path | None = Field(
@@ -73,33 +73,33 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     own_image: bool = Field(
         False,
-        description="Also find patches of the query image itself, if it is in the store.",
+        description="Include patches of the query image itself.",
         json_schema_extra=_PATCHES,
     )
-    k: int = Field(10, ge=1, description="Hits per query.", json_schema_extra={"short": "-k"})
+    k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
         None, description="Model to embed the query with, if it is no longer where the store says."
     )
     label: tuple[str, ...] | None = Field(
-        None, description="Only rows of these classes, comma-separated names.", json_schema_extra=_FILTER
+        None, description="Restrict the hits to these comma-separated classes.", json_schema_extra=_FILTER
     )
     split: tuple[str, ...] | None = Field(
-        None, description="Only rows of these splits, comma-separated.", json_schema_extra=_FILTER
+        None, description="Restrict the hits to these comma-separated splits.", json_schema_extra=_FILTER
     )
     path_pattern: str | None = Field(
         None,
-        description="Only images whose path in the store matches, such as 'cats/*.png'; * also matches /.",
+        description="Restrict the hits to paths that match, such as 'cats/*.png'; * also matches /.",
         json_schema_extra=_FILTER,
     )
     skip_duplicates: bool = Field(
         False,
-        description="Leave out duplicates of the query: the same file, or a cosine of 1 - 1e-6 or more.",
+        description="Skip duplicates of the query: the same file, or cosine similarity of at least 1 - 1e-6.",
         json_schema_extra=_FILTER,
     )
     search: Literal["exact", "auto", "hnsw", "ivfpq"] = Field(
         "exact",
-        description="exact: every row is compared; hnsw, ivfpq: by an index, built once and kept in the user's cache; "
-        "auto: the one that fits the number of rows and --max-memory, and says why.",
+        description="Search method. exact: compare all; hnsw, ivfpq: an index, built once and cached; auto: choose "
+        "by size and --max-memory, and say why.",
         json_schema_extra=_SEARCH,
     )
     csv: Path | None = Field(
@@ -110,7 +110,7 @@ class RetrieveConfig(DeviceOption, ListingOptions, StoredImagesOptions, LabelsOp
     )
     dataset: str | None = Field(
         None,
-        description="For --sheet: data set with the images, if they moved since embed read them.",
+        description="For --sheet: data set of the images, if they moved since embed.",
         json_schema_extra=_IMAGES,
     )
 

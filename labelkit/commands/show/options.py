@@ -57,12 +57,10 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
         json_schema_extra=_IMAGES,
     )
     data_root: Path | None = Field(
-        None, description="Folder where named sets live; default: the run's.", json_schema_extra=_IMAGES
+        None, description="Folder of the named data sets; default: the run's.", json_schema_extra=_IMAGES
     )
-    split: str | None = Field(
-        None, description="Part of the set: a split's name, or all; default: the run's.", json_schema_extra=_IMAGES
-    )
-    seed: int = Field(0, ge=0, description="Seed of the images drawn and of the views.", json_schema_extra=_RUN)
+    split: str | None = Field(None, description="Split to use, or all; default: the run's.", json_schema_extra=_IMAGES)
+    seed: int = Field(0, ge=0, description="Seed of the draw of images and views.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
     def _one_choice_of_images(self) -> ShowImagesConfig:
@@ -130,7 +128,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         description="Patch of the first image that the others are compared with, row,column; default: the middle.",
         json_schema_extra=_PATCHES,
     )
-    seed: int = Field(0, ge=0, description="Seed of the rows drawn.", json_schema_extra=_RUN)
+    seed: int = Field(0, ge=0, description="Seed of the draw of images.", json_schema_extra=_RUN)
 
     @model_validator(mode="after")
     def _one_choice_of_rows(self) -> ShowPatchesConfig:
@@ -165,7 +163,7 @@ class ShowCurvesConfig(PictureConfig):
         description="Names as logged, comma-separated, patterns allowed (diag/*/update_rel); "
         "default: loss, and the accuracies if there are any.",
     )
-    over: Literal["step", "epoch"] = Field("step", description="What the horizontal axis shows.")
+    over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")
 
 
 C = TypeVar("C", bound=StageConfig)

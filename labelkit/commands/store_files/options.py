@@ -42,7 +42,7 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
 
     out: Path = Field(
         ...,
-        description="File to write, with the store and all its results. A store in shards becomes one file, unless "
+        description="File to write, with the store and all its results. A sharded store becomes one file unless "
         "--shards is given.",
         json_schema_extra={**_OUTPUT, "makes": "store"},
     )

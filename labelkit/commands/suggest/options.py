@@ -32,10 +32,10 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         ..., description="CSV to write: path,label,score,reason,guess.", json_schema_extra={**_OUTPUT, "makes": "csv"}
     )
     sheet: Path | None = Field(
-        None, description="Also draw the images to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
+        None, description="Also draw the suggested images to this PNG.", json_schema_extra={**_OUTPUT, "makes": "png"}
     )
     num_images: int = Field(
-        20, ge=1, description="Images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
+        20, ge=1, description="Number of images to suggest.", json_schema_extra={"panel": "Which", "short": "-n"}
     )
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = Field(
         "both",
@@ -44,13 +44,13 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, SheetOption, IndexOpti
         "cluster without a label; k-center: the image farthest from all labels; random: a fair sample, to check with.",
         json_schema_extra=_RULE,
     )
-    split: str = Field("all", description="Rows to choose from: a split's name, or all.", json_schema_extra=_RULE)
+    split: str = Field("all", description="Split to choose from, or all.", json_schema_extra=_RULE)
     duplicate_share: float = Field(
         0.005,
         ge=0,
         lt=1,
-        description="Two images are near duplicates if their squared distance is at most this share of the mean. "
-        "Only one of them is suggested, and none if one has a label.",
+        description="Squared distance, as a fraction of the mean, up to which images are near-duplicates. Only one "
+        "of them is suggested, none if one has a label.",
         json_schema_extra=_RULE,
     )
     seed: int = Field(0, ge=0, description="Seed of k-means and of random choices.", json_schema_extra=_RULE)

@@ -32,7 +32,7 @@ class SelfDistillationConfig(SlowTargetConfig):
     )
 
     num_outputs: int = Field(
-        65_536, ge=2, description="Outputs that class tokens are assigned to.", json_schema_extra=_DISTILLATION
+        65_536, ge=2, description="Output dimension of the class-token head.", json_schema_extra=_DISTILLATION
     )
     norm_last_layer: bool = Field(
         False,
@@ -42,7 +42,7 @@ class SelfDistillationConfig(SlowTargetConfig):
     freeze_last_layer_steps: int = Field(
         0,
         ge=0,
-        description="First steps in which the last layer stays as it is; from scratch: those of the first epoch.",
+        description="Number of initial steps with a frozen last layer; from scratch: one epoch.",
         json_schema_extra=_DISTILLATION,
     )
     student_temperature: float = Field(
@@ -54,20 +54,20 @@ class SelfDistillationConfig(SlowTargetConfig):
     teacher_temperature_start: float = Field(
         0.04,
         gt=0,
-        description="Softmax temperature of the target network at the first step, with --teacher-warmup-steps.",
+        description="Initial softmax temperature of the target network, with --teacher-warmup-steps.",
         json_schema_extra=_DISTILLATION,
     )
     teacher_warmup_steps: int = Field(
         0,
         ge=0,
-        description="Steps in which the temperature of the target network grows; from scratch: those of 30 epochs.",
+        description="Warm-up steps of the target network's temperature; from scratch: 30 epochs.",
         json_schema_extra=_DISTILLATION,
     )
     center_decay: float = Field(
         0.9,
         ge=0,
         lt=1,
-        description="Decay of the mean that the outputs of the target network are measured from.",
+        description="EMA decay of the center of the target network's outputs.",
         json_schema_extra=_DISTILLATION,
     )
 

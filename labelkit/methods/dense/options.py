@@ -42,7 +42,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         json_schema_extra=_MODEL,
     )
     drop_path: float = Field(
-        0.1, ge=0, lt=1, description="Stochastic depth of the student (DINO).", json_schema_extra=_MODEL
+        0.1, ge=0, lt=1, description="Stochastic depth rate of the student (DINO).", json_schema_extra=_MODEL
     )
     projector_dims: tuple[int, int] = Field(
         (2048, 256),
@@ -60,14 +60,14 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
     )
 
     num_local_views: int = Field(
-        4, ge=0, description="Small views beside the two large ones.", json_schema_extra=_VIEWS
+        4, ge=0, description="Number of local crops in addition to the two global crops.", json_schema_extra=_VIEWS
     )
-    local_size: int = Field(96, ge=8, description="Side of a small view in pixels.", json_schema_extra=_VIEWS)
+    local_size: int = Field(96, ge=8, description="Size of a local view in pixels.", json_schema_extra=_VIEWS)
     global_scale: tuple[float, float] = Field(
-        (0.25, 1.0), description="Share of the image in a large view (Leopart).", json_schema_extra=_VIEWS
+        (0.25, 1.0), description="Range of the area fraction of a global crop (Leopart).", json_schema_extra=_VIEWS
     )
     local_scale: tuple[float, float] = Field(
-        (0.05, 0.25), description="Share of the image in a small view (Leopart).", json_schema_extra=_VIEWS
+        (0.05, 0.25), description="Range of the area fraction of a local crop (Leopart).", json_schema_extra=_VIEWS
     )
 
     dataset: str = Field(
@@ -82,20 +82,22 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         json_schema_extra=_DATA,
     )
 
-    steps: int = Field(100_000, ge=1, description="Updates of the student.", json_schema_extra=_OPTIMIZATION)
+    steps: int = Field(100_000, ge=1, description="Number of training steps.", json_schema_extra=_OPTIMIZATION)
     batch_size: int = Field(
-        256, ge=2, description="Images per step, over all processes.", json_schema_extra=_OPTIMIZATION
+        256, ge=2, description="Batch size, summed over all processes.", json_schema_extra=_OPTIMIZATION
     )
     optimizer: Literal["sgd", "adam", "adamw"] = with_default(StepRunConfig, "optimizer", "adamw")
     lr: float = Field(
         3e-5,
         gt=0,
-        description="Highest learning rate; DINO makes it proportional to the batch.",
+        description="Peak learning rate (DINO scales it with the batch size).",
         json_schema_extra=_OPTIMIZATION,
     )
-    lr_final: float = Field(1e-6, ge=0, description="Last learning rate (cosine).", json_schema_extra=_OPTIMIZATION)
+    lr_final: float = Field(
+        1e-6, ge=0, description="Final learning rate of the cosine schedule.", json_schema_extra=_OPTIMIZATION
+    )
     lr_warmup_steps: int = Field(
-        0, ge=0, description="Steps of linear growth at the start.", json_schema_extra=_OPTIMIZATION
+        0, ge=0, description="Number of linear warm-up steps.", json_schema_extra=_OPTIMIZATION
     )
     weight_decay: float = Field(
         0.024,
@@ -104,16 +106,20 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         json_schema_extra=_OPTIMIZATION,
     )
     weight_decay_final: float = Field(
-        0.24, ge=0, description="Weight decay at the end (cosine).", json_schema_extra=_OPTIMIZATION
+        0.24, ge=0, description="Final weight decay of the cosine schedule.", json_schema_extra=_OPTIMIZATION
     )
     clip_grad_norm: float | None = Field(
-        3.0, gt=0, description="Largest length of the gradient (DINO).", json_schema_extra=_OPTIMIZATION
+        3.0, gt=0, description="Maximum gradient norm (DINO).", json_schema_extra=_OPTIMIZATION
     )
     ema_start: float = Field(
-        0.9997, ge=0, le=1, description="Decay of the target network at the start.", json_schema_extra=_OPTIMIZATION
+        0.9997, ge=0, le=1, description="EMA decay of the target network at the start.", json_schema_extra=_OPTIMIZATION
     )
     ema_end: float = Field(
-        1.0, ge=0, le=1, description="Decay of the target network at the end (cosine).", json_schema_extra=_OPTIMIZATION
+        1.0,
+        ge=0,
+        le=1,
+        description="EMA decay of the target network at the end of the cosine schedule.",
+        json_schema_extra=_OPTIMIZATION,
     )
 
     @property

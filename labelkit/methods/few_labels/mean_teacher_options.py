@@ -23,26 +23,35 @@ class TeacherRecipe(PixelOptions):
     """Pixels, views and learning rate of Mean Teacher's released code, and of what is compared with it."""
 
     shift_px: float | None = Field(
-        None, ge=0, description="Largest shift in pixels; default: an eighth of the side.", json_schema_extra=_VIEWS
+        None,
+        ge=0,
+        description="Maximum shift in pixels; default: an eighth of the image size.",
+        json_schema_extra=_VIEWS,
     )
     noise: float = Field(
-        0.0, ge=0, description="Standard deviation of noise on the normalized pixels.", json_schema_extra=_VIEWS
+        0.0,
+        ge=0,
+        description="Standard deviation of Gaussian noise on the normalized pixels.",
+        json_schema_extra=_VIEWS,
     )
     lr_horizon: float = Field(
-        1.0, ge=1, description="Where the cosine ends, in lengths of the training.", json_schema_extra=_OPTIMIZATION
+        1.0,
+        ge=1,
+        description="Length of the cosine schedule, as a multiple of the training length.",
+        json_schema_extra=_OPTIMIZATION,
     )
     lr_ramp_up: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the training in which the learning rate grows (ramps).",
+        description="Fraction of training over which the learning rate ramps up.",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_ramp_down: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="Share of the training in which the learning rate falls (ramps).",
+        description="Fraction of training over which the learning rate ramps down.",
         json_schema_extra=_OPTIMIZATION,
     )
     adam_beta1_end: float = Field(
@@ -106,7 +115,7 @@ class MeanTeacherOptions(TwoStreamOptions):
         0.25,
         ge=0,
         le=1,
-        description="Share of the (first) phase in which --consistency-weight grows.",
+        description="Fraction of the first phase over which --consistency-weight ramps up.",
         json_schema_extra=_LOSS,
     )
     class_norm: Literal["labeled", "batch"] = Field(

@@ -291,7 +291,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
     )
 
-    steps: int = Field(1_048_576, ge=1, description="Updates of the student in all.", json_schema_extra=_OPTIMIZATION)
+    steps: int = Field(1_048_576, ge=1, description="Total number of student updates.", json_schema_extra=_OPTIMIZATION)
     eval_every_steps: int = Field(
         10_240,
         ge=1,
@@ -340,12 +340,12 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     )
 
     growth_factor: float = Field(
-        2.0, gt=1, description="Labels after a discovery over those before.", json_schema_extra=_GROWTH
+        2.0, gt=1, description="Growth factor of the labels per discovery.", json_schema_extra=_GROWTH
     )
     growth_limit: float = Field(
         10.0,
         ge=1,
-        description="Most labels, as a multiple of the given ones (R_L); 1: no growth.",
+        description="Maximum number of labels, as a multiple of the given ones (R_L); 1: no growth.",
         json_schema_extra=_GROWTH,
     )
     first_blocks: int = Field(

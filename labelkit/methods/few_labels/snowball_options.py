@@ -66,7 +66,7 @@ class SnowballConfig(
     steps: int = Field(
         150_000,
         ge=1,
-        description="Updates of the first phase, on the given labels.",
+        description="Number of steps of the first phase, on the given labels.",
         json_schema_extra={"panel": "Optimization"},
     )
     later_steps: int | None = Field(
@@ -112,7 +112,7 @@ class SnowballConfig(
     cap: float = Field(
         16.0,
         ge=1,
-        description="Most labels, as a multiple of the given ones; 1: no growth, plain training.",
+        description="Maximum number of labels, as a multiple of the given ones; 1: no growth, plain training.",
         json_schema_extra=_GROWTH,
     )
 
@@ -140,7 +140,7 @@ class SnowballConfig(
     max_steps: int | None = Field(
         None,
         ge=1,
-        description="Stop after this many updates: no phase begins that would take more. Default: no limit.",
+        description="Maximum number of steps: no phase starts that would exceed it. Default: unlimited.",
         json_schema_extra=_STOP,
     )
 

@@ -46,9 +46,9 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         description="A convolutional backbone (`labelkit list backbones`).",
         json_schema_extra=_MODEL,
     )
-    embed_dim: int = Field(512, ge=2, description="Width of the embedding, d.", json_schema_extra=_MODEL)
+    embed_dim: int = Field(512, ge=2, description="Embedding dimension.", json_schema_extra=_MODEL)
     pool: Literal["avg", "max", "avg+max"] = Field(
-        "avg", description="How the positions of the last feature maps become one vector.", json_schema_extra=_MODEL
+        "avg", description="Pooling of the last feature map.", json_schema_extra=_MODEL
     )
     freeze_bn: bool = Field(
         False,
@@ -65,20 +65,20 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     )
     epochs: int = with_default(BackboneTrainConfig, "epochs", 60)
     optimizer: Literal["sgd", "adam", "adamw"] = with_default(BackboneTrainConfig, "optimizer", "adam")
-    lr: float = Field(3e-5, gt=0, description="Highest learning rate of the backbone.", json_schema_extra=_OPTIMIZATION)
+    lr: float = Field(3e-5, gt=0, description="Peak learning rate of the backbone.", json_schema_extra=_OPTIMIZATION)
     weight_decay: float = Field(5e-4, ge=0, description="Weight decay.", json_schema_extra=_OPTIMIZATION)
     new_lr_scale: float = Field(
         10.0,
         gt=0,
-        description="Learning rate of new layers (embedding, attention) over that of the backbone.",
+        description="Learning-rate multiplier of new layers (embedding, attention).",
         json_schema_extra=_OPTIMIZATION,
     )
     warm_epochs: int = Field(
-        0, ge=0, description="Epochs at the start in which the backbone rests.", json_schema_extra=_OPTIMIZATION
+        0, ge=0, description="Number of initial epochs with a frozen backbone.", json_schema_extra=_OPTIMIZATION
     )
 
     images_per_class: int = Field(
-        5, ge=2, description="Images of one class or cluster in a batch.", json_schema_extra=_LOSS
+        5, ge=2, description="Images per class or cluster in a batch.", json_schema_extra=_LOSS
     )
     augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = Field(
         "box",
@@ -89,15 +89,18 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     )
     mirror: bool = Field(
         True,
-        description="Mirror images at random, unless the set loses its sense in a mirror.",
+        description="Flip images horizontally at random, except in sets where that changes the class.",
         json_schema_extra=_VIEWS,
     )
 
     num_clusters: int = Field(
-        100, ge=2, description="Clusters that stand for classes (training without labels).", json_schema_extra=_PSEUDO
+        100,
+        ge=2,
+        description="Number of clusters that serve as classes (training without labels).",
+        json_schema_extra=_PSEUDO,
     )
     refresh_epochs: int = Field(
-        20, ge=1, description="Epochs between two clusterings of all images.", json_schema_extra=_PSEUDO
+        20, ge=1, description="Epochs between clusterings of all images.", json_schema_extra=_PSEUDO
     )
     first_clustering: Literal["pooled", "embedding", "pixels"] = Field(
         "pooled",
@@ -191,18 +194,18 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "than 1x1 or a strided pool (layer4 of resnet18, block4 of smallcnn_pool).",
         json_schema_extra=_ASSEMBLY,
     )
-    san_width: int = Field(64, ge=1, description="Channels of the predictor.", json_schema_extra=_ASSEMBLY)
+    san_width: int = Field(64, ge=1, description="Width of the predictor in channels.", json_schema_extra=_ASSEMBLY)
     san_diagonal: float = Field(
         0.9,
         gt=0,
         lt=1,
-        description="Share of a feature that stays in place at first; 0.5 for networks from scratch.",
+        description="Initial weight of a feature's own position; 0.5 for networks from scratch.",
         json_schema_extra=_ASSEMBLY,
     )
     san_lr_scale: float = Field(
         30.0,
         gt=0,
-        description="Learning rate of the predictor over that of the backbone; 5 for networks from scratch.",
+        description="Learning-rate multiplier of the predictor; 5 for networks from scratch.",
         json_schema_extra=_ASSEMBLY,
     )
     entropy_weight: float = Field(
@@ -245,7 +248,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     proxy_lr_scale: float = Field(
         100.0,
         gt=0,
-        description="Learning rate of class vectors (proxy-anchor, cross-entropy) over that of the backbone.",
+        description="Learning-rate multiplier of class vectors (proxy-anchor, cross-entropy).",
         json_schema_extra=_LOSS,
     )
 
@@ -256,7 +259,10 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         json_schema_extra=_MEMORY,
     )
     memory_size: int | None = Field(
-        None, ge=2, description="Embeddings to keep. Default: the number of training images.", json_schema_extra=_MEMORY
+        None,
+        ge=2,
+        description="Memory size in embeddings. Default: the number of training images.",
+        json_schema_extra=_MEMORY,
     )
     memory_loss: Literal["contrastive", "contrastive-bayesian"] = Field(
         "contrastive",

@@ -53,7 +53,7 @@ class TACCCLConfig(MetricLearningConfig):
     clip_grad_norm: float | None = Field(
         10.0,
         gt=0,
-        description="Largest length of the gradient; none: no limit.",
+        description="Maximum gradient norm; none: no clipping.",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
@@ -69,14 +69,16 @@ class TACCCLConfig(MetricLearningConfig):
         json_schema_extra=_MEMORY,
     )
 
-    ccl: bool = Field(True, description="Use the contrastive clustering loss.", json_schema_extra=_CENTERS)
+    ccl: bool = Field(True, description="Enable the contrastive clustering loss.", json_schema_extra=_CENTERS)
     ccl_weight: float = Field(
         0.1,
         gt=0,
         description="Weight of the contrastive clustering loss (ours; the paper gives none).",
         json_schema_extra=_CENTERS,
     )
-    ccl_start_epoch: int = Field(0, ge=0, description="First epoch with this loss.", json_schema_extra=_CENTERS)
+    ccl_start_epoch: int = Field(
+        0, ge=0, description="First epoch of the contrastive clustering loss.", json_schema_extra=_CENTERS
+    )
 
     tac: bool = Field(
         True,

@@ -46,9 +46,9 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)
 
-    num_heads: int = Field(10, ge=1, description="Independent clusterings on one backbone.", json_schema_extra=_LABELS)
+    num_heads: int = Field(10, ge=1, description="Number of clustering heads.", json_schema_extra=_LABELS)
     num_clusters: tuple[int, ...] = Field(
-        (3000,), description="Clusters of each head, or one number for all.", json_schema_extra=_LABELS
+        (3000,), description="Number of clusters per head, or one number for all heads.", json_schema_extra=_LABELS
     )
     lam: float = Field(
         25.0,
@@ -63,7 +63,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         json_schema_extra=_LABELS,
     )
     num_optimizations: int = Field(
-        100, ge=1, description="Label optimizations during training.", json_schema_extra=_LABELS
+        100, ge=1, description="Number of label optimizations during training.", json_schema_extra=_LABELS
     )
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = Field(
         "quadratic",
@@ -83,8 +83,12 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "statistics are updated (the released code).",
         json_schema_extra=_PASS,
     )
-    solver_tolerance: float = Field(1e-4, gt=0, description="Error to stop at.", json_schema_extra=_SOLVER)
-    solver_max_iterations: int = Field(500, ge=1, description="Most passes of the solver.", json_schema_extra=_SOLVER)
+    solver_tolerance: float = Field(
+        1e-4, gt=0, description="Convergence tolerance of the solver.", json_schema_extra=_SOLVER
+    )
+    solver_max_iterations: int = Field(
+        500, ge=1, description="Maximum iterations of the solver.", json_schema_extra=_SOLVER
+    )
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = Field(
         "imagenet", description="Training view: a recipe of the released code, or of digits.", json_schema_extra=_VIEWS

@@ -61,12 +61,12 @@ class SiameseConfig(RepresentationTrainConfig):
         description="Factor of the loss of barlow-twins, a sum over all pairs of numbers (default: released code).",
         json_schema_extra={**_LOSS, "before": 1.0},
     )
-    queue_size: int = Field(4096, ge=1, description="Earlier images in the queue (moco).", json_schema_extra=_LOSS)
+    queue_size: int = Field(4096, ge=1, description="Queue size in images (moco).", json_schema_extra=_LOSS)
     ema_decay: float = Field(
         0.99,
         ge=0,
         lt=1,
-        description="Decay of the slow network (moco; published for ImageNet: 0.999).",
+        description="EMA decay of the momentum network (moco; published for ImageNet: 0.999).",
         json_schema_extra=_LOSS,
     )
 
@@ -93,7 +93,7 @@ class SiameseConfig(RepresentationTrainConfig):
         json_schema_extra=_VIEWS,
     )
     crop_scale: tuple[float, float] = Field(
-        (0.08, 1.0), description="Share of the image in a box.", json_schema_extra=_VIEWS
+        (0.08, 1.0), description="Range of the area fraction of a crop.", json_schema_extra=_VIEWS
     )
     flip_prob: float = Field(
         0.5, ge=0, le=1, description="Probability of a mirror image, where it means the same.", json_schema_extra=_VIEWS
@@ -105,7 +105,9 @@ class SiameseConfig(RepresentationTrainConfig):
         description="Probability of color jitter: 0.4 of brightness, contrast and saturation, 0.1 of hue.",
         json_schema_extra=_VIEWS,
     )
-    gray_prob: float = Field(0.2, ge=0, le=1, description="Probability of losing color.", json_schema_extra=_VIEWS)
+    gray_prob: float = Field(
+        0.2, ge=0, le=1, description="Probability of grayscale conversion.", json_schema_extra=_VIEWS
+    )
     blur_prob: float = Field(0.5, ge=0, le=1, description="Probability of Gaussian blur.", json_schema_extra=_VIEWS)
 
     @model_validator(mode="after")

@@ -30,10 +30,10 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     )
     budget: str = Field(
         "10m",
-        description="Training time of each run, as 90s, 10m or 2h. A run that would take longer gets fewer epochs "
-        "or steps, and shorter schedules. No run gets more than its preset has.",
+        description="Training time per run: 90s, 10m or 2h. A run that would take longer gets fewer epochs or steps "
+        "and shorter schedules, never more than its preset.",
     )
-    seeds: int = Field(3, ge=1, le=100, description="Runs of each method, with seeds from 0 on.")
+    seeds: int = Field(3, ge=1, le=100, description="Number of runs per method, with seeds 0, 1, ...")
 
     dataset: str = Field(
         "digits",
@@ -44,50 +44,52 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         0.25,
         gt=0,
         lt=1,
-        description="In a set without a test split: share of each class that only judges.",
+        description="Without a test split: fraction of each class held out for evaluation.",
         json_schema_extra=_DATA,
     )
     max_per_class: int | None = Field(
-        None, ge=1, description="Use only the first images of each class, in each split.", json_schema_extra=_DATA
+        None, ge=1, description="Maximum images per class in each split.", json_schema_extra=_DATA
     )
     labels_per_class: int = Field(
-        4, ge=1, description="Labels that methods for few labels get, drawn anew by each seed.", json_schema_extra=_DATA
+        4,
+        ge=1,
+        description="Labels per class for few-label methods, drawn again for each seed.",
+        json_schema_extra=_DATA,
     )
     num_old_classes: int | None = Field(
         None,
         ge=1,
-        description="Classes with labels for methods that discover the others; default: what the set defines, else "
-        "half.",
+        description="Number of labeled classes for discovery methods; default: the data set's definition, else half.",
         json_schema_extra=_DATA,
     )
     old_classes: tuple[str, ...] | None = Field(
         None,
-        description="Classes with labels for methods that discover the others, instead of --num-old-classes: names, "
-        "patterns and numbers from 0, or one file NAME.txt with one of these in each line.",
+        description="Labeled classes for discovery methods, instead of --num-old-classes: names, patterns, numbers "
+        "from 0, or a file NAME.txt with one per line.",
         json_schema_extra=_DATA,
     )
     label_ratio: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Share of the images of these classes with a label, drawn from all of them together.",
+        description="Fraction of the images of these classes that get a label, drawn from all of them together.",
         json_schema_extra=_DATA,
     )
     split_seed: int = Field(
         0, ge=0, description="Seed of --holdout and of the labels for discovery.", json_schema_extra=_DATA
     )
-    neighbors: int = Field(10, ge=1, description="Neighbors that vote in the kNN judge.")
+    neighbors: int = Field(10, ge=1, description="Number of neighbors of the kNN evaluation.")
 
     keep: Path | None = Field(
         None,
-        description="Keep runs, stores and scores in this folder; the same command goes on with what is there. "
-        "Default: they vanish.",
+        description="Keep runs, stores and scores in this folder; the same command continues from there. Default: a "
+        "temporary folder.",
         json_schema_extra={**_OUTPUT, "makes": "folder"},
     )
     out: Path | None = Field(
-        None, description="Also write everything as JSON.", json_schema_extra={**_OUTPUT, "makes": "json"}
+        None, description="Also write the result as JSON.", json_schema_extra={**_OUTPUT, "makes": "json"}
     )
-    threads: int = Field(1, ge=1, description="CPU threads of each run.", json_schema_extra=_RUN)
+    threads: int = Field(1, ge=1, description="CPU threads per run.", json_schema_extra=_RUN)
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "data_root", "keep", "out", "overwrite"}

@@ -41,13 +41,12 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         None,
         ge=0,
         le=1,
-        description="Below this confidence a photo is unsure. Default: as when the answers were made.",
+        description="Confidence below which a photo is unsure, in [0, 1]. Default: that of the stored answers.",
         json_schema_extra=option("Answers"),
     )
     labels: Path | None = Field(
         None,
-        description="CSV of paths and labels of the new photos: says how many answers are right. Nothing is learned "
-        "from these labels.",
+        description="CSV with true labels of the new photos, to report accuracy only.",
         json_schema_extra=option("Labels", preset=False),
     )
     checkpoint: Path | None = Field(
@@ -59,8 +58,8 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         0.01,
         ge=0,
         le=1,
-        description="Share of photos that may be unreadable: they are listed and left out. With more, the command "
-        "ends with exit code 3, after the answers for the others.",
+        description="Maximum fraction of unreadable photos; they are listed and skipped. Above it, the command exits "
+        "with code 3 after answering for the others.",
         json_schema_extra=option("Photos"),
     )
     format: Literal["table", "csv", "jsonl"] | None = Field(

@@ -26,25 +26,27 @@ class ReproduceConfig(StageConfig):
     all: bool = Field(False, description="Run all tables.", json_schema_extra=_WHAT)
     row: tuple[str, ...] | None = Field(
         None,
-        description="Only these rows; any part of their name that is in no other will do.",
+        description="Rows of the table to run; a unique part of the name suffices.",
         json_schema_extra=_WHAT,
     )
-    seeds: int = Field(3, ge=1, le=100, description="Seeds of each row: 0, 1, ...", json_schema_extra=_RUN)
+    seeds: int = Field(3, ge=1, le=100, description="Number of seeds per row: 0, 1, ...", json_schema_extra=_RUN)
     data_root: Path = Field(Path("data"), description="Folder of the named data sets.", json_schema_extra=_RUN)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N: where networks run.", json_schema_extra=_RUN)
     num_workers: int | None = Field(
         None,
         ge=0,
         le=256,
-        description="Processes that decode images in trainings and embeddings; default: as the row says.",
+        description="Number of worker processes that decode images; default: the row's setting.",
         json_schema_extra=_RUN,
     )
     dry_run: bool = Field(
-        False, description="Say what would be run and which data are missing; write nothing.", json_schema_extra=_RUN
+        False,
+        description="Show what would run and which data are missing, without writing anything.",
+        json_schema_extra=_RUN,
     )
     out: Path = Field(
         Path("reproduced"),
-        description="Folder to write; what is done there is not done again.",
+        description="Output folder; finished parts are not run again.",
         json_schema_extra=option("Output", preset=False, makes="folder"),
     )
 

@@ -17,44 +17,47 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     command: ClassVar[tuple[str, ...]] = ("start",)
 
     photos: Path = Field(
-        ..., description="Folder of photos; folders in it are searched too.", json_schema_extra={"positional": True}
+        ..., description="Folder of photos, searched recursively.", json_schema_extra={"positional": True}
     )
     labels: tuple[Path, ...] | None = Field(
         None,
-        description="CSV path,label of some photos; may be given several times. Labels of earlier calls, and those "
-        "filled in in next.csv, novel.csv and check.csv, are kept. Default: none, which gives groups without names.",
+        description="CSV with columns path,label of some photos; repeatable. Labels of earlier calls and those "
+        "entered in next.csv, novel.csv and check.csv are kept. Without labels, groups have no names.",
         json_schema_extra=option("Labels", preset=False),
     )
     out: Path | None = Field(
         None,
-        description="Folder to write; default: PHOTOS-labeled.",
+        description="Output folder; default: PHOTOS-labeled.",
         json_schema_extra=option("Output", preset=False, makes="folder"),
     )
     other_photos: bool = Field(
         False,
-        description="Go on in the folder of --out although fewer than half of its photos are there: they were deleted.",
+        description="Continue in --out although more than half of its earlier photos are missing.",
         json_schema_extra=option("Output", preset=False),
     )
     backbone: str = Field(
         "auto",
-        description="Network that describes the photos, by name, or several side by side, A+B: published weights are "
-        "fetched if they are not here. auto: the best at hand, nothing is fetched; pixels: no network.",
+        description="Network that embeds the photos: a name, or several, A+B, whose published weights are downloaded "
+        "if missing. auto: the best one installed, without download; pixels: no network.",
     )
     num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it; default: estimated.")
-    min_confidence: float = Field(0.8, ge=0, le=1, description="Below this confidence a photo is unsure.")
+    min_confidence: float = Field(0.8, ge=0, le=1, description="Confidence below which a photo is unsure, in [0, 1].")
     num_suggestions: int = Field(
-        20, ge=1, description="Photos to label next that next.csv lists.", json_schema_extra={"short": "-n"}
+        20,
+        ge=1,
+        description="Number of photos that next.csv suggests to label next.",
+        json_schema_extra={"short": "-n"},
     )
     serve: bool = Field(
         False,
-        description="Then label in the browser; when that ends (Ctrl-C), write all tables again with the labels from "
-        "there. Needs starlette and uvicorn.",
+        description="Then label in the browser, and update all tables with these labels when it ends (Ctrl-C). Needs "
+        "starlette and uvicorn.",
         json_schema_extra=option("Labels", preset=False),
     )
-    seed: int = Field(0, ge=0, description="Seed of all steps.", json_schema_extra=option("Run"))
+    seed: int = Field(0, ge=0, description="Random seed of all steps.", json_schema_extra=option("Run"))
     dry_run: bool = Field(
         False,
-        description="Say what would be done and how long it takes; write nothing.",
+        description="Show the steps and the estimated time without writing anything.",
         json_schema_extra=option("Run"),
     )
 

@@ -56,11 +56,11 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     conflicts: Literal["error", "new", "old"] = Field(
         "error",
-        description="What to do about an image that already has another label: stop with an error, take the new "
-        "label, or keep the old one.",
+        description="Handling of images that already have another label: stop with an error, take the new label, or "
+        "keep the old one.",
         json_schema_extra=_LABELS,
     )
-    by: str = Field("", description="Who or what gave the labels; kept with them.", json_schema_extra=_LABELS)
+    by: str = Field("", description="Name of the annotator, stored with the labels.", json_schema_extra=_LABELS)
     csv: Path | None = Field(
         None,
         description="Also write all images, with these labels or none, to a CSV that `train --dataset` reads. With "
@@ -69,7 +69,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     dataset: str | None = Field(
         None,
-        description="With --csv, --export or --serve: data set with the images, if they moved since embed read them.",
+        description="With --csv, --export or --serve: data set of the images, if they moved since embed.",
         json_schema_extra=_IMAGES,
     )
 

@@ -33,7 +33,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     )
     run: Path | None = Field(
         None,
-        description="Run folder of the network, for its curves; default: where the model of the store was last seen.",
+        description="Run folder whose training curves to show; default: the one the store was made from.",
         json_schema_extra=_STORE,
     )
     tables: Path | None = Field(
@@ -47,27 +47,31 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     max_size: str = Field(
         "60MB",
         pattern=r"^[0-9]+(\.[0-9]+)?\s*(kB|MB|GB)$",
-        description="Largest size of the page. Thumbnails are as large and as good as it allows.",
+        description="Maximum file size of the page; thumbnail size and quality adapt to it.",
         json_schema_extra=_PAGE,
     )
     projection: Literal["pca", "tsne"] = Field(
         "tsne",
-        description="How the map is made: two principal directions, or t-SNE (half a minute for 10,000 images).",
+        description="Projection of the map: principal components, or t-SNE (half a minute for 10,000 images).",
         json_schema_extra=_PAGE,
     )
-    neighbors: int = Field(12, ge=1, le=64, description="Nearest images shown of each image.", json_schema_extra=_PAGE)
-    seed: int = Field(
-        0, ge=0, description="Seed of t-SNE, of the resamples, and of what is left out.", json_schema_extra=_PAGE
+    neighbors: int = Field(
+        12, ge=1, le=64, description="Number of nearest neighbors to show per image.", json_schema_extra=_PAGE
     )
+    seed: int = Field(0, ge=0, description="Random seed.", json_schema_extra=_PAGE)
     max_images: int = Field(
         20_000,
         ge=1,
         le=65_535,
-        description="Most images on the page, drawn by the seed. Sizes and scores still count all.",
+        description="Maximum number of images on the page, drawn by --seed. Sizes and scores cover all images.",
         json_schema_extra=_IMAGES,
     )
     examples: int = Field(
-        18, ge=1, le=200, description="Representative, and borderline, images of each group.", json_schema_extra=_IMAGES
+        18,
+        ge=1,
+        le=200,
+        description="Number of representative and of borderline images per group.",
+        json_schema_extra=_IMAGES,
     )
 
     @property
