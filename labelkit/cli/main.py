@@ -67,7 +67,7 @@ class _Own:
 
 _OWN = {
     "config": _Own(
-        "Show what a command would run with, and why.",
+        "Show the configuration a command would run with, and its sources.",
         "labelkit.cli.config",
         example="labelkit config train flipclass --dataset digits",
     ),
@@ -76,8 +76,8 @@ _OWN = {
         "labelkit.cli.list",
         example="labelkit list methods",
     ),
-    "doctor": _Own("Check this installation.", "labelkit.cli.doctor", "doctor"),
-    "version": _Own("Print versions.", "labelkit.cli.doctor", "version"),
+    "doctor": _Own("Check the installation.", "labelkit.cli.doctor", "doctor"),
+    "version": _Own("Show the installed versions.", "labelkit.cli.doctor", "version"),
 }
 
 _BELOW = {
@@ -104,9 +104,9 @@ PANELS = {
         "match",
     ),
     "Labels": ("suggest", "label", "diff"),
-    "Looking": ("report", "show", "find", "status"),
+    "Inspect": ("report", "show", "find", "status"),
     "Files": ("import", "export", "pack", "verify"),
-    "This installation": ("doctor", "version"),
+    "Installation": ("doctor", "version"),
 }
 """What a person wants, and the commands that do it, as ``labelkit --help`` lists them."""
 

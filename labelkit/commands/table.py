@@ -148,7 +148,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit start photos --labels known.csv",
         "labelkit.pipelines.start.options:StartConfig",
         "labelkit.pipelines.start.run:start",
-        summary="From a folder of photos to a table of labels, in one command.",
+        summary="Turn a folder of photos into a table of labels, in one command.",
     ),
     "predict": Command(
         "Answer for new photos: class, group or unsure, with confidence, as `labelkit discover answer` did for "
@@ -160,7 +160,7 @@ COMMANDS: dict[str, Command | Group] = {
         summary="Name the class or group of new photos.",
     ),
     "train": Group(
-        "Learn a representation with a method.", "labelkit train flipclass --dataset digits", _train_commands
+        "Train a representation with one of the methods.", "labelkit train flipclass --dataset digits", _train_commands
     ),
     "reproduce": Command(
         "Run the rows of a published table with several seeds, and set what was measured beside what was published.\n\n"
@@ -168,21 +168,21 @@ COMMANDS: dict[str, Command | Group] = {
         'labelkit reproduce dl2pa-6 --row "dl2pa CIFAR-10 0.01" --dry-run',
         "labelkit.pipelines.reproduce.options:ReproduceConfig",
         "labelkit.pipelines.reproduce.running:reproduce",
-        summary="Run a published table, and compare.",
+        summary="Run a published table and compare the results.",
     ),
     "embed": Command(
         "Embed every image of a data set with a trained backbone.",
         "labelkit embed --dataset digits --checkpoint runs/flipclass-digits --out digits.h5",
         "labelkit.options.embed:EmbedConfig",
         "labelkit.commands.embed.embed:embed_images",
-        summary="Turn a data set into an embedding store.",
+        summary="Embed the images of a data set into a store.",
     ),
     "import": Command(
         "Make a store of embeddings that another program wrote: .npy, .npz, CSV or HDF5; everything is checked.",
         "labelkit import --source features.npy --ids paths.csv --model dinov2 --out features.h5",
         "labelkit.commands.exchange.options:ImportConfig",
         "labelkit.commands.exchange.importing:import_store",
-        summary="Make a store of rows from elsewhere.",
+        summary="Create a store from existing embeddings.",
     ),
     "export": Command(
         "Write rows, labels or a result of a store for other programs: .npy, .npz, CSV or Parquet; or the network "
@@ -190,10 +190,10 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",
         "labelkit.commands.exchange.exporting:export_store",
-        summary="Write rows, labels or results for others.",
+        summary="Export embeddings, labels, results or the network.",
     ),
     "cluster": Group(
-        "Group the rows of a store.",
+        "Cluster the embeddings of a store.",
         "labelkit cluster ss-kmeans --index digits.h5 --num-clusters 10",
         {
             "k-means": Command(
@@ -223,7 +223,7 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "discover": Group(
-        "Find new classes in a store.",
+        "Discover new classes in a store.",
         "labelkit discover categories --index digits.h5",
         {
             "categories": Command(
@@ -264,17 +264,17 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit suggest --index photos.h5 -n 20 --out next.csv --sheet next.png",
         "labelkit.commands.suggest.options:SuggestConfig",
         "labelkit.commands.suggest.suggest:suggest_images",
-        summary="Suggest the images to label next.",
+        summary="Suggest images to label next.",
     ),
     "label": Command(
         "Bring labels back: add those of a CSV to what is known, as a result that other commands take by --labels.",
         "labelkit label --index photos.h5 --from next.csv --by Ann",
         "labelkit.studio.label.options:LabelConfig",
         "labelkit.studio.label.label:label_images",
-        summary="Bring labels back, beside a store.",
+        summary="Add labels to a store, from a CSV or in the browser.",
     ),
     "find": Group(
-        "Find copies, odd images, wrong labels and new classes in a store.",
+        "Find near-duplicates, outliers, label errors and new classes.",
         "labelkit find duplicates --index photos.h5 --out duplicates.csv",
         {
             "duplicates": Command(
@@ -312,10 +312,10 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit diff --index new.h5 --result k-means --previous old.h5",
         "labelkit.commands.cluster.options:DiffConfig",
         "labelkit.commands.cluster.diff:diff_groups",
-        summary="Show what became of the groups of an earlier run.",
+        summary="Compare the groups of two runs.",
     ),
     "evaluate": Group(
-        "Score results against the truth.",
+        "Score results against ground truth.",
         "labelkit evaluate clustering --index digits.h5",
         {
             "clustering": Command(
@@ -397,7 +397,7 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit compare --methods flipclass,simgcd --dataset digits --budget 10m --seeds 3 --keep runs/compared",
         "labelkit.pipelines.compare.options:CompareConfig",
         "labelkit.pipelines.compare.compare:compare_methods",
-        summary="Compare methods on one split and one budget.",
+        summary="Compare methods on the same split and training budget.",
     ),
     "retrieve": Command(
         "Find the images of a store that look most like a query: an image, a folder of them, or rows "
@@ -407,21 +407,21 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit retrieve --query img.png --index digits.h5 -k 10",
         "labelkit.commands.retrieve.options:RetrieveConfig",
         "labelkit.commands.retrieve.retrieve:retrieve_images",
-        summary="Find the images most like a query.",
+        summary="Find the images most similar to a query.",
     ),
     "prototypes": Command(
         "Spread one vector per class over the sphere, write them, and say how well they are spread.",
         "labelkit prototypes --num-classes 100 --embed-dim 50",
         "labelkit.options.prototypes:PrototypesConfig",
         "labelkit.commands.prototypes.prototypes:make_prototypes",
-        summary="Spread class vectors over the sphere.",
+        summary="Compute class prototypes spread over the hypersphere.",
     ),
     "match": Command(
         "Find pairs of images that show the same thing: affine SIFT keypoints, and a homography that explains them.",
         "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
         "labelkit.commands.match.options:MatchConfig",
         "labelkit.commands.match.pairs:match_images_of_store",
-        summary="Find images that show the same thing, by keypoints.",
+        summary="Match images that show the same object, by keypoints.",
     ),
     "report": Command(
         "Write one HTML file about a store: groups, a map, neighbors, what `find` found, scores, "
@@ -431,10 +431,10 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit report --index photos.h5 --out report.html",
         "labelkit.studio.report.options:ReportConfig",
         "labelkit.studio.report.build:write_report",
-        summary="Write one page about a store, to look at and to send.",
+        summary="Write an HTML page about a store.",
     ),
     "show": Group(
-        "Draw what a run did or a store holds: attention, curves, discoveries, patches.",
+        "Plot runs and stores: attention, training curves, discoveries, patches.",
         "labelkit show curves --run runs/flipclass-digits --out curves.png",
         {
             "attention": Command(
@@ -486,27 +486,27 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit datasets --data-root data",
         "labelkit.commands.datasets.options:DatasetsConfig",
         "labelkit.commands.datasets.datasets:survey_datasets",
-        summary="Show the named data sets, and whether they are here and whole.",
+        summary="List the named data sets and check whether they are complete.",
     ),
     "status": Command(
         "Say how far a store that is embedded or a run that is trained is, and what of it is whole; changes nothing.",
         "labelkit status --index cub.h5",
         "labelkit.commands.store_files.options:StatusConfig",
         "labelkit.commands.store_files.status:look_at",
-        summary="Say how far a store or a run is.",
+        summary="Show the progress of a store or a run.",
     ),
     "verify": Command(
         "Compare every block of a store, result, patches, matches or run with its digest; exit 3 if anything is wrong.",
         "labelkit verify --index cub.h5 --images data/cub",
         "labelkit.commands.store_files.options:VerifyConfig",
         "labelkit.commands.store_files.verify:verify_path",
-        summary="Check every block of a store, result, patches or checkpoint.",
+        summary="Verify the integrity of a store, result or checkpoint.",
     ),
     "pack": Command(
         "Write one file with a store and all its results, for sending; every command reads it as it does a store.",
         "labelkit pack --index cub.h5 --out all.h5",
         "labelkit.commands.store_files.options:PackConfig",
         "labelkit.commands.store_files.packing:pack_results",
-        summary="Put a store and its results into one file.",
+        summary="Pack a store and its results into one file.",
     ),
 }
