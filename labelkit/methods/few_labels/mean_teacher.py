@@ -194,7 +194,7 @@ class MeanTeacher(WhitenedStudent[MeanTeacherConfig]):
     @classmethod
     def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:
         """It changes when the consistency has its full weight."""
-        return teacher_decay(config, config.steps, config.consistency_ramp * config.steps)
+        return teacher_decay(config, config.steps, config.consistency_ramp * config.steps, config.ema_decay_start)
 
     @classmethod
     def scheduled(cls, config: MeanTeacherConfig, size: RunSize) -> Mapping[str, Scheduled]:

@@ -236,16 +236,19 @@ def learning_rate(
     return rate, AdamMoments(steps, up, down, *moments) if config.lr_schedule == "ramps" else None
 
 
-def teacher_decay(config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0) -> EMADecay:
+def teacher_decay(
+    config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
+) -> EMADecay:
     """Decay of the teacher in a phase, at most 1 - 10 / steps: a short phase must not average its start.
 
     Args:
         config: the options.
         phase_steps: length of the phase.
-        ramp_steps: updates of the run with the lower decay, where the options have one.
+        ramp_steps: updates of the run with the decay ``start``, where that is lower.
+        start: that decay.
     """
     high = horizon_decay(phase_steps, config.ema_decay)
-    return EMADecay(min(getattr(config, "ema_decay_start", high), high), high, round(ramp_steps))
+    return EMADecay(min(start, high), high, round(ramp_steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def planned_phases(config: SnowballConfig, given: int, images: int) -> list[Grow
 
 def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
     """Decays of teacher and master in a phase of so many updates, at an update of the run, from 1."""
-    decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps)(update)
+    decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps, config.ema_decay_start)(update)
     return decay, horizon_decay(phase_steps, MASTER_DECAY)
 
 
