@@ -11,6 +11,18 @@ function say(words) { ui.say.textContent = ui.say.textContent === words ? words 
 function warn(words) { ui.warning.textContent = words; ui.warning.hidden = !words; }
 function images(count) { return count.toLocaleString('en') + (count === 1 ? ' image' : ' images'); }
 
+// What the fields above the images leave of a view.
+const filter = { text: document.getElementById('work-filter-text'), kind: document.getElementById('work-filter-kind'), below: document.getElementById('work-filter-below') };
+
+function shownOf(view) {
+  const words = filter.text.value.trim().toLowerCase(), kind = filter.kind.value, below = filter.below.value === '' ? Infinity : Number(filter.below.value);
+  const passes = { '': () => true, labeled: (i) => Boolean(work.hand[i]), unlabeled: (i) => !labelOf(i), unsure: isDoubtful }[kind];
+  return membersOfView(view).filter((i) => passes(i) && (!words || data.names[i].toLowerCase().includes(words)) && (below === Infinity || columns.confidence[i] < below));
+}
+
+for (const field of Object.values(filter)) field.addEventListener('input', () => { grid.chosen.clear(); refresh(true); });
+document.getElementById('work-filter').addEventListener('submit', (event) => event.preventDefault());
+
 function show(view) {
   ui.view = view;
   grid.chosen.clear();
@@ -28,7 +40,7 @@ function refresh(fresh) {
   }
   drawLists();
   drawHead();
-  showImages(membersOfView(ui.view), !fresh);
+  showImages(shownOf(ui.view), !fresh);
   tellChosen();
   document.dispatchEvent(new CustomEvent('worked'));
 }
@@ -79,7 +91,7 @@ function knownNames() {
 
 function drawHead() {
   const { view } = ui;
-  const size = membersOfView(view).length;
+  const size = shownOf(view).length;
   const isGroup = view.kind === 'group';
   const titles = { all: 'All images', doubtful: 'Doubtful images, least sure first', out: 'Images in no group', rejected: 'Rejected images', class: 'Class ' + view.name };
   ui.title.textContent = (isGroup ? groupWords(view.id).replace(/^g/, 'G') : view.title || titles[view.kind]) + ' (' + size.toLocaleString('en') + ')';
