@@ -7,15 +7,18 @@ one, is this server, and that bring the token of the link. Images go by row numb
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import json
 import secrets
+import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 import h11
@@ -28,7 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from labelkit.errors import LabelkitError, ResourceError
+from labelkit.errors import Interrupted, LabelkitError, ResourceError
 from labelkit.studio.label.actions import BadStep
 from labelkit.studio.label.asking import Asking
 from labelkit.studio.label.browser import LARGE, THUMBNAIL, Browsed
@@ -372,6 +375,29 @@ def guarded(server: LabelServer, host: str, port: int, token: str) -> Guard:
     return Guard(server.app(), names, any_address=host in ("0.0.0.0", "::"), port=port, token=token)
 
 
+class _Server(uvicorn.Server):
+    """Does not raise the signal that ended it again: one that comes twice ends a command at once.
+
+    Attributes:
+        ended_by: the last signal; ``None``: none came.
+    """
+
+    ended_by: int | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.ended_by = sig
+        super().handle_exit(sig, frame)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
 def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Callable[[str], None]) -> None:
     """Answer pages until somebody interrupts.
 
@@ -384,6 +410,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
 
     Raises:
         ResourceError: it cannot listen there.
+        Interrupted: by another signal than Ctrl-C.
     """
     listening = bound_socket(host, port)
     port = listening.getsockname()[1]
@@ -394,4 +421,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
     if opened:
         webbrowser.open(link)
     config = uvicorn.Config(guarded(server, host, port, token), **SETTINGS)
-    uvicorn.Server(config).run(sockets=[listening])
+    running = _Server(config)
+    running.run(sockets=[listening])
+    if running.ended_by not in (None, signal.SIGINT):
+        raise Interrupted(running.ended_by)
