@@ -65,10 +65,23 @@ def read_set(text: str) -> tuple[str, Floats, Ints]:
     return name, rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), classes
 
 
-def draw(truth: Ints, most: int, per_class: int, share: float, seed: list[int]) -> tuple[Ints, Ints]:
-    """Places of some rows, and which of these get their label; classes with fewer than two more rows are left out."""
+def draw(
+    truth: Ints, most: int, per_class: int, share: float, seed: list[int], num_classes: int = 0, tail: float = 1.0
+) -> tuple[Ints, Ints]:
+    """Places of some rows, and which of these get their label; classes with fewer than two more rows are left out.
+
+    Of ``num_classes`` drawn classes, 0 = all; ``tail``: rows of the rarest over those of the most frequent.
+    """
     random = np.random.default_rng(seed)
-    places = np.sort(random.permutation(len(truth))[:most])
+    order = random.permutation(len(truth))
+    if num_classes or tail < 1:
+        kept = random.permutation(np.unique(truth))[: num_classes or None]
+        shares = tail ** (np.arange(len(kept)) / max(len(kept) - 1, 1))
+        mine = [order[truth[order] == label] for label in kept]
+        largest = min(len(rows) / one for rows, one in zip(mine, shares, strict=True))
+        taken = [rows[: round(largest * one)] for rows, one in zip(mine, shares, strict=True)]
+        order = random.permutation(np.concatenate(taken))
+    places = np.sort(order[:most])
     sizes = np.bincount(truth[places])
     places = places[sizes[truth[places]] >= per_class + 2]
     classes = np.unique(truth[places])
@@ -149,6 +162,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--first-draw", type=int, default=0)
     parser.add_argument("--photos", type=int, default=600)
+    parser.add_argument("--num-classes", type=int, default=0, help="draw so many of the classes; 0: all")
+    parser.add_argument("--tail", type=float, default=1.0, help="photos of the rarest class over the most frequent")
     parser.add_argument("--new-classes", default="auto", help="as of `discover categories`")
     asked = parser.parse_args()
     sys.stdout.write("set       labels share    lr   lrd  rule  best   new  said  sure right found held\n")
@@ -158,7 +173,13 @@ def main() -> None:
                 cells, sure, held = [], [], []
                 for number in range(asked.first_draw, asked.first_draw + asked.draws):
                     places, labeled = draw(
-                        truth, asked.photos, per_class, share, [number, per_class, round(100 * share)]
+                        truth,
+                        asked.photos,
+                        per_class,
+                        share,
+                        [number, per_class, round(100 * share)],
+                        asked.num_classes,
+                        asked.tail,
                     )
                     x, y = rows[places], truth[places]
                     left = np.setdiff1d(np.arange(len(y)), labeled)

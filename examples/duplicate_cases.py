@@ -3,9 +3,10 @@
     python examples/duplicate_cases.py --dataset photos/ --out examples/results/photos_duplicates.json
 
 Takes photos of a folder, plants one copy each of some of them (drawn by seed; each kind in turn) in a temporary
-folder, embeds all and looks for pairs. A copy is found if it is listed with its original as the same picture. Pairs
-of photos that were not planted count as wrong; those that the folder really holds twice have to be looked at, so
-their names are written. A copy of a photo that another pair names counts for neither. Default features are pixels.
+folder, embeds all and looks for pairs. A copy is found if it is listed with its original as the same picture, or as
+turned. Pairs of photos that were not planted count as wrong; those that the folder really holds twice have to be looked
+at, so their names are written. A copy of a photo that another pair names counts for neither. Default features are
+pixels.
 """
 
 from __future__ import annotations
@@ -149,9 +150,10 @@ def main() -> None:
         seconds, cpu_seconds = time.monotonic() - started, time.process_time() - busy
         with out.open(newline="") as file:
             rows = list(csv.DictReader(file))
+    kinds = {"same file": ("same file",), "same picture": ("same picture", "turned"), "burst": ("burst",)}
     listed = {
-        kind: {frozenset((row["image_a"], row["image_b"])) for row in rows if row["kind"] == kind}
-        for kind in ("same file", "same picture", "burst")
+        name: {frozenset((row["image_a"], row["image_b"])) for row in rows if row["kind"] in of_name}
+        for name, of_name in kinds.items()
     }
     path_of = dict(zip(names, files, strict=True))
     unplanted = [sorted(pair) for pair in listed["same picture"] if not any(name.startswith("copy") for name in pair)]

@@ -319,7 +319,7 @@ class _ForeignFile:
         """Check a dataset and the links that lead to it; say whether it is there."""
 
         def refuse(problem: str) -> NoReturn:
-            remedy = "Write the arrays anew, as plain datasets of one file."
+            remedy = "Rewrite the arrays, as plain datasets of one file."
             raise Refused(f"{self._where}:/{path}", f"is not read: {problem}", remedy)
 
         item: Any = self._file

@@ -127,7 +127,7 @@ def placed_labels(option: Path, images: LabeledImages, label_column: str | None 
         return _of_other_store(beside, option.stem, images)
     if option.suffix == ".h5":
         remedy = "Give a CSV, or a result as STORE.h5.results/NAME.h5."
-        raise DatasetError(str(option), "is no result that lies beside its store", remedy)
+        raise DatasetError(str(option), "is not a result next to its store", remedy)
     texts = placed_csv(option, images, label_column)
     return PlacedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
 

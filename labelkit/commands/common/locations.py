@@ -55,5 +55,5 @@ def _read(kind: str, key: str) -> dict[str, Any] | None:
     try:
         return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
     except ValueError as error:
-        current_progress().warning(f"{error}; it is not used, and is written anew by the next embed")
+        current_progress().warning(f"{error}; it is not used, and is rewritten by the next embed")
         return None

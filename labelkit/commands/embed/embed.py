@@ -178,7 +178,7 @@ def _published(work: _Work) -> EmbeddingStore:
     store = open_store(work.config.out)
     if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} was there already and stays {held}; `labelkit pack` splits it anew")
+        current_progress().warning(f"{store.path} already exists and stays {held}; `labelkit pack` splits it again")
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()

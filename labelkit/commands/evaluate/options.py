@@ -230,7 +230,9 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         if not self.split:
             raise ValueError("--split is empty; leave it out for the default")
         if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
-            raise ValueError("--split: rows look each other up; it has no meaning beside --queries or --gallery-index")
+            raise ValueError(
+                "--split, where rows look each other up, cannot be combined with --queries or --gallery-index"
+            )
         if self.gallery is not None and self.queries is None and self.gallery_index is None:
             raise ValueError("--gallery goes with --queries or --gallery-index")
         if self.queries is not None and self.gallery is None and self.gallery_index is None:

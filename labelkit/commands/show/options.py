@@ -73,7 +73,7 @@ class ShowImagesConfig(DeviceOption, CheckpointOptions, PictureConfig):
                 raise ValueError(f"{flag(name)} is empty; leave it out for the default")
         from_set = [flag(name) for name in ("dataset", "data_root", "split") if getattr(self, name) is not None]
         if self.image is not None and from_set:
-            raise ValueError(f"{' and '.join(from_set)} has no meaning beside --image")
+            raise ValueError(f"{' and '.join(from_set)} cannot be combined with --image")
         return self
 
 

@@ -229,7 +229,7 @@ def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int6
             raise Mismatch(
                 str(place.path),
                 f"holds neighbors of something else: {', '.join(faults)}",
-                "Name another file with --neighbors to have them found anew, or remove this one.",
+                "Name another file with --neighbors to have them searched again, or remove this one.",
             )
     except StoreError:
         if place.chosen:

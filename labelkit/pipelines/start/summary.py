@@ -130,7 +130,7 @@ def _since(store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, r
         store_then = open_store(then)
         rows_then = _rows(store_then, stored_answers(read_result(store_then, result)))
     except StoreError as error:
-        current_progress().warning(f"what changed since the last call is not told: {error}")
+        current_progress().warning(f"changes since the last call are not shown: {error}")
         return None
     since = compare_answers(store, _answers(rows), store_then, _answers(rows_then))
     return since if since.photos else None

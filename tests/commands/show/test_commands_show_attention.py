@@ -105,7 +105,7 @@ BAD = {
         2,
         "choose images by one of --num-images, --rows and --image",
     ),
-    "image and data set": (("--image", "x.png", "--dataset", "digits"), 2, "--dataset has no meaning beside --image"),
+    "image and data set": (("--image", "x.png", "--dataset", "digits"), 2, "--dataset cannot be combined with --image"),
     "no such image": (("--image", "{tmp}/none.png"), 3, "{tmp}/none.png: does not exist. Give an image file."),
     "no image": (("--image", "{tmp}/text.png"), 3, "{tmp}/text.png: cannot be read as an image: not an image"),
     "no such data set": (("--dataset", "digitz"), 3, "Did you mean digits"),

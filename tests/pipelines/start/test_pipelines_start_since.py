@@ -179,7 +179,7 @@ def test_answers_that_are_damaged_or_of_other_photos_are_not_compared(
 
     told = capsys.readouterr()
     assert json.loads(told.out)["since"] is None
-    assert "what changed since the last call is not told" in told.err
+    assert "changes since the last call are not shown" in told.err
     assert not (folder / "changed.csv").exists()
     shutil.rmtree(photos)
     photos.mkdir()
