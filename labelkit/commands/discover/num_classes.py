@@ -124,7 +124,7 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Ju
         problem = f"{number} classes, but a tree of the {len(tree.leaves):,} rows is made of {tree.most:,} small groups"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
-    return Judgement(choice, (number, number), ("the number of classes was given",))
+    return Judgement(choice, (number, number), ("the number of classes was set",))
 
 
 def _estimated(
@@ -146,7 +146,7 @@ def _estimated(
     chance, choice = None, None
     if num_old > 1:
         numbers = sorted({num_old, *_numbers_between(low, high)})
-        with current_progress().task("are all classes labeled?", total=None):
+        with current_progress().task("checking for classes without labels", total=None):
             looked = other_groups(
                 rows,
                 labels[used],

@@ -69,11 +69,6 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         lines_of = [triples[start : start + beside] for start in range(0, len(triples), beside)]
         wide = config.model_copy(update={"columns": max(3, config.columns)})
         images.draw(wide, [list(itertools.chain(*line)) for line in lines_of])
-    if lines:
-        current_progress().message(
-            "next, look at the first ones, correct the column label, and pass the table to `labelkit label "
-            "--from FILE --conflicts new`, or to `labelkit start --labels FILE`"
-        )
     return _summary(config, len(labeled), judged, lines)
 
 
@@ -111,6 +106,10 @@ def _summary(config: FindMislabeledConfig, count: int, judged: int, lines: list[
     shown: list[list[Cell]] = [[str(one) for one in line[:4]] for line in lines[:_SHOWN]]
     more = f", the first {_SHOWN}" if len(lines) > _SHOWN else ""
     title = f"{len(lines)} of {judged} labels are doubtful{more}"
-    tables = (Table(title, list(COLUMNS[:4]), shown),)
+    advice = (
+        f"Look at the first lines of {config.out}, correct the column label, and pass it to `labelkit label --from "
+        "FILE --conflicts new` or `labelkit start --labels`."
+    )
+    tables = (Table(title, list(COLUMNS[:4]), shown), *([Table("", ["what next"], [[advice]])] if lines else []))
     made = (config.out,) if sheet is None else (config.out, sheet)
     return SimpleResult(values, made, tables)

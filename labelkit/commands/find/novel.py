@@ -29,6 +29,7 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 COLUMNS = ("path", "label", "score", "guess", "nearest", "nearest_label")
 """Of the table; ``label`` is empty, to be filled in."""
 _SHOWN = 20
+_EACH_TURN = 5
 # of a later image, among earlier and among other later ones
 _NEIGHBORS = 5
 
@@ -82,7 +83,12 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         there = np.flatnonzero(earlier | (kinds == "given"))
         sides = [_nearest(config, store, rows, among, _NEIGHBORS).cosines for among in (there, rows)]
         scores = arrival_novelty(*sides)
-    order = np.lexsort((rows, -scores))[: config.num_images]
+    new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
+    guesses = [label if (label := found.labels[row]) in new_names else "" for row in rows.tolist()]
+    order = np.lexsort((rows, -scores))
+    if earlier is None:
+        order = _in_turns(order, guesses)
+    order = order[: config.num_images]
     near = nearest.rows[:, 0]
     lines = [_line(store, int(rows[place]), scores[place], int(near[place]), found) for place in order]
     write_table(config, COLUMNS, lines)
@@ -92,21 +98,33 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         lines_of = [pairs[start : start + beside] for start in range(0, len(pairs), beside)]
         wide = config.model_copy(update={"columns": max(2, config.columns)})
         images.draw(wide, [[one for pair in line for one in pair] for line in lines_of])
-    new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
-    guesses = Counter(label for row in rows.tolist() if (label := found.labels[row]) in new_names)
-    values = _summary(config, result.name, lines, guesses, len(rows), len(given))
+    values = _summary(config, result.name, lines, Counter(filter(None, guesses)), len(rows), len(given))
     if earlier is not None:
         values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}
-    current_progress().message(
-        "next, look at the first ones, fill in the column label for two or three images of each new class, "
-        "and pass it to `labelkit label --from FILE`, or to `labelkit start --labels FILE`"
-    )
     shown: list[list[Cell]] = [[str(one) for one in (line[0], *line[2:])] for line in lines[:_SHOWN]]
     title = f"of {len(rows)} images without a label, the {len(shown)} least like {len(given)} with a label"
     if earlier is not None:
         title = f"of {len(rows)} later images, the {len(shown)} least like {int(earlier.sum())} earlier ones"
     made = (config.out,) if config.sheet is None else (config.out, config.sheet)
-    return SimpleResult(values, made, (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown),))
+    advice = (
+        f"Fill in the column label of {config.out} for two or three images of each new class, and pass it to `labelkit "
+        "label --from` or `labelkit start --labels`."
+    )
+    tables = (Table(title, [COLUMNS[0], *COLUMNS[2:]], shown), Table("", ["what next"], [[advice]]))
+    return SimpleResult(values, made, tables)
+
+
+def _in_turns(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
+    """Let groups without a label take turns in their places, some images each: the first are not all of one class."""
+    seen: Counter[str] = Counter()
+    places = [place for place, one in enumerate(order.tolist()) if groups[one]]
+    turns = []
+    for one in order[places].tolist():
+        turns.append(seen[groups[one]] // _EACH_TURN)
+        seen[groups[one]] += 1
+    found = order.copy()
+    found[places] = order[places][np.argsort(turns, kind="stable")]
+    return found
 
 
 def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:

@@ -54,7 +54,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import locked, translated
 from labelkit.studio.report.options import ReportConfig
 
-REPORT, DUPLICATES, ODD, NOVEL_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png"
+REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png", "next.png"
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
@@ -182,7 +182,9 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         _tell_steps(steps, is_first=not last)
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None:
-        progress.message(f"describing the photos takes about {minutes:.1f} minutes here; the other steps come on top")
+        progress.message(
+            f"describing the photos takes about {minutes:.1f} minutes here; the other steps take additional time"
+        )
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
     if this.record not in record.rounds:
@@ -200,7 +202,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
     steps = _steps(config, this)
     told |= {name: _do(record, this, name, step, tables) for name, step in steps.items() if name != "embed"}
-    for undone, files in (("suggest", (NEXT,)), ("novel photos", (NOVEL, NOVEL_SHEET))):
+    for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
         if undone not in steps:  # of an earlier call; given.csv has the labels in them
             tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
@@ -486,6 +488,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             labels=given,
             result=str(answer or groups),
             out=folder / NEXT,
+            sheet=folder / NEXT_SHEET,
             dataset=str(config.photos),
             num_images=config.num_suggestions,
             overwrite=True,

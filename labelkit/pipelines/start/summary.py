@@ -155,27 +155,29 @@ def _found_table(
             answered,
             f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}",
         ],
-        ["unsure", counts["unsure"], f"labels.csv has a guess for each{of_guesses if counts['unsure'] else ''}"],
+        ["unsure", counts["unsure"], f"labels.csv has a best guess for each{of_guesses if counts['unsure'] else ''}"],
     ]
     novel = told.get("novel photos", {})
     if novel.get("in_new_groups"):
         groups = "a group" if len(novel["new_groups"]) == 1 else f"{len(novel['new_groups'])} groups"
         lines.append(
             [
-                "likely of a new class",
+                "of these, likely of a new class",
                 novel["in_new_groups"],
                 f"in {groups} without a label (novel.csv)",
             ]
         )
     lines.append(["to look at", *_to_look_at(told)])
-    return Table(f"{len(rows)} photos", ["", "photos", ""], lines)
+    total = "" if right is None else f", about {counts['given'] + sum(right)} of them with the right label"
+    return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
 
 
 def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
     """Count copies, bursts and outliers."""
+    scene = "of photos of the same scene"
     found = [
         (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),
-        (told["duplicates"]["pairs"]["burst"], "pair of one scene", "pairs of one scene", "duplicates.csv"),
+        (told["duplicates"]["pairs"]["burst"], f"pair {scene}", f"pairs {scene}", "duplicates.csv"),
         (told["odd"]["odd_images"], "outlier", "outliers", "odd.csv"),
     ]
     parts = [f"{count} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
@@ -184,9 +186,9 @@ def _to_look_at(told: Mapping[str, Mapping[str, Any]]) -> tuple[int, str]:
 
 def _since_sentence(since: Since, changes: Path) -> str:
     said = (
-        f"Since the last call with answers, {since.other_label} of {since.photos} photos have another label or guess "
-        f"({changes}). {since.now_answered} that were unsure are answered, {since.now_unsure} that were answered are "
-        "unsure."
+        f"Since the last call with answers, {since.other_label} of {since.photos} photos now have a different label or "
+        f"guess ({changes}). {since.now_answered} that were unsure are answered, {since.now_unsure} that were answered "
+        "are unsure."
     )
     if since.labeled:
         photos = "photo" if since.labeled == 1 else "photos"
@@ -248,8 +250,10 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} classes, as you labeled them."
     if config.num_classes is not None:
         return f"{len(rows)} photos in {used} groups, as many as you asked for."
+    if config.new_classes not in ("auto", "some"):
+        return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
     if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
-        return f"{len(rows)} photos in {used} classes: those you labeled seem to be all (else: --new-classes some)."
+        return f"{len(rows)} photos in {used} classes: these seem to be all; if not, pass --new-classes some."
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
     likely = f"{low}" if low == high else f"between {low} and {high}"

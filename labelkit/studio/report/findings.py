@@ -123,7 +123,7 @@ _KINDS = (
             "check.csv",
             "labelkit find mislabeled",
             "The nearest labeled image, the nearest class mean and a classifier all prefer another class: with few "
-            "labels of each class, most are right all the same. The most doubtful come first, each with the nearest "
+            "labels of each class, most of them are still correct. The most doubtful come first, each with the nearest "
             "image of its class and the nearest of the other.",
         ),
         ("path", "label", "suggested", "same", "other"),
@@ -160,7 +160,7 @@ _KINDS = (
         Finding(
             "copies",
             "Near-duplicates",
-            "copies that could go",
+            "duplicates you could delete",
             "duplicates.csv",
             "labelkit find duplicates",
             "The image to keep stands first: it has the most pixels, or the largest file.",

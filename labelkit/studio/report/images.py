@@ -38,7 +38,7 @@ def place_images(features: NDArray[np.float32], projection: Literal["pca", "tsne
     if projection == "tsne" and len(features) >= 2:
         with current_progress().task(f"t-SNE of {len(features):,} images", total=None):
             rows = features.astype(np.float64)
-            words = "t-SNE: near each other means alike; distances between far groups mean little"
+            words = "t-SNE: nearby images are similar; distances between distant groups mean little"
             if rows.shape[1] > _TSNE_DIRECTIONS:
                 directions, shares = principal_directions(rows, _TSNE_DIRECTIONS)
                 rows = (rows - rows.mean(axis=0)) @ directions

@@ -174,7 +174,7 @@ def test_table_page_and_output_tell_the_same_numbers(photos: Path, tmp_path: Pat
     assert told["copies"] == 1
     assert lines["check"] == 1
     assert told["odd"] == lines["odd"] >= 1
-    for number, what in ((1, "copies that could go"), (lines["odd"], "outliers")):
+    for number, what in ((1, "duplicates you could delete"), (lines["odd"], "outliers")):
         assert f"<strong>{number}</strong> {what}" in page
 
 
@@ -195,7 +195,7 @@ def test_labels_may_stand_in_a_column_of_another_name(
     unsure = arrays["decisions"] == arrays["decision_names"].index("unsure")
     right = round(float(arrays["expected"][unsure].sum()))
     assert unsure.any()
-    assert f"a guess for each; expect about {right} to be right" in " ".join(capsys.readouterr().out.split())
+    assert f"a best guess for each; expect about {right} to be right" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None:

@@ -324,5 +324,5 @@ function openWork() {
   refresh(true);
   if (isServed) follow();
   // what is worth most comes first (examples/label_person.py)
-  if (!keeper.log.length) say('Begin with the images that tell the most: One by one.');
+  if (!keeper.log.length) say('Start with the most useful images: One by one.');
 }
