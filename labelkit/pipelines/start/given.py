@@ -329,6 +329,11 @@ class OwnTables:
             read_label_csv(path, empty_ok=True, tell=current_progress().message)
         return [WrittenLabel(*row) for row in read_file_labels(path)]
 
+    def was_saved(self, name: str) -> bool:
+        """Say whether a table that was read is another one than was written: a person has saved it."""
+        read = self._read.get(self.folder / name)
+        return read is not None and read != self._written.get(name)
+
     def may_replace(self, path: Path) -> bool:
         """Say whether a table may be replaced; one that is never read gets another name if somebody changed it."""
         now = sha256_file(path) if path.is_file() else None

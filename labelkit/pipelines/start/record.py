@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labelkit.commands.find.label_errors import COLUMNS
 from labelkit.errors import StoreError
 from labelkit.files import read_object
-from labelkit.store.commit import canonical_json, commit_json
+from labelkit.store.commit import canonical_json, commit_bytes, commit_json
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.results import results_beside
 
 RECORD = "start.json"
@@ -30,6 +32,7 @@ class Record:
             ``backbone``, ``store``, and the names of its results, ``groups`` and ``answer``.
         left: by path, labels that photos took along from there.
         tables: SHA-256 of each table as it was written, by its name.
+        confirmed: by path, labels of ``check.csv`` that a person left as they are when saving it.
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
 
@@ -38,6 +41,7 @@ class Record:
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: dict[str, list[str]] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
+    confirmed: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -55,9 +59,8 @@ class Record:
             raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose another --out.") from error
         if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
             raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
-        return cls(
-            path, list(data["rounds"]), dict(data["steps"]), dict(data.get("left", {})), dict(data.get("tables", {}))
-        )
+        others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed"))
+        return cls(path, list(data["rounds"]), dict(data["steps"]), *others)
 
     def done(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the values of a step that was done just so; ``None`` if it has to be done."""
@@ -96,8 +99,24 @@ class Record:
         Raises:
             ResourceError: no room, no permission.
         """
-        noted = {"rounds": self.rounds, "left": self.left, "tables": self.tables, "steps": self.steps}
+        noted: dict[str, object] = {"rounds": self.rounds, "left": self.left, "tables": self.tables}
+        noted |= {"confirmed": self.confirmed, "steps": self.steps}
         commit_json(self.path, {"version": _VERSION, **noted})
+
+
+def leave_out_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
+    """Take labels out of ``check.csv``, and of what its command told, that a person has confirmed.
+
+    Args:
+        table: as ``find mislabeled`` wrote it.
+        values: what that command told; changed.
+        confirmed: label by path.
+    """
+    kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
+    if len(kept) < len(values["doubtful"]):
+        lines = ([f"{one[name]:.4f}" if name == "score" else one[name] for name in COLUMNS] for one in kept)
+        commit_bytes(table, csv_bytes(COLUMNS, lines))
+        values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 
 
 def _are_texts(value: object) -> bool:

@@ -47,7 +47,7 @@ from labelkit.pipelines.start.given import (
     given_csv,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, digest, last_finished
+from labelkit.pipelines.start.record import Record, digest, last_finished, leave_out_confirmed
 from labelkit.pipelines.start.summary import LABELS, finish
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -162,6 +162,9 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         is_same=is_same,
     )
     labels = known.placed
+    if tables.was_saved(CHECK):
+        now = {written_name(dataset.sample_ids[place]): text for place, text in labels.items()}
+        record.confirmed |= {one["path"]: one["label"] for one in checked if now.get(one["path"]) == one["label"]}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
         raise ConfigError("--num-classes", problem, "Choose more, or leave it out.")
@@ -570,6 +573,8 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     result = _run(config if made == out else config.model_copy(update={"out": made}))
     values = jsonable(result.to_json())
     assert isinstance(values, dict)
+    if name == _CHECKING:
+        leave_out_confirmed(made, values, record.confirmed)
     files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)

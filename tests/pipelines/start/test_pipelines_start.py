@@ -318,8 +318,8 @@ def test_labels_and_corrections_in_each_table_are_taken_however_a_spreadsheet_sa
     for labels in ((known, more), (known, more), (known,)):
         run(photos, labels=labels, num_classes=7)
         assert labels_in(folder / "given.csv") == expected | ({"000.png": "red"} if labels == (known,) else {})
-    # what nobody corrected is no label of its own
-    assert labels_in(folder / "check.csv")["008.png"] == "red"
+    # what nobody corrected is not doubted again, and is no label of its own
+    assert "008.png" not in labels_in(folder / "check.csv")
     (folder / "given.csv").write_text((folder / "given.csv").read_text().replace("008.png,red", "008.png,blue"))
     run(photos, num_classes=7)
     assert labels_in(folder / "given.csv")["008.png"] == "blue"
@@ -704,6 +704,22 @@ def test_a_wrong_label_stands_first_in_the_table_to_check(photos: Path, tmp_path
     with (tmp_path / "photos-labeled" / "check.csv").open() as file:
         first, *_ = csv.DictReader(file)
     assert (first["path"], first["label"], first["suggested"]) == ("004.png", "blue", "green")
+
+
+def test_a_doubt_that_was_looked_at_does_not_come_back(photos: Path, tmp_path: Path) -> None:
+    known = write_labels(tmp_path / "known.csv", [*range(15)])
+    known.write_text(known.read_text().replace("004.png,green", "004.png,blue"))
+    run(photos, labels=[known], num_classes=3)
+    check = tmp_path / "photos-labeled" / "check.csv"
+    more = write_labels(tmp_path / "more.csv", [15, 16])
+
+    run(photos, labels=[more], num_classes=3)
+    assert "004.png" in labels_in(check)  # it was not looked at
+    check.write_text(check.read_text().replace(",", ";"))  # as a spreadsheet saves it
+    run(photos, labels=[write_labels(tmp_path / "more.csv", [17, 18])], num_classes=3)
+
+    assert "004.png" not in labels_in(check)
+    assert labels_in(tmp_path / "photos-labeled" / "given.csv")["004.png"] == "blue"
 
 
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(photos: Path, tmp_path: Path) -> None:
