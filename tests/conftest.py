@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("TQDM_DISABLE", "1")
 # an export takes seconds; the tests of it ask for it
@@ -19,6 +20,10 @@ os.environ.setdefault("LABELKIT_ONNX", "0")
 # tests run side by side; threads that wait for each other would make them many times slower
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("LABELKIT_METHODS", None)
+
+# an example may take long on a busy machine; fuzzing has a deadline of its own
+settings.register_profile("shared", deadline=None)
+settings.load_profile("shared")
 
 pytest_plugins = ["tests.running"]
 
@@ -29,11 +34,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # a test's own mark, not a keyword: a folder is called torture, too. Left out, not skipped, which costs less
+    absent = [mark for mark in ("slow", "torture") if not config.getoption(f"--{mark}")]
+    others = {item for item in items if any(item.get_closest_marker(mark) for mark in absent)}
+    config.hook.pytest_deselected(items=list(others))
+    items[:] = [item for item in items if item not in others]
     for item in items:
-        for mark in ("slow", "torture"):
-            # its own mark, not a keyword: a folder is called torture, too
-            if item.get_closest_marker(mark) and not config.getoption(f"--{mark}"):
-                item.add_marker(pytest.mark.skip(reason=f"{mark}: run with --{mark}"))
         if "gpu" in item.keywords:
             import torch
 
