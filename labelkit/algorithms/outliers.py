@@ -13,7 +13,6 @@ FEWEST = 10
 _UNLIKE, _BLURRED = 4.0, 4.5
 # Spreads that are taken at least, so that a collection of images all alike has no odd ones by rounding: of distances
 # as a share of their median and as a number, and of the logarithm of sharpness, where it means a factor of 2 in all.
-_UPPER = 0.8413  # of a normal distribution below one standard deviation
 _LEAST_SHARE, _LEAST_DISTANCE, _LEAST_LOG = 0.1, 1e-4, 0.15
 # Gray values: contrast of an image with something on it; mean of one that is neither dark nor bright.
 _LEAST_CONTRAST, _DARKEST, _BRIGHTEST = 24.0, 30.0, 230.0
@@ -69,10 +68,7 @@ def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float
 
 
 def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
-    """How far each value is above the median, in standard deviations as quantiles of a normal distribution tell them.
-
-    They are those of the median absolute deviation, or of the upper half where values spread further there: a long
-    tail is no outlier.
+    """How far each value is above the median, in standard deviations as the median absolute deviation tells them.
 
     Args:
         values: (n,); NaN is left out and stays NaN.
@@ -83,7 +79,7 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
     if not len(known):
         return values
     median = float(np.median(known))
-    spread = max(1.4826 * float(np.median(np.abs(known - median))), float(np.quantile(known, _UPPER)) - median)
+    spread = 1.4826 * float(np.median(np.abs(known - median)))  # of a normal distribution
     return (values - median) / max(spread, least_share * abs(median), least, np.finfo(np.float64).tiny)
 
 

@@ -13,6 +13,7 @@ import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.exchange.importing import import_store
 from labelkit.commands.exchange.options import ImportConfig
+from labelkit.commands.find import novel
 from labelkit.commands.find.near_duplicates import find_duplicates
 from labelkit.commands.find.novel import find_novel
 from labelkit.commands.find.options import FindDuplicatesConfig, FindNovelConfig, FindOddConfig
@@ -116,6 +117,20 @@ def test_mirrored_and_turned_copies_are_found(photos: Path, tmp_path: Path) -> N
     expected = [(f"{number:02d}.png", f"{number:02d}-turned.jpg", "turned") for number in range(3)]
     assert sorted((row["image_a"], row["image_b"], row["kind"]) for row in read(out)) == expected
     assert found["spare_images"] == 3
+
+
+def test_symmetric_pictures_and_small_drawings_are_no_turned_copies(tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(6):
+        half = np.asarray(photo(number))[:, :80]
+        Image.fromarray(np.concatenate([half, half[:, ::-1]], axis=1)).save(folder / f"{number}.png")
+        drawing = photo(10 + number).resize((12, 12))
+        drawing.save(folder / f"small-{number}.png")
+        drawing.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(folder / f"small-{number}-mirrored.png")
+    out = tmp_path / "duplicates.csv"
+    find_duplicates(FindDuplicatesConfig(index=embed(folder), out=out, bursts=False))
+    assert [row for row in read(out) if row["kind"] == "turned"] == []
 
 
 def test_one_file_many_times_is_one_pair_for_each_further_image(photos: Path, tmp_path: Path) -> None:
@@ -294,6 +309,9 @@ def test_groups_without_a_label_take_turns(tmp_path: Path, colors: Path, labelki
 
     colors_of = [int(row["path"][:2]) % 3 for row in read(tmp_path / "novel.csv")]
     assert sorted(colors_of[:10]) == [1] * 5 + [2] * 5
+    # two known images keep their places, the third group does not wait for all of the first
+    order = novel._in_turns(np.arange(11), ["", *["a"] * 7, "", *["b"] * 2])
+    assert order.tolist() == [0, 1, 2, 3, 4, 5, 9, 10, 8, 6, 7]
 
 
 def later_colors(tmp_path: Path, colors: Path, rng: np.random.Generator, labelkit: Labelkit) -> tuple[Path, Path]:

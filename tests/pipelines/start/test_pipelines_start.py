@@ -719,7 +719,11 @@ def test_a_doubt_that_was_looked_at_does_not_come_back(photos: Path, tmp_path: P
     run(photos, labels=[write_labels(tmp_path / "more.csv", [17, 18])], num_classes=3)
 
     assert "004.png" not in labels_in(check)
-    assert labels_in(tmp_path / "photos-labeled" / "given.csv")["004.png"] == "blue"
+    given = tmp_path / "photos-labeled" / "given.csv"
+    assert labels_in(given)["004.png"] == "blue"
+    given.write_text(given.read_text().replace("004.png,blue", "004.png,red"))
+    run(photos, num_classes=3)
+    assert labels_in(check)["004.png"] == "red"  # another label is doubted
 
 
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(photos: Path, tmp_path: Path) -> None:
