@@ -195,7 +195,10 @@ def test_labels_may_stand_in_a_column_of_another_name(
     unsure = arrays["decisions"] == arrays["decision_names"].index("unsure")
     right = round(float(arrays["expected"][unsure].sum()))
     assert unsure.any()
-    assert f"a best guess for each; expect about {right} to be right" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"a best guess for each; expect about {right} to be right" in told
+    sure = round(float(arrays["expected"][~unsure].sum())) - 4  # labels of one's own are right
+    assert f"30 photos, about {4 + sure + right} of them with the right label" in told
 
 
 def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None:
