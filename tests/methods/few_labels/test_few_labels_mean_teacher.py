@@ -9,7 +9,7 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
+from labelkit.methods.few_labels.mean_teacher import MeanTeacher, MeanTeacherConfig, MeanTeacherObjective
 from labelkit.methods.few_labels.recipe import StudentClock, StudentNetworks
 from labelkit.training.schedules import GrowingWeight
 from torch import Tensor, nn
@@ -101,3 +101,9 @@ def test_processes_with_different_numbers_of_labels_average_to_one_with_all() ->
         objective()(batch([1, -1]), logits([rows[1], rows[3]]), clock).loss,
     ]
     assert torch.allclose(torch.stack(halves).mean(), whole)
+
+
+def test_the_average_is_short_until_the_consistency_counts_in_full() -> None:
+    config = MeanTeacherConfig(steps=100_000, ema_decay=0.999, ema_decay_start=0.99, consistency_ramp=0.4)
+    decay = MeanTeacher.average_decay(config)
+    assert [decay(update) for update in (1, 39_999, 40_000)] == [0.5, 0.99, 0.999]

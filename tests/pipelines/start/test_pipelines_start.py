@@ -1136,7 +1136,8 @@ def test_labels_of_the_browser_end_in_all_tables(
 
     def label_two(server: Any, *_: object, **__: object) -> None:
         step = Step("label", rows=(2, 5), name="blue") if not ended else Step("label", rows=(8,), name="blue")
-        server.session.act_on("label", lambda work: [step], by="", client="")
+        named = Step("name", group=0, name="all of it")
+        server.session.act_on("label", lambda work: [named] if len(ended) == 2 else [step], by="", client="")
         ended.append(server.session.name)
         if len(ended) == 1:
             raise ResourceError("here", "the disk is full", "Make room.")
@@ -1154,5 +1155,8 @@ def test_labels_of_the_browser_end_in_all_tables(
     assert {path for path, row in table(folder).items() if row["kind"] == "given"} == set(given)
     # the second call goes on with what the first one had kept; a third begins with given.csv
     assert ended[0] == ended[1]
-    run(photos, num_classes=3, serve=True)
+    monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 1)
+    run(photos, num_classes=4, serve=True)
     assert ended[2] not in ended[:2]
+    # of a group that is named, the most typical image
+    assert list(labels_in(folder / "given.csv").values()).count("all of it") == 1
