@@ -79,6 +79,7 @@ def collect_labels(
     *,
     left: Mapping[str, Sequence[str]] | None = None,
     checked: Mapping[str, str] | None = None,
+    browser: Sequence[WrittenLabel] = (),
     is_same: bool = False,
 ) -> KnownLabels:
     """Return the label of each photo that has one; later sources win.
@@ -91,6 +92,7 @@ def collect_labels(
         stores: of earlier calls, the newest first, which know what file was at a path.
         left: of the last call; see :class:`KnownLabels`.
         checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
+        browser: labels that were given in the browser.
         is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
 
     Raises:
@@ -106,7 +108,8 @@ def collect_labels(
     # by path and file: the same path may have been that of several photos
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
-    own = [folder / name for name in FILLED]
+    own = [*(folder / name for name in FILLED), folder / "the browser"]
+    filled.append(list(browser))
 
     def take(table: Path, written: Sequence[WrittenLabel]) -> None:
         for new in written:

@@ -14,6 +14,7 @@ from typing import Any
 from labelkit.commands.find.label_errors import COLUMNS
 from labelkit.errors import StoreError
 from labelkit.files import read_object
+from labelkit.progress import current_progress
 from labelkit.store.commit import canonical_json, commit_bytes, commit_json
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.results import results_beside
@@ -116,6 +117,8 @@ def leave_out_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[
     if len(kept) < len(values["doubtful"]):
         lines = ([f"{one[name]:.4f}" if name == "score" else one[name] for name in COLUMNS] for one in kept)
         commit_bytes(table, csv_bytes(COLUMNS, lines))
+        left = len(values["doubtful"]) - len(kept)
+        current_progress().message(f"{left} labels are not doubted again: they were left when check.csv was saved")
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 
 

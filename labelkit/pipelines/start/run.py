@@ -30,7 +30,7 @@ from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.models.weights.published import recorded_weights
 from labelkit.options.base import StageConfig, flag, value_text
 from labelkit.options.embed import EmbedConfig
-from labelkit.pipelines.start.browser import start_in_browser
+from labelkit.pipelines.start.browser import browser_labels, forget_browser, start_in_browser
 from labelkit.pipelines.start.given import (
     AWAY,
     CHECK,
@@ -159,6 +159,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         stores,
         left=record.left,
         checked={one["path"]: one["label"] for one in checked},
+        browser=browser_labels(record),
         is_same=is_same,
     )
     labels = known.placed
@@ -195,6 +196,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record.left = known.left
     record.write()
     _write_labels(tables, dataset, known)
+    forget_browser(record)
+    record.write()
     if known.followed:
         # what they say of paths held before; their labels are in the tables that were written
         tables.remove(*FILLED)

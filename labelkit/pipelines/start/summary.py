@@ -145,18 +145,18 @@ def _found_table(
     """Count what was found, a line each."""
     answered = counts["known"] + counts["new"]
     of_answered, of_guesses = ("", "") if right is None else (f"; expect about {one} to be right" for one in right)
-    yours = f"in {len({row[1] for row in rows if row[2] == 'given'})} classes"
+    classes = len({row[1] for row in rows if row[2] == "given"})
+    yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
     if told.get("labels to check", {}).get("doubtful_labels"):
         yours += "; check.csv has those to check first"
-    lines: list[list[Cell]] = [
-        ["labeled by you", counts["given"], yours],
-        [
-            "answered",
-            answered,
-            f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}",
-        ],
-        ["unsure", counts["unsure"], f"labels.csv has a best guess for each{of_guesses if counts['unsure'] else ''}"],
-    ]
+    lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
+    if "answer" in told:
+        sure = f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}"
+        guessed = f"labels.csv has a best guess for each{of_guesses if counts['unsure'] else ''}"
+        lines += [["answered", answered, sure], ["unsure", counts["unsure"], guessed]]
+    elif counts["given"] < len(rows):
+        number = len({row[1] for row in rows if row[2] != "given"})
+        lines.append(["grouped", len(rows) - counts["given"], f"in {number} groups"])
     novel = told.get("novel photos", {})
     if novel.get("in_new_groups"):
         groups = "a group" if len(novel["new_groups"]) == 1 else f"{len(novel['new_groups'])} groups"

@@ -209,7 +209,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     """
     there = list_results(store)
     begins = config.labels is not None or config.from_ is not None
-    name = config.result or (None if begins else newest_session(store))
+    name = config.result or (None if begins else _newest_session(store, there))
     if name is not None and name in there and not config.overwrite:
         if begins:
             raise output_exists(name, "--result", instead="neither --labels nor --from to go on with it")
@@ -236,9 +236,8 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
     return Session.begin(store, name, begun.labels, begun.class_names, begun.rounds, groups, names, params, begun.round)
 
 
-def newest_session(store: EmbeddingStore) -> str | None:
-    """Return the name of the newest result of ``label --serve`` with a number; ``None``: there is none."""
-    numbered = [(int(name.removeprefix("labels-")), name) for name in list_results(store) if _is_numbered(name)]
+def _newest_session(store: EmbeddingStore, names: list[str]) -> str | None:
+    numbered = [(int(name.removeprefix("labels-")), name) for name in names if _is_numbered(name)]
     return next((name for _, name in sorted(numbered, reverse=True) if is_session(read_result(store, name))), None)
 
 

@@ -13,19 +13,21 @@ import numpy as np
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.data.path_rule import written_name
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import locked, remove_leftovers
-from labelkit.store.results import list_results, results_folder, write_result
+from labelkit.store.results import list_results, read_result, results_folder, write_result
 from labelkit.studio.label.actions import labels_to_learn
 from labelkit.studio.label.browser import open_browsed, open_session
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import Labels, added_labels, beginning
-from labelkit.studio.label.session import Session
+from labelkit.studio.label.session import Session, continued
 from labelkit.studio.label.sets import check_set, write_set
+from labelkit.studio.report.images import choose_images
 
 
 def label_images(config: LabelConfig) -> SimpleResult:
@@ -164,7 +166,7 @@ def check_server() -> None:
     for name in ("starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
             problem = f"needs Starlette and uvicorn, and {name} is not installed"
-            raise ConfigError("--serve", problem, 'pip install "labelkit-images[serve]".')
+            raise ConfigError("--serve", problem, "pip install starlette uvicorn.")
 
 
 def serve_labels(config: LabelConfig) -> SimpleResult:
@@ -199,11 +201,27 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
                 raise
         finally:
             server.asking.stop()
-    if config.csv is not None:
-        learned = session.read(lambda work: labels_to_learn(work, browsed.images.features))
-        labels = Labels(learned, tuple(session.work.classes), np.zeros(store.n, dtype=np.int64), 0, {})
-        commit_bytes(config.csv, _table(config, config.csv, store, labels))
     return _served(config, session)
+
+
+def session_labels(store: EmbeddingStore, name: str) -> list[tuple[str, str, str]]:
+    """Return path, label, and SHA-256 in hex of the images that a session labeled.
+
+    They are those of single images, and of the most typical images of named groups.
+
+    Args:
+        store: of the session.
+        name: of its result.
+
+    Raises:
+        StoreError: there is no such session, or it cannot be used.
+    """
+    work = continued(store, read_result(store, name)).work
+    learned = labels_to_learn(work, choose_images(store, store.n, 0).features)
+    return [
+        (written_name(store.sample_ids[row]), work.classes[int(learned[row])], store.sha256[row].tobytes().hex())
+        for row in np.flatnonzero(learned >= 0).tolist()
+    ]
 
 
 def _hold(held: contextlib.ExitStack, folder: Path) -> None:
@@ -237,8 +255,6 @@ def _served(config: LabelConfig, session: Session) -> SimpleResult:
         "rows": session.store.n,
         "classes": [{"class": cell[0], "images": cell[1]} for cell in cells],
     }
-    made = [path] if session.log else []
-    if config.csv is not None:
-        values["csv"] = config.csv
-        made.append(config.csv)
-    return SimpleResult(values, tuple(made), (Table("labels of each class", ["class", "images"], cells),))
+    return SimpleResult(
+        values, (path,) if session.log else (), (Table("labels of each class", ["class", "images"], cells),)
+    )

@@ -63,8 +63,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     by: str = Field("", description="Name of the annotator, stored with the labels.", json_schema_extra=_LABELS)
     csv: Path | None = Field(
         None,
-        description="Also write all images, with these labels or none, to a CSV that `train --dataset` reads. With "
-        "--serve, at its end: the labels of single images, and of the most typical images of named groups.",
+        description="Also write all images, with these labels or none, to a CSV that `train --dataset` reads.",
         json_schema_extra={**_OUTPUT, "makes": "csv"},
     )
     dataset: str | None = Field(
@@ -119,7 +118,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     @model_validator(mode="after")
     def _something_to_do(self) -> LabelConfig:
         if self.serve:
-            for name in ("export", "out", "link"):
+            for name in ("csv", "export", "out", "link"):
                 if name in self.model_fields_set:
                     raise ValueError(f"--serve goes without --{name}: write labels after it")
             return self

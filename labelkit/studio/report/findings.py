@@ -175,8 +175,10 @@ def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImage
     """Read the tables of ``labelkit find`` in a folder; those that are not there have no count.
 
     Raises:
-        DatasetError: a table that cannot be read, or lacks a column.
+        DatasetError: no such folder; a table that cannot be read, or lacks a column.
     """
+    if folder is not None and not folder.is_dir():
+        raise DatasetError(str(folder), "is no folder", "Name the folder with the tables of labelkit find.")
     places = _places(store, images)
     return tuple(_read(folder, kind, places) for kind in _KINDS)
 
@@ -226,10 +228,13 @@ def _lines(path: Path, columns: Sequence[str], command: str) -> list[Line]:
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="")
-    missing = [column for column in columns if column not in (reader.fieldnames or ())]
-    if missing:
-        raise DatasetError(str(path), f"line 1: no column {missing[0]!r}", remedy)
-    return list(reader)
+    try:
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
+        if missing:
+            raise DatasetError(str(path), f"line 1: no column {missing[0]!r}", remedy)
+        return list(reader)
+    except csv.Error as error:
+        raise DatasetError(str(path), f"line {reader.line_num}: {error}", remedy) from error
 
 
 def find_neighbors(images: ShownImages, count: int, metric: str) -> Neighbors:
