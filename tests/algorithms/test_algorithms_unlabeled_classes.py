@@ -64,11 +64,10 @@ def test_expected_share_is_that_of_the_words() -> None:
     ("lead", "nearer", "best"),
     [
         (0.25, -3.0, 3),
-        (0.15, 0.0, 0),
-        (0.01, 0.1, 3),
-        (0.15, -0.1, 0),
-        (-0.05, 1.1, 3),
-        (-0.05, 0.9, 0),
+        (0.15, -0.6, 0),
+        (0.01, -0.4, 3),
+        (-0.01, 0.4, 0),
+        (-0.05, 0.6, 3),
         (-0.15, 2.1, 0),
     ],
 )
@@ -113,3 +112,29 @@ def test_labels_of_one_class_are_refused() -> None:
 
     with pytest.raises(ValueError, match="two classes"):
         other_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
+
+
+def test_hidden_labels_are_nearer_to_the_mean_of_a_class_by_plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, truth = blobs(3, classes=4, size=20)
+    labels = np.full(80, -1)
+    for label in (0, 1):
+        labels[np.flatnonzero(truth == label)[:4]] = label
+    known, fold, seen = np.flatnonzero(labels >= 0), np.tile([0, 1], 4), []
+    monkeypatch.setattr(unlabeled_classes, "_folds", lambda own, generator: fold)
+    monkeypatch.setattr(unlabeled_classes, "_weighed", lambda *given: seen.extend(given[4:]))
+
+    other_groups(rows, labels, [0, 1], generator=np.random.default_rng(0))
+
+    weights, nearer = seen
+    moved = rows.astype(np.float64) - rows.mean(axis=0)
+    units = moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    ranks = np.zeros(8)
+    for part in (0, 1):
+        near = np.zeros(80)
+        for row in range(80):
+            for label in (0, 1):
+                mean = units[known[(fold != part) & (labels[known] == label)]].mean(axis=0)
+                near[row] = max(near[row], units[row] @ mean / np.linalg.norm(mean))
+        for place in np.flatnonzero(fold == part):
+            ranks[place] = np.mean(near[labels < 0] < near[known[place]])
+    assert nearer == pytest.approx((ranks @ weights - 0.5) / np.sqrt((weights**2).sum() / 12), abs=1e-6)
