@@ -23,6 +23,10 @@ class Task(Protocol):
         """Report ``n`` more units done; ``info`` are the latest numbers to show beside them."""
         ...
 
+    def skip(self, n: int) -> None:
+        """Report ``n`` units that were done before or took no time; the time that is left does not follow from them."""
+        ...
+
 
 class Progress(Protocol):
     """Listens to what a stage reports."""
@@ -48,6 +52,9 @@ class SilentTask:
     """Reports nothing."""
 
     def advance(self, n: int = 1, **info: object) -> None:
+        """Do nothing."""
+
+    def skip(self, n: int) -> None:
         """Do nothing."""
 
 

@@ -74,7 +74,7 @@ class _LineTask:
         self._seconds = seconds
         self._clock = clock
         self._started = self._last = clock()
-        self._done = 0
+        self._done = self._skipped = 0
         self._info: dict[str, object] = {}
 
     def advance(self, n: int = 1, **info: object) -> None:
@@ -84,6 +84,10 @@ class _LineTask:
         if now - self._last >= self._seconds:
             self._last = now
             self._say(now - self._started, finished=False)
+
+    def skip(self, n: int) -> None:
+        self._done += n
+        self._skipped += n
 
     def finish(self) -> None:
         elapsed = self._clock() - self._started
@@ -96,8 +100,8 @@ class _LineTask:
             parts = []  # work that cannot be counted
         if finished:
             parts.append(f"done in {duration(elapsed)}")
-        elif self._total and 0 < self._done <= self._total:
-            parts.append(f"{duration(elapsed / self._done * (self._total - self._done))} left")
+        elif self._total and self._skipped < self._done <= self._total:
+            parts.append(f"{duration(elapsed / (self._done - self._skipped) * (self._total - self._done))} left")
         parts += info_texts(self._info)
         print_message(f"{self._description}: {', '.join(parts)}")
 
@@ -166,6 +170,9 @@ class _BarTask:
         if now - self._drawn >= _SECONDS_BETWEEN_DRAWINGS:
             self._drawn = now
             self._bars.refresh()
+
+    def skip(self, n: int) -> None:
+        next(task for task in self._bars.tasks if task.id == self._bar).completed += n  # no sample of the speed
 
 
 def info_texts(info: dict[str, object]) -> list[str]:

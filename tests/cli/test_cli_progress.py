@@ -40,6 +40,19 @@ def test_a_line_comes_every_few_seconds_and_at_the_end(capsys: pytest.CaptureFix
     ]
 
 
+def test_what_was_done_before_says_nothing_of_the_time_left(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
+    with LineProgress(seconds=5, clock=clock).task("train", total=10) as task:
+        task.skip(6)
+        clock.now += 6
+        task.advance(1)
+    assert capsys.readouterr().err.splitlines() == ["train: 7/10, 18 s left", "train: 7/10, done in 6 s"]
+    bars = BarProgress()
+    with bars.task("train", total=10) as task:
+        task.skip(6)
+        assert bars._bars is not None
+        assert (bars._bars.tasks[0].completed, bars._bars.tasks[0].speed) == (6, None)
+
+
 def test_short_work_is_not_mentioned(capsys: pytest.CaptureFixture[str], clock: Clock) -> None:
     with LineProgress(seconds=5, clock=clock).task("embed", total=2) as task:
         clock.now += 1

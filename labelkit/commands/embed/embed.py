@@ -308,7 +308,7 @@ def _embed_part(work: _Work, k: int, with_rows: bool, with_patches: bool, task: 
     if run.plan.reused is not None:
         is_copied = run.plan.reused[start:end, 0] >= 0
         rows, copied = rows[~is_copied], rows[is_copied]
-        task.advance(len(copied))
+        task.skip(len(copied))
     columns, skipped = _embed_rows(work, rows, collector, task)
     if not with_rows:
         return len(rows)

@@ -187,7 +187,7 @@ def keep_views(
         progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
     with progress.task("frozen part", total=reuse.plan.num_parts) as task:
-        task.advance(reuse.plan.num_parts - len(missing))
+        task.skip(reuse.plan.num_parts - len(missing))
         for number in missing:
             if number % runtime.world_size == runtime.rank:
                 kept.commit(number, maker.values(reuse.plan.part(number)))

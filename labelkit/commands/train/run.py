@@ -166,7 +166,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     try:
         _reuse_frozen(setup, trainer.config, runtime, run, trainer)
         with progress.task("train", total=trainer.total_steps()) as task:
-            task.advance(trainer.clock.step)
+            task.skip(trainer.clock.step)
             trainer.report = task
             fit = trainer.fit()
     except ResourceError as error:

@@ -28,7 +28,14 @@ from labelkit.studio.report.images import ShownImages, choose_images, place_imag
 from labelkit.studio.report.options import ReportConfig
 from labelkit.studio.report.overview import Scores, describe_store, score_groupings
 from labelkit.studio.report.page import PageContents, render_page
-from labelkit.studio.report.thumbnails import LOSSLESS, TILES, Thumbnails, make_thumbnails
+from labelkit.studio.report.thumbnails import (
+    LOSSLESS,
+    TILES,
+    Thumbnails,
+    image_numbers,
+    make_thumbnails,
+    read_thumbnails,
+)
 from labelkit.studio.report.work import likely_groups, start_work, suggested_images
 
 # of each group before any other image: those that stand beside its name
@@ -85,6 +92,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         thumbnails=_no_thumbnails(len(images)),
         images_note=note,
         max_size=config.max_size,
+        numbers=image_numbers(_file_digests(store, images.rows)),
         start=start_work(store, images, grouping, choices, suggested),
     )
     order = _order(images, grouping, findings)
@@ -133,7 +141,8 @@ def _thumbnails(
     place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
     rows = np.array([place.get(store.sample_ids[int(row)], -1) for row in images.rows], dtype=np.int64)
     known = np.asarray(store.image_sizes)[images.rows] if store.has_images else np.zeros((len(rows), 2), np.uint32)
-    made = make_thumbnails(source, rows, _file_digests(store, images.rows), known, order, room)
+    earlier = read_thumbnails(config.out, config.max_size) if store.has_images else None
+    made = make_thumbnails(source, rows, _file_digests(store, images.rows), known, order, room, earlier)
     if made.missing and source is not None:
         reasons = ", ".join(f"{count} {reason}" for reason, count in made.missing.items())
         current_progress().warning(f"{sum(made.missing.values())} images are shown as placeholders: {reasons}")

@@ -62,6 +62,7 @@ class PageContents:
         thumbnails: of the images.
         images_note: why there are no images at all, or empty.
         max_size: that was asked for.
+        numbers: (m,) uint64 of the image files, so that a later page takes their thumbnails over.
         start: what labeling in the page begins with.
     """
 
@@ -83,6 +84,7 @@ class PageContents:
     thumbnails: Thumbnails
     images_note: str
     max_size: str
+    numbers: NDArray[np.uint64]
     start: WorkStart
 
 
@@ -175,6 +177,8 @@ def page_data(page: PageContents) -> dict[str, Any]:
         "neighbors": near.images.shape[1],
         "scoreRange": [low, high if high > low else low + 1.0],
         "side": page.thumbnails.side,
+        "quality": page.thumbnails.quality,
+        "maxSize": page.max_size,
         "tilesPerSheet": TILES,
         "tilesPerRow": COLUMNS,
         "work": work_data(page.start),
@@ -188,6 +192,7 @@ def page_data(page: PageContents) -> dict[str, Any]:
             "split": column(page.splits, "<i2"),
             "point": column(page.places.points, "<u2"),
             "tile": column(page.thumbnails.tiles, "<i4"),
+            "image": column(page.numbers, "<u8"),
             "tileSize": column(page.thumbnails.sizes, "|u1"),
             "neighbor": column(np.where(near.images < 0, _NONE, near.images), "<u2"),
             "score": column(np.rint(steps), "<u2"),

@@ -2,17 +2,22 @@
 
 A sheet holds 64 tiles in 8 rows, each tile at the top left of a square of ``side`` pixels. Size and quality are chosen
 on a sample, from the best down, and all images have the same. Images that are gone, cannot be read, or are no longer
-the ones that were embedded have no tile.
+the ones that were embedded have no tile. A page that is written anew takes the sheets over whose images it still shows.
 """
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +45,8 @@ _SAMPLE = 128
 _SHARPNESS = 2
 # a sample may be a little smaller than the rest
 _MARGIN = 1.08
+# images of which an earlier page has to hold so many: else another size may be better
+_LEAST_HELD = 0.8
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,14 @@ class Thumbnails:
     def count(self) -> int:
         """Images that have one."""
         return int((self.tiles >= 0).sum())
+
+
+@dataclass(frozen=True)
+class EarlierThumbnails:
+    """Thumbnails of an earlier page, and its images as ``image_numbers`` tells them, (k,) uint64."""
+
+    made: Thumbnails
+    images: NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -102,6 +117,7 @@ def make_thumbnails(
     image_sizes: NDArray[np.uint32],
     order: Sequence[int],
     max_bytes: int,
+    earlier: EarlierThumbnails | None = None,
 ) -> Thumbnails:
     """Make the thumbnails of a page.
 
@@ -112,10 +128,14 @@ def make_thumbnails(
         image_sizes: (m, 2) height and width of the images.
         order: all images, those that are shown together side by side, the most important first.
         max_bytes: of all sheets in base64 together.
+        earlier: of an earlier page; only where digests are those of files.
     """
     pictures = Pictures(source, rows, sha256)
     room = max_bytes * 3 // 4
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        extended = None if earlier is None else _extended(earlier, pictures, order, pool)
+        if extended is not None and sum(map(len, extended.sheets)) <= room:
+            return extended
         sizes = _sizes_to_try(image_sizes)
         sample = _sample(pictures, order, max(side for side, _ in sizes), pool)
         while True:
@@ -129,6 +149,63 @@ def make_thumbnails(
                 # fewer of the smallest; the sample was far too kind
                 order = order[: number // 2]
                 sizes = [(side, quality)]
+
+
+def image_numbers(sha256: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return the first eight bytes of (m, 32) digests as (m,) numbers, which tell images of two pages."""
+    return np.ascontiguousarray(sha256[:, :8]).view("<u8").ravel()
+
+
+def read_thumbnails(page: Path, max_size: str) -> EarlierThumbnails | None:
+    """Read the thumbnails of an earlier page of the same size.
+
+    Args:
+        page: the file, which need not be there.
+        max_size: of the new page.
+
+    Returns:
+        ``None`` without such a page, or if some of its images had no thumbnail.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+        found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+        data: dict[str, Any] = json.loads(found[1]) if found else {}
+        if data["maxSize"] != max_size:
+            return None
+        read = {name: base64.b64decode(data["columns"][name]) for name in ("tile", "tileSize", "image")}
+        tiles = np.frombuffer(read["tile"], "<i4")
+        sizes = np.frombuffer(read["tileSize"], np.uint8).reshape(-1, 2)
+        images = np.frombuffer(read["image"], "<u8")
+        sheets = [base64.b64decode(one) for one in re.findall(r'id="sheet-[0-9]+">([A-Za-z0-9+/=]*)<', text)]
+        made = Thumbnails(int(data["side"]), int(data["quality"]), tuple(sheets), tiles, sizes, {}, 0)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None  # no page, or changed by other hands
+    is_whole = len(tiles) == len(sizes) == len(images) > 0 and 0 <= tiles.min() <= tiles.max() < TILES * len(sheets)
+    return EarlierThumbnails(made, images) if is_whole else None
+
+
+def _extended(
+    earlier: EarlierThumbnails, pictures: Pictures, order: Sequence[int], pool: ThreadPoolExecutor
+) -> Thumbnails | None:
+    """Take sheets over whose images are all shown, and make the others at the same size; ``None``: too few are."""
+    old = earlier.made
+    images, sheet_of = image_numbers(pictures.sha256), old.tiles // TILES
+    dropped = np.unique(sheet_of[~np.isin(earlier.images, images)])  # nothing stays of an image that is not shown
+    kept = np.setdiff1d(np.arange(len(old.sheets)), dropped)
+    usable = np.flatnonzero(np.isin(sheet_of, kept))
+    numbers, first = np.unique(earlier.images[usable], return_index=True)
+    there = np.isin(images, numbers)
+    if there.mean() < _LEAST_HELD:
+        return None
+    rest = [image for image in order if not there[image]]
+    with current_progress().task(f"thumbnails of {old.side} pixels", total=len(rest)) as task:
+        made = _make(pictures, rest, old.side, old.quality, pool, task)
+    tiles, sizes = np.where(made.tiles < 0, -1, made.tiles + TILES * len(kept)), made.sizes.copy()
+    before = usable[first[np.searchsorted(numbers, images[there])]]
+    tiles[there] = TILES * np.searchsorted(kept, sheet_of[before]) + old.tiles[before] % TILES
+    sizes[there] = old.sizes[before]
+    sheets = (*(old.sheets[sheet] for sheet in kept), *made.sheets)
+    return replace(made, sheets=sheets, tiles=tiles.astype(np.int32), sizes=sizes)
 
 
 def _sizes_to_try(image_sizes: NDArray[np.uint32]) -> list[tuple[int, int]]:

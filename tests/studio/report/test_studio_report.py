@@ -300,6 +300,56 @@ def test_images_that_are_gone_or_other_ones_become_placeholders(labelkit: Any, p
     assert (column(out.read_text(encoding="utf-8"), "tile", "<i4") < 0).sum() == 2
 
 
+def test_a_page_takes_over_the_sheets_whose_images_it_still_shows(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    images, out = tmp_path / "images", tmp_path / "report.html"
+    images.mkdir()
+
+    def add(first: int, last: int) -> None:
+        for number in range(first, last):
+            Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(images / f"{number:03}.png")
+
+    read: list[int] = []
+    plain = Pictures.read
+    monkeypatch.setattr(Pictures, "read", lambda self, image, side: read.append(image) or plain(self, image, side))
+
+    def page_of(store: str) -> tuple[set[int], list[str]]:
+        embed_images(EmbedConfig(dataset=str(images), backbone="pixels", image_size=8, out=tmp_path / store))
+        read.clear()
+        write_report(ReportConfig(index=tmp_path / store, out=out, overwrite=True, projection="pca"))
+        text = out.read_text(encoding="utf-8")
+        sheets = re.findall(r'id="sheet-\d+">(.*?)</script>', text, flags=re.DOTALL)
+        drawn = [np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet))).convert("L")) for sheet in sheets]
+        names = data_of(text)["names"]
+        for name, tile in zip(names, column(text, "tile", "<i4"), strict=True):
+            left, top = 8 * (tile % 64 % 8), 8 * (tile % 64 // 8)
+            with Image.open(images / name) as original:
+                np.testing.assert_array_equal(drawn[tile // 64][top : top + 8, left : left + 8], np.asarray(original))
+        return {names[image] for image in read}, sheets
+
+    add(0, 600)
+    shutil.copy2(images / "003.png", images / "copy.png")
+    assert len(page_of("first.h5")[0]) == 601
+
+    add(600, 610)
+    made, sheets = page_of("more.h5")
+    assert made == {f"{number}.png" for number in range(600, 610)}
+
+    gone = data_of(out.read_text(encoding="utf-8"))["names"].index("200.png")
+    sheet = sheets[column(out.read_text(encoding="utf-8"), "tile", "<i4")[gone] // 64]
+    (images / "200.png").unlink()
+    made, sheets = page_of("fewer.h5")
+    assert (len(made), sheet in sheets) == (63, False)
+
+    text = out.read_text(encoding="utf-8")
+    for damaged in (text.replace("maxSize", "other"), text.replace('"image":"', '"image":"AAAA'), "no page"):
+        out.write_text(damaged, encoding="utf-8")
+        assert len(page_of("fewer.h5")[0]) == 610
+
+
 def test_a_tile_is_made_from_what_the_jpeg_decoder_shrinks_to_twice_its_side(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
