@@ -1742,6 +1742,8 @@ def embed(
     fast_decode: bool = ...,
     part_rows: int = ...,
     reuse: Sequence[str | PathLike[str]] | str | PathLike[str] | None = ...,
+    processes: int = ...,
+    ray_address: str | None = ...,
     dry_run: bool = ...,
     device: str = ...,
     num_workers: int | None = ...,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import COMMANDS, EXIT_CODES, main
 from labelkit.commands.table import Command, all_commands
@@ -266,6 +267,14 @@ def test_a_shell_script_is_short_and_stops_at_the_first_error(name: str) -> None
 
     assert len(lines) < 40
     assert "set -euo pipefail" in lines
+
+
+def test_what_a_cluster_gets_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ROOT / "examples" / "cluster"
+    job = yaml.safe_load((folder / "embed-rayjob.yaml").read_text())
+
+    subprocess.run(["bash", "-n", str(folder / "train.sbatch")], check=True)
+    test_a_shown_command_line_is_one(job["spec"]["entrypoint"].split()[1:], capsys)
 
 
 @pytest.mark.slow

@@ -251,12 +251,8 @@ def _lost(reason: str) -> ResourceError:
     )
 
 
-def _begin_worker(worker: int) -> None:
-    """End with the main process, and let no item get lost.
-
-    torch watches the parent, which is the clean process and lives as long as its children do. Python drops what a
-    queue cannot send, and the main process would wait for it.
-    """
+def end_with_main(name: str) -> None:
+    """End this process when the one that started it does, however that ends."""
     main = parent_process()
     assert main is not None
 
@@ -264,11 +260,21 @@ def _begin_worker(worker: int) -> None:
         wait([main.sentinel])
         os._exit(1)
 
+    Thread(target=watch, name=f"watch of {name}", daemon=True).start()
+
+
+def _begin_worker(worker: int) -> None:
+    """End with the main process, and let no item get lost.
+
+    torch watches the parent, which is the clean process and lives as long as its children do. Python drops what a
+    queue cannot send, and the main process would wait for it.
+    """
+
     def send_why(queue: Any, error: Exception, item: tuple[int, object]) -> None:
         queue.put((item[0], _lost(str(error).partition("\n")[0])))
 
     Queue._on_queue_feeder_error = send_why  # type: ignore[attr-defined] # not annotated there
-    Thread(target=watch, name=f"watch of worker {worker}", daemon=True).start()
+    end_with_main(f"worker {worker}")
 
 
 class Reader:

@@ -149,6 +149,19 @@ class EmbedConfig(
         "them, whatever the files are called. Default: none.",
         json_schema_extra=_RUN_ONLY,
     )
+    processes: int = Field(
+        1,
+        ge=1,
+        description="Number of processes that embed, a part of --part-rows images each; with several GPUs, one process "
+        "for each GPU. The embeddings are the same.",
+        json_schema_extra=_RUN_ONLY,
+    )
+    ray_address: str | None = Field(
+        None,
+        description="Embed on this Ray cluster, whose nodes see the same files: an address of `ray start --head`, "
+        "auto, or local (a cluster of this machine alone). A part of a lost node is made by another.",
+        json_schema_extra=_RUN_ONLY,
+    )
     dry_run: bool = Field(
         False,
         description="Show configuration, counts, memory and time without writing anything.",

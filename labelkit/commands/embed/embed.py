@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit import __version__
+from labelkit.commands.common.apply import apply
 from labelkit.commands.common.embed_images import Computing, choose_computing, onnx_network
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import remember_images, remember_model
@@ -30,7 +34,7 @@ from labelkit.errors import DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig
-from labelkit.progress import Task, current_progress
+from labelkit.progress import SilentTask, Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
@@ -53,6 +57,47 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     """
     if config.index is not None:
         return embed_rows(config)
+    if config.threads is None and (config.processes > 1 or config.ray_address is not None):
+        # known here, since sums depend on it: the same in all processes
+        share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
+        config = config.model_copy(update={"threads": share})
+    prepared = _prepare(config)
+    if config.dry_run:
+        return describe_plan(config, prepared)
+    progress = current_progress()
+    for note in prepared.dataset.notes:
+        progress.message(note)
+    started = time.monotonic()
+    work = _begin(config, prepared)
+    embedded_now = _embed_pending(work)
+    store = _published(work)
+    warn_of_lost(work.dataset, work.lost)
+    for warning in [*work.run.warnings, *(work.patches.warnings if work.patches is not None else [])]:
+        progress.warning(warning)
+    if work.model.location is not None:
+        remember_model(store.model.weights_fingerprint, work.model.location)
+    remember_images(store.content_digest, config.dataset, config.data_root)
+    return _summary(work, store, embedded_now, time.monotonic() - started)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """What is embedded how, before anything is written."""
+
+    model: EmbeddingNetwork
+    dataset: ImageDataset
+    plan: EmbeddingPlan
+    runtime: Runtime
+    computing: Computing
+    network: InferenceNetwork
+    order: NDArray[np.int64] | None
+    reused: tuple[EmbeddingStore, ...]
+    draws: ViewDraws | None
+    patch_shape: tuple[int, int, int] | None
+
+
+def _prepare(config: EmbedConfig) -> _Prepared:
+    """List the images, load the network, and plan."""
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
         dataset, labeled, old_classes = as_asked(config)
@@ -77,32 +122,26 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(plan, reused, dataset)
-    if config.dry_run:
-        return describe_plan(config, runtime, computing, model, dataset, plan, shape, draws)
-    progress = current_progress()
-    for note in dataset.notes:
-        progress.message(note)
-    started = time.monotonic()
+    return _Prepared(model, dataset, plan, runtime, computing, network, order, reused, draws, shape)
+
+
+def _begin(config: EmbedConfig, found: _Prepared) -> _Work:
+    """Begin or continue the run."""
+    model, network, draws, shape = found.model, found.network, found.draws, found.patch_shape
     # an unfinished run keeps the listing it began with; what was added since is for the next store
-    plan = continue_plan(config.out, plan)
-    dataset = _listed_as(dataset, plan)
+    plan = continue_plan(config.out, found.plan)
+    dataset = _listed_as(found.dataset, plan)
     patch_plan = plan_patches(config, network, plan, shape) if shape is not None else None
     if patch_plan is not None:
         PatchRun.check(config.out, patch_plan, overwrite=config.overwrite)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
-    quick = onnx_network(network, plan.model) if computing.runtime == "onnx" and not run.already_done else None
+    is_quick = found.computing.runtime == "onnx" and not run.already_done
+    quick = onnx_network(network, plan.model) if is_quick else None
     reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
-    work = _Work(run, patches, dataset, model, network, quick, runtime, config, order, reused, draws, reader)
-    embedded_now = _embed_pending(work)
-    store = _published(work)
-    warn_of_lost(dataset, work.lost)
-    for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
-        progress.warning(warning)
-    if model.location is not None:
-        remember_model(store.model.weights_fingerprint, model.location)
-    remember_images(store.content_digest, config.dataset, config.data_root)
-    return _summary(work, store, embedded_now, time.monotonic() - started)
+    return _Work(
+        run, patches, dataset, model, network, quick, found.runtime, config, found.order, found.reused, draws, reader
+    )
 
 
 @dataclass(frozen=True)
@@ -156,15 +195,50 @@ def _embed_pending(work: _Work) -> int:
     """Make the parts of store and patches that are not there yet; return how many images that were."""
     rows_missing = set(work.run.pending_parts())
     patches_missing = set() if work.patches is None else set(work.patches.pending_parts())
-    parts = sorted(rows_missing | patches_missing)
-    ranges = {k: work.run.part_range(k) for k in parts}
-    embedded = 0
-    if parts:
-        total = sum(end - start for start, end in ranges.values())
-        with current_progress().task("embed", total=total) as task:
-            for k in parts:
-                embedded += _embed_part(work, k, k in rows_missing, k in patches_missing, task)
+    parts = [(k, k in rows_missing, k in patches_missing) for k in sorted(rows_missing | patches_missing)]
+    sizes = {k: stop - start for k, *_ in parts for start, stop in [work.run.part_range(k)]}
+    config, embedded = work.config, 0
+    if not parts:
+        return 0
+    with current_progress().task("embed", total=sum(sizes.values())) as task:
+        if config.ray_address is None and min(config.processes, len(parts)) == 1:
+            for part in parts:
+                embedded += _embed_part(work, *part, task)
+            return embedded
+        elsewhere = apply(
+            partial(embed_part, json.dumps(config.to_yaml_dict())),
+            parts,
+            processes=config.processes,
+            ray_address=config.ray_address,
+            spread_gpus=work.runtime.device.type == "cuda" and not config.device.startswith("cuda:"),
+        )
+        for (k, *_), (count, lost) in elsewhere:
+            embedded += count
+            work.lost.update(lost)
+            task.advance(sizes[k])
     return embedded
+
+
+@lru_cache(maxsize=1)
+def _begun(options: str) -> _Work:
+    """What a process of a pool prepares once."""
+    config = EmbedConfig.model_validate(json.loads(options))
+    return _begin(config, _prepare(config))
+
+
+def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
+    """Make a part of a run that another process began.
+
+    Args:
+        options: of the command, as JSON.
+        part: its number, and whether embeddings and patches of it are missing.
+
+    Returns:
+        How many images were embedded, and how it came that pixels keep next to nothing of an image, by row.
+    """
+    work = _begun(options)
+    work.lost.clear()
+    return _embed_part(work, *part, SilentTask()), dict(work.lost)
 
 
 def _published(work: _Work) -> EmbeddingStore:
@@ -413,20 +487,13 @@ def _embed(
     runtime.wait()
 
 
-def describe_plan(
-    config: EmbedConfig,
-    runtime: Runtime,
-    computing: Computing,
-    model: EmbeddingNetwork,
-    dataset: ImageDataset,
-    plan: EmbeddingPlan,
-    shape: tuple[int, int, int] | None,
-    draws: ViewDraws | None,
-) -> SimpleResult:
+def describe_plan(config: EmbedConfig, found: _Prepared) -> SimpleResult:
     """Time two batches on real images, after one that is not timed; write nothing.
 
     A network that is to be computed by ONNX Runtime, and was not exported yet, is timed by torch, which takes longer.
     """
+    runtime, computing, model, dataset = found.runtime, found.computing, found.model, found.dataset
+    plan, shape, draws = found.plan, found.patch_shape, found.draws
     quick = quick_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
     timed = min(len(dataset), 2 * plan.batch_size)
     _embed(

@@ -1,0 +1,99 @@
+"""From tars to answers in one process, in two, and on a Ray cluster of two nodes that loses one: all the same.
+
+    python examples/cluster/chain.py --work chain
+
+Packs the bundled digits into tars, embeds them three times, and runs `cluster`, `discover answer` and `retrieve` on
+each store. The second node of the cluster is killed as soon as the first part is written. Prints what each took and
+whether all files are equal; ends with 1 if one differs. Needs `pip install "labelkit-images[ray]"`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+from ray.cluster_utils import Cluster
+
+TARS = "tars/{0..3}.tar"
+EMBED = ("embed", "--dataset", TARS, "--backbone", "vit_micro_p8_64", "--random-weights", "--part-rows", "128")
+
+
+def labelkit(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start a command in a folder; it says nothing unless it fails."""
+    return subprocess.Popen([sys.executable, "-m", "labelkit", *words, "-q"], cwd=folder, stdout=subprocess.DEVNULL)
+
+
+def pack(folder: Path) -> None:
+    """Write the digits as four tars, and a list with five labels of each."""
+    photos = folder / "digits"
+    script = Path(__file__).parents[1] / "digit_photos.py"
+    subprocess.run([sys.executable, str(script), str(photos), "--per-class", "120"], check=True)
+    (folder / "tars").mkdir(exist_ok=True)
+    files = sorted(photos.glob("*/*.png"))
+    for number in range(4):
+        with tarfile.open(folder / f"tars/{number}.tar", "w") as tar:
+            for file in files[number::4]:
+                tar.add(file, arcname=f"{file.parent.name}-{file.name}")
+    lines = (photos / "few.csv").read_text().splitlines()
+    (folder / "few.csv").write_text("\n".join([lines[0], *(line.replace("/", "-", 1) for line in lines[1:])]) + "\n")
+
+
+def embed_on_ray(folder: Path, store: str) -> None:
+    """Embed on two nodes of one core, and kill the second when the first part is there."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        node = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        command = labelkit(folder, *EMBED, "--out", store, "--ray-address", cluster.address, "--overwrite")
+        parts = folder / f"{store}.run" / "parts"
+        while command.poll() is None and not list(parts.glob("*.h5")):
+            time.sleep(0.1)
+        cluster.remove_node(node, allow_graceful=False)
+        print(f"killed a node with {len(list(parts.glob('*.h5')))} parts written")
+        if command.wait():
+            raise SystemExit(command.returncode)
+    finally:
+        cluster.shutdown()
+
+
+def main() -> int:
+    """Run the chain three times; 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder to work in")
+    folder = parser.parse_args().work
+    folder.mkdir(parents=True, exist_ok=True)
+    pack(folder)
+    for name in ("one", "two", "ray"):
+        store, started = f"{name}.h5", time.monotonic()
+        if name == "ray":
+            embed_on_ray(folder, store)
+        else:
+            options = ["--threads", "1"] if name == "one" else ["--processes", "2"]
+            if code := labelkit(folder, *EMBED, "--out", store, *options, "--overwrite").wait():
+                return code
+        embedded = time.monotonic() - started
+        of_store = ["--index", store, "--overwrite"]
+        for words in (
+            ["cluster", "k-means", *of_store, "--num-clusters", "10"],
+            ["discover", "answer", *of_store, "--labels", "few.csv", "--num-clusters", "10", "--csv", f"{name}.csv"],
+            ["retrieve", *of_store, "--query", store, "-k", "5", "--csv", f"{name}-hits.csv"],
+        ):
+            if code := labelkit(folder, *words).wait():
+                return code
+        print(f"{name}: embedded in {embedded:.0f} s, the chain in {time.monotonic() - started:.0f} s")
+    differ = [
+        f"{name}{kind}"
+        for name in ("two", "ray")
+        for kind in (".h5", ".csv", "-hits.csv", ".h5.results/k-means.h5")
+        if (folder / f"{name}{kind}").read_bytes() != (folder / f"one{kind}").read_bytes()
+    ]
+    print("all files are equal" if not differ else f"these differ: {', '.join(differ)}")
+    return 1 if differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Apply a function to items in processes of this machine, or on a Ray cluster; each item ends in a finished file.
+
+The function commits its files whole, and an item whose files are there is not given again. So a process or a node that
+dies costs the items that it had begun: others do them. What is applied does not know where it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any, TypeVar
+
+from labelkit.data.workers import end_with_main
+from labelkit.errors import ConfigError, LabelkitError, ResourceError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: Times in a row that processes may die without a single item done.
+_MOST_DEATHS = 3
+_RETRIES = 5
+
+
+def apply(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    *,
+    processes: int,
+    ray_address: str | None = None,
+    spread_gpus: bool = True,
+) -> Iterator[tuple[Item, Result]]:
+    """Yield items with their results, as they are done.
+
+    Args:
+        function: of a module, or a ``partial`` of one; called in other processes.
+        items: hashable; one call each.
+        processes: of this machine, >= 1.
+        ray_address: of a Ray cluster, as ``ray.init`` takes it; ``local``: one that is started here. Its nodes see
+            the same files under the same paths.
+        spread_gpus: process k of this machine sees GPU k, and so on in turn; Ray gives each call one, if it has some.
+
+    Raises:
+        LabelkitError: that a call raised; calls that have begun are stopped.
+        ConfigError: Ray is not installed, or its cluster is not there.
+        ResourceError: processes die again and again.
+    """
+    if ray_address is not None:
+        return _on_ray(function, items, ray_address)
+    return _in_processes(function, items, processes, spread_gpus)
+
+
+def _in_processes(
+    function: Callable[[Item], Result], items: Sequence[Item], processes: int, spread_gpus: bool
+) -> Iterator[tuple[Item, Result]]:
+    context, left, deaths = get_context("spawn"), list(items), 0
+    before = set(active_children())
+    while left:
+        count = min(processes, len(left))
+        numbers = context.Queue()
+        for number in range(count):
+            numbers.put(number)
+        pool = ProcessPoolExecutor(
+            count, mp_context=context, initializer=_begin, initargs=(numbers, processes, spread_gpus)
+        )
+        try:
+            futures = {pool.submit(function, item): item for item in left}
+            for future in as_completed(futures):
+                result = future.result()
+                left.remove(futures[future])
+                deaths = 0
+                yield futures[future], result
+        except BrokenProcessPool as error:
+            deaths += 1
+            if deaths == _MOST_DEATHS:
+                remedy = "Use fewer --processes if memory is short, or none to see the reason."
+                raise ResourceError("--processes", f"processes died {deaths} times in a row", remedy) from error
+        finally:
+            if left:  # an error, or nobody wants the rest
+                for child in set(active_children()) - before:
+                    child.terminate()
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin(numbers: Queue[int], processes: int, spread_gpus: bool) -> None:
+    """Begin a process of the pool: it ends with the main process, reads with its share of the cores, and has a GPU."""
+    import torch
+
+    end_with_main("a process of the pool")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
+    os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as under torchrun: how many share the cores
+    gpus = torch.cuda.device_count() if spread_gpus else 0
+    if gpus:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[numbers.get() % gpus]
+
+
+def _on_ray(function: Callable[[Item], Result], items: Sequence[Item], address: str) -> Iterator[tuple[Item, Result]]:
+    try:
+        import ray
+    except ImportError as error:
+        remedy = 'Run `pip install "labelkit-images[ray]"`, here and on its nodes.'
+        raise ConfigError("--ray-address", "Ray is not installed", remedy) from error
+    try:
+        ray.init(address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        remedy = "Start Ray there (`ray start --head`), or pass the address that it prints; local: without a cluster."
+        raise ConfigError("--ray-address", f"no cluster at {address} ({error})", remedy) from error
+    try:
+        total = ray.cluster_resources()
+        gpus = int(total.get("GPU", 0))
+        cores = max(1, int(total.get("CPU", 1)) // gpus) if gpus else 1
+        resources = {"num_cpus": cores, "num_gpus": min(gpus, 1), "max_retries": _RETRIES}
+        folder = Path.cwd()
+
+        def call(item: Item) -> Result:
+            os.chdir(folder)  # relative paths are those of the command
+            os.environ["LOCAL_WORLD_SIZE"] = str(max(1, (os.cpu_count() or 1) // cores))
+            return function(item)
+
+        remote = ray.remote(**resources)(call)
+        calls: dict[Any, Item] = {remote.remote(item): item for item in items}
+        while calls:
+            (done, *_), _ = ray.wait(list(calls))
+            item = calls.pop(done)
+            yield item, ray.get(done)
+    except ray.exceptions.RayTaskError as error:
+        raise (error.cause if isinstance(error.cause, LabelkitError) else error) from None
+    except ray.exceptions.RayError as error:
+        problem = f"a part was lost {_RETRIES + 1} times: {str(error).splitlines()[0]}"
+        raise ResourceError("--ray-address", problem, "Look at its nodes; the same command continues.") from error
+    finally:
+        ray.shutdown()

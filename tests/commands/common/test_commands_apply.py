@@ -1,0 +1,82 @@
+"""A function applied elsewhere: what comes back when processes or nodes die, and when calls raise."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from labelkit.commands.common.apply import apply
+from labelkit.commands.embed.embed import embed_images
+from labelkit.errors import ConfigError, DatasetError, ResourceError
+from labelkit.options.embed import EmbedConfig
+
+
+def square(folder: Path, number: int) -> int:
+    """Square a number; 3 raises, and where a file ``die`` lies, 2 ends the process once, and 4 always."""
+    if number == 3:
+        raise DatasetError("three", "is odd", "Take another.")
+    if number == 4 or (number == 2 and (folder / "die").exists()):
+        (folder / "die").unlink(missing_ok=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "die").touch()
+
+    found = dict(apply(partial(square, tmp_path), [0, 1, 2, 5, 6], processes=2))
+
+    assert found == {0: 0, 1: 1, 2: 4, 5: 25, 6: 36}
+    assert not (tmp_path / "die").exists()
+
+
+@pytest.mark.slow
+def test_faults_come_as_they_are_and_death_again_and_again_is_one(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="three: is odd"):
+        list(apply(partial(square, tmp_path), [1, 3], processes=2))
+    with pytest.raises(ResourceError, match="died 3 times in a row"):
+        list(apply(partial(square, tmp_path), [4], processes=2))
+
+
+def test_without_ray_its_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+    with pytest.raises(ConfigError, match=r"labelkit-images\[ray\]"):
+        list(apply(abs, [1], processes=1, ray_address="local"))
+
+
+def test_processes_embed_the_same_bytes(photos: Path, tmp_path: Path) -> None:
+    options = {"dataset": str(photos), "backbone": "vit_nano_p8_32", "random_weights": True, "part_rows": 8}
+
+    embed_images(EmbedConfig(out=tmp_path / "one.h5", threads=1, batch_size=8, **options))
+    embed_images(EmbedConfig(out=tmp_path / "two.h5", threads=1, batch_size=8, processes=2, **options))
+
+    assert (tmp_path / "two.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_node_of_a_ray_cluster_that_dies_costs_nothing() -> None:
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        other = cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+
+        def slow_square(number: int) -> int:
+            time.sleep(1)
+            return number * number
+
+        found = apply(slow_square, list(range(8)), processes=1, ray_address=cluster.address)
+        first = next(found)
+        cluster.remove_node(other, allow_graceful=False)
+        assert dict([first, *found]) == {number: number * number for number in range(8)}
+    finally:
+        cluster.shutdown()
