@@ -310,24 +310,29 @@ def test_a_page_takes_over_the_sheets_whose_images_it_still_shows(
 
     def add(first: int, last: int) -> None:
         for number in range(first, last):
-            Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(images / f"{number:03}.png")
+            pixels = rng.integers(0, 256, (8, 5 + number % 4), dtype=np.uint8)
+            Image.fromarray(pixels).save(images / f"{number:03}.png")
 
     read: list[int] = []
     plain = Pictures.read
     monkeypatch.setattr(Pictures, "read", lambda self, image, side: read.append(image) or plain(self, image, side))
 
-    def page_of(store: str) -> tuple[set[int], list[str]]:
+    def page_of(store: str, max_size: str = "2MB") -> tuple[set[str], list[str]]:
         embed_images(EmbedConfig(dataset=str(images), backbone="pixels", image_size=8, out=tmp_path / store))
         read.clear()
-        write_report(ReportConfig(index=tmp_path / store, out=out, overwrite=True, projection="pca"))
+        write_report(ReportConfig(index=tmp_path / store, out=out, overwrite=True, projection="pca", max_size=max_size))
         text = out.read_text(encoding="utf-8")
-        sheets = re.findall(r'id="sheet-\d+">(.*?)</script>', text, flags=re.DOTALL)
-        drawn = [np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet))).convert("L")) for sheet in sheets]
         names = data_of(text)["names"]
-        for name, tile in zip(names, column(text, "tile", "<i4"), strict=True):
+        sheets = re.findall(r'id="sheet-\d+">(.*?)</script>', text, flags=re.DOTALL)
+        if data_of(text)["quality"] < 100:
+            return {names[image] for image in read}, sheets
+        drawn = [np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet))).convert("L")) for sheet in sheets]
+        shapes = column(text, "tileSize", "|u1").reshape(-1, 2)
+        for name, tile, (height, width) in zip(names, column(text, "tile", "<i4"), shapes, strict=True):
             left, top = 8 * (tile % 64 % 8), 8 * (tile % 64 // 8)
+            shown = drawn[tile // 64][top : top + height, left : left + width]
             with Image.open(images / name) as original:
-                np.testing.assert_array_equal(drawn[tile // 64][top : top + 8, left : left + 8], np.asarray(original))
+                np.testing.assert_array_equal(shown, np.asarray(original))
         return {names[image] for image in read}, sheets
 
     add(0, 600)
@@ -345,9 +350,18 @@ def test_a_page_takes_over_the_sheets_whose_images_it_still_shows(
     assert (len(made), sheet in sheets) == (63, False)
 
     text = out.read_text(encoding="utf-8")
-    for damaged in (text.replace("maxSize", "other"), text.replace('"image":"', '"image":"AAAA'), "no page"):
+    for damaged in (text.replace("maxSize", "other"), text.replace('"image":"', '"image":"' + "A" * 32)):
         out.write_text(damaged, encoding="utf-8")
         assert len(page_of("fewer.h5")[0]) == 610
+
+    tight = f"{out.stat().st_size // 1000 + 2}kB"
+    assert len(page_of("fewer.h5", tight)[0]) == 610
+    add(610, 700)
+    assert len(page_of("too-many.h5", tight)[0]) > 90  # of another size, so all again
+
+    page_of("too-many.h5")
+    add(700, 900)
+    assert len(page_of("many.h5")[0]) == 900
 
 
 def test_a_tile_is_made_from_what_the_jpeg_decoder_shrinks_to_twice_its_side(
