@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from labelkit.commands.common.apply import apply
-from labelkit.commands.embed.embed import embed_images
+from labelkit.commands.embed import embed
 from labelkit.errors import ConfigError, DatasetError, ResourceError
 from labelkit.options.embed import EmbedConfig
+from labelkit.progress import SilentProgress, Task, use_progress
+from PIL import Image
 
 
 def square(folder: Path, number: int) -> int:
@@ -52,13 +58,45 @@ def test_without_ray_its_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         list(apply(abs, [1], processes=1, ray_address="local"))
 
 
-def test_processes_embed_the_same_bytes(photos: Path, tmp_path: Path) -> None:
-    options = {"dataset": str(photos), "backbone": "vit_nano_p8_32", "random_weights": True, "part_rows": 8}
+class Listener(SilentProgress):
+    """Counts what is said."""
 
-    embed_images(EmbedConfig(out=tmp_path / "one.h5", threads=1, batch_size=8, **options))
-    embed_images(EmbedConfig(out=tmp_path / "two.h5", threads=1, batch_size=8, processes=2, **options))
+    def __init__(self) -> None:
+        self.done = 0
+        self.warnings: list[str] = []
 
+    def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
+        return nullcontext(self)
+
+    def advance(self, n: int = 1, **info: object) -> None:
+        self.done += n
+
+    def skip(self, n: int) -> None:
+        self.done += n
+
+    def warning(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+def test_processes_embed_the_same_bytes(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = Path(shutil.copytree(photos, tmp_path / "images"))
+    for number in range(8):
+        dark = np.linspace(0, 4095 + number, 64).astype(np.uint16).reshape(8, 8)
+        Image.fromarray(dark).save(images / f"dark-{number}.png")  # of it next to nothing is left
+    options = {"dataset": str(images), "backbone": "vit_nano_p8_32", "random_weights": True, "part_rows": 8}
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(embed, "apply", lambda *given, **named: calls.append(named) or apply(*given, **named))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    said = {}
+    for name, more in (("one", {"threads": 1}), ("two", {"processes": 2})):
+        with use_progress(said.setdefault(name, Listener())):
+            result = embed.embed_images(EmbedConfig(out=tmp_path / f"{name}.h5", batch_size=8, **options, **more))
+        assert result.to_json()["images_per_second"] is not None
+
+    assert [call["processes"] for call in calls] == [2]
     assert (tmp_path / "two.h5").read_bytes() == (tmp_path / "one.h5").read_bytes()
+    assert (said["two"].done, said["two"].warnings) == (56, said["one"].warnings)
+    assert said["one"].warnings
 
 
 @pytest.mark.slow
