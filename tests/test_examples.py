@@ -65,6 +65,11 @@ def test_links_of_the_readme_lead_to_files_and_headings() -> None:
         assert not heading or heading in slugs, (path, heading)
 
 
+def test_the_first_page_of_the_site_shows_the_first_minute_of_the_readme() -> None:
+    for language in ("bash", "text"):
+        assert code_blocks("docs/index.md", language)[0] == code_blocks(README, language)[0]
+
+
 @pytest.mark.parametrize(
     "line",
     [
