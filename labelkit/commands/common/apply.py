@@ -33,7 +33,7 @@ def apply(
     *,
     processes: int,
     ray_address: str | None = None,
-    spread_gpus: bool = True,
+    gpus: bool = False,
 ) -> Iterator[tuple[Item, Result]]:
     """Yield items with their results, as they are done.
 
@@ -43,7 +43,8 @@ def apply(
         processes: of this machine, >= 1.
         ray_address: of a Ray cluster, as ``ray.init`` takes it; ``local``: one that is started here. Its nodes see
             the same files under the same paths.
-        spread_gpus: process k of this machine sees GPU k, and so on in turn; Ray gives each call one, if it has some.
+        gpus: process k of this machine sees GPU k, and so on in turn; Ray gives a call one GPU, and its share of the
+            cores of a node.
 
     Raises:
         LabelkitError: that a call raised; calls that have begun are stopped.
@@ -51,12 +52,12 @@ def apply(
         ResourceError: processes die again and again.
     """
     if ray_address is not None:
-        return _on_ray(function, items, ray_address)
-    return _in_processes(function, items, processes, spread_gpus)
+        return _on_ray(function, items, ray_address, gpus)
+    return _in_processes(function, items, processes, gpus)
 
 
 def _in_processes(
-    function: Callable[[Item], Result], items: Sequence[Item], processes: int, spread_gpus: bool
+    function: Callable[[Item], Result], items: Sequence[Item], processes: int, gpus: bool
 ) -> Iterator[tuple[Item, Result]]:
     context, left, deaths = get_context("spawn"), list(items), 0
     before = set(active_children())
@@ -65,9 +66,7 @@ def _in_processes(
         numbers = context.Queue()
         for number in range(count):
             numbers.put(number)
-        pool = ProcessPoolExecutor(
-            count, mp_context=context, initializer=_begin, initargs=(numbers, processes, spread_gpus)
-        )
+        pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(numbers, processes, gpus))
         try:
             futures = {pool.submit(function, item): item for item in left}
             for future in as_completed(futures):
@@ -87,20 +86,22 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(numbers: Queue[int], processes: int, spread_gpus: bool) -> None:
+def _begin(numbers: Queue[int], processes: int, gpus: bool) -> None:
     """Begin a process of the pool: it ends with the main process, reads with its share of the cores, and has a GPU."""
     import torch
 
     end_with_main("a process of the pool")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
     os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as under torchrun: how many share the cores
-    gpus = torch.cuda.device_count() if spread_gpus else 0
     if gpus:
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-        os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[numbers.get() % gpus]
+        count = torch.cuda.device_count()
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[numbers.get() % count]
 
 
-def _on_ray(function: Callable[[Item], Result], items: Sequence[Item], address: str) -> Iterator[tuple[Item, Result]]:
+def _on_ray(
+    function: Callable[[Item], Result], items: Sequence[Item], address: str, gpus: bool
+) -> Iterator[tuple[Item, Result]]:
     try:
         import ray
     except ImportError as error:
@@ -112,10 +113,10 @@ def _on_ray(function: Callable[[Item], Result], items: Sequence[Item], address: 
         remedy = "Start Ray there (`ray start --head`), or pass the address that it prints; local: without a cluster."
         raise ConfigError("--ray-address", f"no cluster at {address} ({error})", remedy) from error
     try:
-        total = ray.cluster_resources()
-        gpus = int(total.get("GPU", 0))
-        cores = max(1, int(total.get("CPU", 1)) // gpus) if gpus else 1
-        resources = {"num_cpus": cores, "num_gpus": min(gpus, 1), "max_retries": _RETRIES}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+        if gpus and not nodes:
+            raise ConfigError("--ray-address", f"no node of {address} has a GPU", "Use --device cpu, or add one.")
+        cores = max(1, int(min(node.get("CPU", 0) // node["GPU"] for node in nodes))) if gpus else 1
         folder = Path.cwd()
 
         def call(item: Item) -> Result:
@@ -123,7 +124,7 @@ def _on_ray(function: Callable[[Item], Result], items: Sequence[Item], address: 
             os.environ["LOCAL_WORLD_SIZE"] = str(max(1, (os.cpu_count() or 1) // cores))
             return function(item)
 
-        remote = ray.remote(**resources)(call)
+        remote = ray.remote(num_cpus=cores, num_gpus=int(gpus), max_retries=_RETRIES)(call)
         calls: dict[Any, Item] = {remote.remote(item): item for item in items}
         while calls:
             (done, *_), _ = ray.wait(list(calls))

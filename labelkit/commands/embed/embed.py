@@ -205,12 +205,14 @@ def _embed_pending(work: _Work) -> int:
             for part in parts:
                 embedded += _embed_part(work, *part, task)
             return embedded
+        device = work.runtime.device.type  # other nodes might choose another one
+        options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
         elsewhere = apply(
-            partial(embed_part, json.dumps(config.to_yaml_dict())),
+            partial(embed_part, json.dumps(options)),
             parts,
             processes=config.processes,
             ray_address=config.ray_address,
-            spread_gpus=work.runtime.device.type == "cuda" and not config.device.startswith("cuda:"),
+            gpus=device == "cuda" and not config.device.startswith("cuda:"),
         )
         for (k, *_), (count, lost) in elsewhere:
             embedded += count

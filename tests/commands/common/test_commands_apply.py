@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import signal
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from labelkit.commands.common import apply as apply_module
 from labelkit.commands.common.apply import apply
 from labelkit.commands.embed import embed
 from labelkit.errors import ConfigError, DatasetError, ResourceError
@@ -49,6 +52,21 @@ def test_faults_come_as_they_are_and_death_again_and_again_is_one(tmp_path: Path
         list(apply(partial(square, tmp_path), [1, 3], processes=2))
     with pytest.raises(ResourceError, match="died 3 times in a row"):
         list(apply(partial(square, tmp_path), [4], processes=2))
+
+
+@pytest.mark.parametrize(("visible", "seen"), [(None, "1"), ("4,7", "7")])
+def test_processes_take_gpus_in_turn(visible: str | None, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply_module, "end_with_main", lambda name: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(os, "environ", {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    numbers: Any = queue.Queue()
+    numbers.put(3)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        apply_module._begin(numbers, 4, gpus=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert os.environ == {"CUDA_VISIBLE_DEVICES": seen, "LOCAL_WORLD_SIZE": "4"}
 
 
 def test_without_ray_its_absence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
