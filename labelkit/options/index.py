@@ -17,7 +17,7 @@ class IndexConfig(IndexOption):
     result: str | None = Field(
         None,
         pattern=RESULT_NAME,
-        description="Name of the result beside the store; default: the command's name.",
+        description="Name of the result, saved next to the store; default: the command's name.",
         json_schema_extra=_OUTPUT,
     )
     overwrite: bool = Field(

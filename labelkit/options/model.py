@@ -17,18 +17,19 @@ class ModelConfig(CheckpointOptions):
 
     checkpoint: Path | None = Field(
         None,
-        description="Run folder of `labelkit train`, or a checkpoint in it; the same data set gets the run's split.",
+        description="Run folder of `labelkit train`, or a checkpoint in it. The run's data set keeps the run's split.",
         json_schema_extra=_MODEL,
     )
     backbone: str | None = Field(
         None,
-        description="Without --checkpoint: a backbone by name; several side by side, A+B; pixels (the resized image "
-        "itself); or auto (default): the best whose weights are on this machine, in the hub's cache or in a package.",
+        description="Without --checkpoint: the name of a backbone; several, A+B, whose features are "
+        "concatenated; pixels (the resized image itself); or auto (default): the best backbone with weights on "
+        "this machine, in the hub's cache or in a package.",
         json_schema_extra=_MODEL,
     )
     pretrained: bool = Field(
         False,
-        description="With --backbone: load published weights, from this machine or else from the hub.",
+        description="With --backbone: load published weights, from this machine if available, else from the hub.",
         json_schema_extra=_MODEL,
     )
     weights: Path | None = Field(

@@ -27,7 +27,7 @@ class UpdateOptions(StageConfig):
         128, ge=2, description="Batch size, summed over all processes.", json_schema_extra=_OPTIMIZATION
     )
     optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="Optimizer.", json_schema_extra=_OPTIMIZATION)
-    lr: float = Field(0.1, gt=0, description="Highest learning rate.", json_schema_extra=_OPTIMIZATION)
+    lr: float = Field(0.1, gt=0, description="Peak learning rate.", json_schema_extra=_OPTIMIZATION)
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.", json_schema_extra=_OPTIMIZATION)
     weight_decay: float = Field(
         5e-5,
@@ -204,27 +204,27 @@ class TrainConfig(RunConfig):
     epochs: int = Field(..., ge=1, description="Training epochs.", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["cosine", "constant", "step"] = Field(
         "cosine",
-        description="Shape of the learning rate; step: it drops at --lr-drop-epochs.",
+        description="Learning-rate schedule; step: drops at --lr-drop-epochs.",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_drop_epochs: tuple[int, ...] = Field(
-        (), description="Epochs at whose start the learning rate drops (step).", json_schema_extra=_OPTIMIZATION
+        (), description="The learning rate drops at the start of these epochs (step).", json_schema_extra=_OPTIMIZATION
     )
     lr_drop_factor: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="What each drop multiplies the learning rate by (step).",
+        description="Factor of the learning rate at each drop (step).",
         json_schema_extra=_OPTIMIZATION,
     )
     lr_update: Literal["epoch", "step"] = Field(
-        "epoch", description="When the learning rate moves.", json_schema_extra=_OPTIMIZATION
+        "epoch", description="When to update the learning rate.", json_schema_extra=_OPTIMIZATION
     )
     lr_final_ratio: float = Field(
-        1e-3, ge=0, le=1, description="Final over highest learning rate (cosine).", json_schema_extra=_OPTIMIZATION
+        1e-3, ge=0, le=1, description="Ratio of final to peak learning rate (cosine).", json_schema_extra=_OPTIMIZATION
     )
     lr_warmup_epochs: int = Field(
-        0, ge=0, description="Epochs of linear growth at the start.", json_schema_extra=_OPTIMIZATION
+        0, ge=0, description="Number of linear warm-up epochs.", json_schema_extra=_OPTIMIZATION
     )
     eval_every_epochs: int = Field(1, ge=1, description="Epochs between evaluations.", json_schema_extra=_RUN)
 
@@ -265,7 +265,7 @@ class TrainConfig(RunConfig):
 class StepRunConfig(RunConfig):
     """Length of a run that is counted in updates, where a pass over the images means nothing."""
 
-    steps: int = Field(..., ge=1, description="Updates of the network.", json_schema_extra=_OPTIMIZATION)
+    steps: int = Field(..., ge=1, description="Number of training steps.", json_schema_extra=_OPTIMIZATION)
     eval_every_steps: int = Field(
         1000, ge=1, description="Steps between evaluations; each writes a checkpoint.", json_schema_extra=_RUN
     )
@@ -294,11 +294,11 @@ class StepRunConfig(RunConfig):
 class StepTrainConfig(StepRunConfig):
     """Optimizer and learning rate of such a run."""
 
-    nesterov: bool = Field(False, description="Momentum that looks ahead (sgd).", json_schema_extra=_OPTIMIZATION)
+    nesterov: bool = Field(False, description="Use Nesterov momentum (sgd).", json_schema_extra=_OPTIMIZATION)
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = Field(
         "cosine",
-        description="Shape of the learning rate. cosine: to 0 at the end (--lr-horizon: later); fixmatch: the "
-        "first 7/16 of half a period of the cosine; ramps: it grows at the start and falls at the end (Mean Teacher).",
+        description="Learning-rate schedule. cosine: to 0 at the end (later with --lr-horizon); fixmatch: the "
+        "first 7/16 of a half-period cosine; ramps: up at the start and down at the end (Mean Teacher).",
         json_schema_extra=_OPTIMIZATION,
     )
 
