@@ -27,7 +27,7 @@ _MOST_NAMES = 10_000
 
 
 class NotRegularError(OSError):
-    """A pipe, a device, a socket: what is never read."""
+    """A pipe, device or socket, which is never read."""
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
@@ -50,7 +50,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 
 
 def close_name(path: Path) -> Path | None:
-    """Return what lies beside a path that leads nowhere and looks like it; ``None`` without."""
+    """Return a similarly named neighbor of a missing path; ``None`` without one."""
     try:
         with os.scandir(path.parent) as entries:  # of very many, some will do
             beside = [entry.name for entry in islice(entries, _MOST_NAMES)]
@@ -62,13 +62,13 @@ def close_name(path: Path) -> Path | None:
 
 
 def check_the_name(path: Path) -> str:
-    """Return what to do about a path that leads nowhere."""
+    """Return the remedy for a missing path."""
     near = close_name(path)
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 
 def find_or_make_store(path: Path) -> str:
-    """Return what to do about a store that is not there."""
+    """Return the remedy for a missing store."""
     return f"{check_the_name(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
 
 
@@ -117,7 +117,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON means.
+    """Parse JSON text.
 
     Raises:
         ValueError: it is no JSON, is nested more than 64 deep, or has a number that is not finite.
@@ -169,7 +169,7 @@ def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, .
 
 
 def read_json(path: str | os.PathLike[str], limit: int = MAX_JSON_BYTES) -> Any:
-    """Return what a file of JSON means.
+    """Read and parse a JSON file.
 
     Raises:
         OSError: it cannot be read, or is too large.

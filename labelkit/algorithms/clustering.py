@@ -125,7 +125,7 @@ def spherical_kmeans(
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
 ) -> Clustering:
-    """Partition rows by direction: the cosines to unit centroids are large.
+    """Partition rows by direction, maximizing cosines to unit centroids.
 
     Rows are scaled to unit length and a centroid is the mean of its members scaled to unit length, so the inertia is
     ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Where the mean is zero and has no direction, a member is the centroid.
@@ -311,7 +311,7 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def best(self, draws: Doubles) -> _Run:
-        """Run one restart for each row of draws, (restarts, new clusters), and others from means where these fail."""
+        """Run one restart per row of draws, (restarts, new clusters), and start from means where these fail."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
         # asked of every restart, not of the best: more restarts must never leave out what fewer make
@@ -343,7 +343,7 @@ class _Problem:
         return picks
 
     def iterate(self, start: Singles) -> _Run:
-        """Assign and move the centroids (k, d) by turns; return the assignment of lowest inertia."""
+        """Alternate assignment and centroid updates (k, d); return the assignment with the lowest inertia."""
         k, centroids, best = self.num_clusters, start, None
         for number in range(1, self.max_iter + 1):
             ids = _nearest(self.points, centroids)
@@ -367,7 +367,7 @@ class _Problem:
         return replace(best, num_iterations=number)
 
     def exchanged(self, best: _Run) -> _Run:
-        """Give each class the centroid that its labeled rows are nearest to, one each, as long as the inertia falls."""
+        """Reassign centroids to classes by their nearest labeled rows, one each, as long as the inertia falls."""
         for _ in range(_MOST_EXCHANGES):
             taken = _matched(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
@@ -501,7 +501,7 @@ class _Framed:
         return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
 
     def sample(self, num_clusters: int) -> Singles:
-        """Scaled rows that centroids are made from: all; of rows that are read in blocks, 256 for each cluster."""
+        """Return scaled rows to fit centroids on: all, or 256 per cluster if rows are read in blocks."""
         rows, most = self.rows, max(_LEAST_SAMPLED, _SAMPLED * num_clusters)
         if isinstance(rows, StoredRows) and len(rows) > most:
             return self.scaled(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])

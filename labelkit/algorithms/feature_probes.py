@@ -27,7 +27,7 @@ def knn_votes(
     temperature: float = 0.1,
     own: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """Return each query's share of votes per class, a neighbor's vote being ``exp(cosine / temperature)``.
+    """Return each query's share of votes per class; a neighbor's vote is ``exp(cosine / temperature)``.
 
     Args:
         queries: (q, d) of any length.

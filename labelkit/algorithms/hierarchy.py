@@ -54,7 +54,7 @@ _STAYING: Final = 0.5
 
 @dataclass(frozen=True)
 class ClassSpace:
-    """Steps 1 and 2, as learned from some rows.
+    """Steps 1 and 2, as fitted on some rows.
 
     Attributes:
         mean: (d,) of the rows.
@@ -195,12 +195,12 @@ class Hierarchy:
 
     @property
     def fewest(self) -> int:
-        """The fewest groups that it can be cut into."""
+        """Minimum number of groups to cut the hierarchy into."""
         return len(self.places) - len(self.unions)
 
     @property
     def most(self) -> int:
-        """The most groups that it can be cut into."""
+        """Maximum number of groups to cut the hierarchy into."""
         return len(self.places)
 
     def cut(self, num_groups: int, *, min_size: int = 1) -> tuple[Ints, int]:

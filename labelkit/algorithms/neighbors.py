@@ -58,7 +58,7 @@ def knn(
 
 
 class ExactSearch:
-    """A gallery ready to be searched again and again, exactly.
+    """A gallery prepared for repeated exact search.
 
     Args:
         gallery: (g, d), computed from as float32.
@@ -174,7 +174,7 @@ def _rough(
 
 
 def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
-    """Return queries of a gallery, (q, d), of length 1 for ``cosine``.
+    """Return queries, (q, d), normalized for ``cosine``.
 
     Raises:
         ValueError: shapes that do not fit, NaN or infinity, or a zero row with ``cosine``.

@@ -31,7 +31,7 @@ REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "o
 
 @dataclass(frozen=True)
 class Tones:
-    """What the gray values of an image say.
+    """Statistics of the gray values of an image.
 
     Attributes:
         brightness: their mean, 0 to 255.
@@ -68,7 +68,7 @@ def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float
 
 
 def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
-    """How far each value is above the median, in standard deviations as the median absolute deviation tells them.
+    """Return each value's distance above the median, in standard deviations (from the median absolute deviation).
 
     Args:
         values: (n,); NaN is left out and stays NaN.
@@ -93,7 +93,7 @@ def odd_scores(
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """How odd each image is, by each of ``REASONS``.
+    """Return the outlier scores of each image for each of ``REASONS``.
 
     Args:
         distances: (n,) to a near neighbor, NaN = not known; ``None``: not judged, as the others.

@@ -16,7 +16,7 @@ _STEPS, _EXAGGERATION, _ANGLE = 500, 4.0, 0.8
 
 
 def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, float]]:
-    """Project rows on the two directions in which they vary most.
+    """Project rows onto the two directions in which they vary most.
 
     Args:
         x: (n, d) numbers, n >= 1.

@@ -59,7 +59,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class OtherGroups:
-    """What groups without a label are expected to bring.
+    """Expected effect of groups without a label.
 
     Attributes:
         numbers: numbers of such groups that were looked at, from 0.
@@ -107,7 +107,7 @@ def other_groups(
     generator: np.random.Generator,
     min_size: int = 1,
 ) -> OtherGroups | None:
-    """Look what groups without a label would bring.
+    """Estimate the effect of groups without a label.
 
     Args:
         features: (n, d) float rows of length 1; some thousands at most, since a tree takes n squared.

@@ -25,7 +25,7 @@ Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
 
 
 class Network(nn.Module):
-    """A network that embeds images: those of a store that `labelkit embed` makes with it, to the last bits.
+    """A network that embeds images exactly as `labelkit embed` does, to the last bit.
 
     It is a module like any other: train it on, take its parts, move it to a GPU. Made by :func:`load_network`.
 
@@ -97,7 +97,7 @@ class Network(nn.Module):
         try:
             return decode_reduced(read_image_file(Path(image)), 1 if self.channels == 1 else 3, least_side=None)[0]
         except BadImage as error:
-            raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Give an image.") from error
+            raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Pass an image.") from error
 
 
 def load_network(

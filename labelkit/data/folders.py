@@ -49,7 +49,7 @@ def split_of_name(name: str) -> str | None:
 
 
 def left_out(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Say which part of a path below the data set holds no photos, and of which kind it is; ``None``: it may be one.
+    """Return which part of a path below the data set marks it as no photo, and why; ``None`` if it may be one.
 
     Args:
         name: parts separated by ``/``.
@@ -174,7 +174,11 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
             found[inner] = file
     ignored.update(kind for _, kind in left)
     if {"images", "masks"} <= {part for name in found for part in name.split("/")[:2]}:
-        raise DatasetError(address, "has images/ and masks/", "Masks are read from a folder of this machine: fetch it.")
+        raise DatasetError(
+            address,
+            "has images/ and masks/ at a remote address",
+            "Masks are read only from a local folder: download it.",
+        )
     ids = sorted_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address
@@ -182,7 +186,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
 
 
 def without(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
-    """Leave out the images whose names match a pattern of ``exclude``, and classes of which no image is left.
+    """Remove images whose names match an ``exclude`` pattern, and classes left without images.
 
     Raises:
         DatasetError: no image is left.
@@ -192,7 +196,7 @@ def without(dataset: ImageDataset, exclude: Sequence[str]) -> ImageDataset:
     if len(rows) == len(dataset):
         return dataset
     if not len(rows):
-        raise DatasetError(dataset.name, f"all {len(dataset)} images are excluded", "Give fewer patterns.")
+        raise DatasetError(dataset.name, f"all {len(dataset)} images are excluded", "Pass fewer patterns.")
     left = dataset.select(rows)
     emptied = set(dataset.labels.tolist()) - set(left.labels.tolist())
     names = [name for label, name in enumerate(dataset.class_names) if label not in emptied]
@@ -303,5 +307,5 @@ def _doubt_of_classes(class_of: list[str | None]) -> str | None:
 
 
 def ignored_notes(ignored: Counter[str]) -> list[str]:
-    """Say what was not listed, by its kind."""
+    """Return notes on files that were not listed, by kind."""
     return [f"ignored: {', '.join(f'{count} {kind}' for kind, count in sorted(ignored.items()))}"] if ignored else []

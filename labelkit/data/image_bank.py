@@ -215,8 +215,8 @@ class ImageBank:
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
                 raise ConfigError(
                     "--image-size",
-                    f"a view of {spec.size} pixels skips some of images of {side} pixels, which are kept in memory",
-                    "Make views larger, or the parts of an image that they show smaller (--local-size, --local-scale).",
+                    f"a view of {spec.size} pixels would skip pixels of the cached images ({side} pixels)",
+                    "Use larger views, or views of smaller parts of an image (--local-size, --local-scale).",
                 )
 
     def make_views(
@@ -295,7 +295,7 @@ def drawn_views(
 
 
 class KeptBank(ImageBank):
-    """Kept views on the device where batches are made.
+    """Cached views on the device where batches are made.
 
     Args:
         bank: the images that they are of.
@@ -371,7 +371,7 @@ class KeptBank(ImageBank):
 
 
 class RowBank(ImageBank):
-    """Rows of length 1 on the device where batches are made.
+    """Unit-length embeddings on the device where batches are made.
 
     Args:
         dataset: their listing; row i of it is row i of ``rows``.

@@ -189,9 +189,9 @@ def read_label_csv(
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
             str(path),
-            f"{guesses} of {len(rows)} rows hold guesses of labelkit (kind known, new or unsure), and no labels",
-            "Pass a file with the labels that you know alone, such as given.csv, or the lines that you corrected, with "
-            "the columns path and label.",
+            f"{guesses} of {len(rows)} rows are predictions of labelkit (kind known, new or unsure), not labels",
+            "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
+            "corrected, with the columns path and label.",
         )
     for row in rows:
         if not row.label:
@@ -370,7 +370,7 @@ def read_table(path: Path) -> bytes:
                 raise DatasetError(where, f"larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
             return file.read(MAX_TABLE_BYTES)
     except NotRegularError as error:
-        raise DatasetError(where, "is not a regular file", "Write the table to a file first.") from error
+        raise DatasetError(where, "is not a regular file", "Save the table to a file first.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DatasetError(where, f"cannot be read: {reason}", "Check its name and permissions.") from error
@@ -395,7 +395,7 @@ def class_name(label: object) -> str | None:
 
 
 def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
-    """Return the class of each label, and what to tell: words that were taken for none, spellings that were joined."""
+    """Return the class of each label, and notes on words read as no class and on merged spellings."""
     counts = Counter(str(label) for label in labels if label is not None)
     name_of = {text: class_name(text) for text in counts}
     spellings: dict[str, list[str]] = defaultdict(list)

@@ -58,7 +58,7 @@ class BatchPlan:
 
 @dataclass(slots=True)
 class Crops:
-    """What a worker returns."""
+    """A decoded item returned by a worker."""
 
     crops: tuple[Tensor, ...]  # per view (b, c, size, size) uint8
     boxes: tuple[NDArray[np.float64], ...]  # per view (b, 4)
@@ -245,9 +245,9 @@ def _lost(reason: str) -> ResourceError:
         room = f"; {SHARED_MEMORY}, through which they send images, has {free:.0f} MiB free"
     return ResourceError(
         "--num-workers",
-        f"the processes that read images cannot go on: {reason}{room}",
-        "Use a smaller --batch-size, or --num-workers 0, which reads in this process; "
-        "or give more shared memory, as by `docker run --shm-size 8g`.",
+        f"the image-reading processes cannot continue: {reason}{room}",
+        "Use a smaller --batch-size, or --num-workers 0, which reads in this process; or provide more shared "
+        "memory, for example with `docker run --shm-size 8g`.",
     )
 
 
@@ -286,7 +286,7 @@ class Reader:
         self._loader = loader_of(_CropReader(source, channels), self._plans, num_workers, persistent=True)
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
-        """Yield what became of each plan, in their order.
+        """Yield the result of each plan, in order.
 
         Raises:
             DatasetError: an image could not be fetched.

@@ -91,7 +91,7 @@ class Whitening(nn.Module):
         return normalize_contrast((promote(images) * self.std + self.mean).flatten(1))
 
     def fit_to(self, center: Tensor, matrix: Tensor) -> None:
-        """Whiten by these from now on: (p,) and (p, p) of `zca`."""
+        """Set the whitening to (p,) and (p, p) of `zca`."""
         self.center.copy_(center)
         self.matrix.copy_(matrix)
 

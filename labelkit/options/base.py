@@ -53,7 +53,7 @@ _LIMIT_ERRORS = {"greater_than", "greater_than_equal", "less_than", "less_than_e
 
 
 class StageConfig(BaseModel):
-    """Everything one command can be told; the source of its options, help, preset keys and saved config.
+    """Base of all options classes; the source of options, help, preset keys and saved config.
 
     Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
     those, or ``None`` beside one of them. ``Field(..., json_schema_extra={...})`` may say

@@ -76,7 +76,7 @@ class ModelConfig(CheckpointOptions):
 
     @property
     def takes_best(self) -> bool:
-        """Whether the best backbone at hand is asked for."""
+        """Whether to use the best available backbone."""
         return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
 
     @property

@@ -138,7 +138,7 @@ class ListingOptions(StageConfig):
     )
 
     def listing(self) -> dict[str, Any]:
-        """Return these options as ``load_dataset`` takes them."""
+        """Return these options as arguments of ``load_dataset``."""
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 

@@ -110,7 +110,7 @@ def _chosen(
         given = wanted.get(role)
         if given is not None and given not in names:
             option = f"--{role.replace('_', '-')}-key"
-            raise ConfigError(option, f"{where} has no {given!r}; it has: {shown}", "Choose one of them.")
+            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Choose one of them.")
         found = given or next((by_lower[name] for name in known if name in by_lower), None)
         if found is not None and (given or found not in chosen.values()):
             chosen[role] = found

@@ -178,7 +178,7 @@ class KeptViews:
         for number in range(self.plan.num_parts):
             path = self.parts.path(number)
             if not path.exists():
-                raise StoreError(str(path), "is missing", "Give the same command again; the part will be made again.")
+                raise StoreError(str(path), "is missing", "Run the same command again to recreate the part.")
             with translated(path):
                 places = self.parts.load(number)
                 shapes = [self._shape(number, kind) for kind in range(len(places))]

@@ -76,7 +76,7 @@ class Stream:
 
 @dataclass
 class Contents:
-    """What a file is to hold.
+    """Contents of a file to be written.
 
     Attributes:
         datasets: by path without a leading slash; groups are made as needed. Arrays must be of a type

@@ -236,7 +236,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise CheckpointDamaged(str(folder / STATE), "bytes differ from what was written", "Restore it from a copy.")
     if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise CheckpointError(
-            str(folder / STATE), f"format {version} is not one this labelkit reads", "Upgrade labelkit."
+            str(folder / STATE), f"format {version} is not supported by this version of labelkit", "Upgrade labelkit."
         )
     if not files:
         raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore it from a copy.")

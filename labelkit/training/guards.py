@@ -53,7 +53,7 @@ MUCH_OF_THE_RUN: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a few images and the weights show after an epoch.
+    """Measurements of a few images and the weights after an epoch.
 
     Attributes:
         feature_spread: standard deviation of the features over their length (root mean squares over images and
@@ -81,7 +81,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Something that is wrong.
+    """A sign of failed training.
 
     Attributes:
         name: of the kind of sign, for counting.
@@ -102,7 +102,7 @@ class Sign:
 
 @dataclass
 class Guard:
-    """Counts signs, warns once of each, ends the run when one lasts.
+    """Counts signs of failure, warns once of each, and stops the run if one persists.
 
     Args:
         mode: ``stop``, only ``warn``, or look at ``none``.
@@ -288,7 +288,7 @@ class Guard:
     def _act(self, sign: Sign, step: int, *, ends: bool) -> None:
         if ends and self.mode == "stop":
             kept = f"; the checkpoint of step {self.good_step} is from before and is kept" if self.good_step else ""
-            raise DivergenceError(f"step {step}", f"{sign.problem}{kept}", f"{sign.remedy} (--guard warn goes on.)")
+            raise DivergenceError(f"step {step}", f"{sign.problem}{kept}", f"{sign.remedy} (--guard warn continues.)")
         if sign.name not in self._warned:
             self._warned.add(sign.name)
             self.say(f"warning: step {step}: {sign.problem}. {sign.remedy}")
@@ -428,5 +428,5 @@ def check_weights(module: nn.Module, where: str) -> None:
         raise DivergenceError(
             where,
             f"weights are not finite: {', '.join(broken[:3])}{more}",
-            "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
         )

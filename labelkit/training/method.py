@@ -77,7 +77,7 @@ PassMode = Literal["eval", "batch-statistics", "train"]
 
 @dataclass(frozen=True, slots=True)
 class FullPass:
-    """How images are run through a network, each exactly once.
+    """Runs images through a network, each exactly once.
 
     Attributes:
         mode: of the method's modules. ``eval``; ``batch-statistics``: the same, but normalization uses the statistics
@@ -107,7 +107,7 @@ def _nothing(*values: object) -> None:
 
 @dataclass(slots=True)
 class TrainState:
-    """What a method may ask of the trainer at an event.
+    """What a method may request from the trainer at an event.
 
     Attributes:
         epoch: passes finished; the number of the running one, from 0.
@@ -221,7 +221,7 @@ class Monitor(ABC):
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - by default there is nothing to take
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
 
 
 class Method(nn.Module, ABC, Generic[ConfigT]):
@@ -411,7 +411,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
 
     def forward(self, batch: Batch) -> StepOutput:
         """Call ``training_step``; this is what runs under a process group."""

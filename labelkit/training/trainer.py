@@ -80,7 +80,7 @@ CHECKPOINT_MINUTES: Final = 10.0
 
 
 class Report(Protocol):
-    """Shows progress to a person."""
+    """Reports training progress to the user."""
 
     def advance(self, n: int = 1, **info: Any) -> None:
         """Move on by ``n`` steps; ``info`` is shown beside the bar."""
@@ -88,7 +88,7 @@ class Report(Protocol):
 
 @dataclass
 class FitResult:
-    """What a run came to.
+    """Result of a training run.
 
     Attributes:
         metrics: of the last epoch.
@@ -192,7 +192,7 @@ class Trainer:
         return config.model_copy(update={"num_workers": workers})
 
     def train_on(self, kept: KeptBank) -> None:
-        """Let the network get what its frozen part made of views, and not images, where that was kept."""
+        """Train on cached outputs of the frozen part instead of images, where cached."""
         self._kept, self._running = kept, None
 
     def _checkpoint_writer(self, run: RunDir) -> CheckpointWriter:
@@ -206,7 +206,7 @@ class Trainer:
 
     @property
     def clock(self) -> Clock:
-        """Where the run is."""
+        """Current epoch and step of the run."""
         return self.progress.clock
 
     # ------------------------------------------------------------------ the run
@@ -316,7 +316,7 @@ class Trainer:
         raise DivergenceError(
             f"epoch {self.clock.epoch}, step {self.clock.step + 1}",
             f"the loss is not finite (parts: {parts or 'none'})",
-            "The last checkpoint is from before. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
         )
 
     def _check_sound(self) -> None:
@@ -551,7 +551,7 @@ class Trainer:
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: LoadedCheckpoint) -> None:
-        """Take up a run where the checkpoint left it.
+        """Resume a run from the checkpoint.
 
         Raises:
             CheckpointMismatch: parameters differ in name or shape.

@@ -179,7 +179,7 @@ CASES = {
         nothing,
         "train mixmatch --dataset {photos} --out {out}",
         3,
-        ("every image is labeled, so that mixmatch finds no unlabeled", "--num-labels N", "labelkit train supervised"),
+        ("every image is labeled, so mixmatch has no unlabeled", "--num-labels N", "labelkit train supervised"),
     ),
     "path column missing": Case(
         csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no column of paths", "The first line")
@@ -227,7 +227,7 @@ CASES = {
         2,
         ("--num-clusters: 49 clusters for 48 rows", "{index}", "Choose fewer"),
     ),
-    "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a word it knows nor a file", "zipf:1")),
+    "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a known prior nor a file", "zipf:1")),
     "prior that does not sum to one": Case(
         text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: sums to 0.9, not to 1", "3 positive numbers", "sum to 48")
     ),

@@ -155,7 +155,7 @@ def test_a_total_of_few_labels_is_spread_over_the_classes() -> None:
 
 def test_more_labels_than_images_names_the_class() -> None:
     labels = np.array([0, 0, 0, 1])
-    with pytest.raises(DatasetError, match="2 labeled images per class are asked for, but class 1 has 1"):
+    with pytest.raises(DatasetError, match="2 labeled images per class are requested, but class 1 has 1"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=4)
     with pytest.raises(DatasetError, match="1 labels for 2 classes"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=1)

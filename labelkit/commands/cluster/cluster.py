@@ -65,12 +65,14 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
         if config.previous is not None:
-            raise ConfigError("--previous", "groups of patches keep no ids of an earlier run", "Leave it out.")
+            raise ConfigError("--previous", "clusters of patches cannot keep ids of an earlier run", "Leave it out.")
         return cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
         raise ConfigError(
-            "--num-clusters", f"{config.num_clusters} clusters for {len(rows)} rows of {config.index}", "Choose fewer."
+            "--num-clusters",
+            f"{config.num_clusters} clusters for {len(rows)} images in {config.index}",
+            "Choose fewer.",
         )
     if isinstance(config, SinkhornConfig):
         from labelkit.commands.cluster.balanced import cluster_balanced  # torch loads for this algorithm alone
@@ -156,12 +158,12 @@ def _write(
     used = sizes[~lasting.retired]
     if empty := int((used == 0).sum()):
         current_progress().warning(
-            f"{empty} of {len(used)} groups are empty: {config.index} has only {len(used) - empty} different rows"
+            f"{empty} of {len(used)} groups are empty: {config.index} has only {len(used) - empty} distinct embeddings"
         )
     if (single := int((used == 1).sum())) and config.num_clusters < len(rows):
         current_progress().message(
-            f"{single} of {config.num_clusters} groups have one image, like nothing else here or one too many: look at "
-            "it before you call it a class, or choose fewer --num-clusters"
+            f"{single} of {config.num_clusters} groups have a single image, which is unlike all others or a sign of "
+            "too many groups: check it before you call it a class, or lower --num-clusters"
         )
     columns = ["result", "clusters", "rows", "smallest", "largest", "inertia", "seconds", "path"]
     row: list[Cell] = [name, len(found.centroids), len(rows), int(used.min()), int(used.max())]
@@ -184,8 +186,8 @@ def _run(
         if config.num_clusters > most:
             raise ConfigError(
                 "--num-clusters",
-                f"{config.num_clusters} clusters: labels take {len(np.unique(labels))} of them, and the others have "
-                f"only {int((~labeled).sum())} unlabeled rows to start from",
+                f"{config.num_clusters} clusters: {len(np.unique(labels))} are for the labeled classes, and only "
+                f"{int((~labeled).sum())} unlabeled images are left to start the others",
                 f"Choose at most {most}.",
             )
         if (wrong := contradiction(lambda places: features[places], given.labels, config.seed)) is not None:
@@ -231,21 +233,21 @@ def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.boo
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no labels that may be used, and this needs some",
-            "Embed with some labels (`labelkit embed --label-split gcd`), give some with --labels, or use "
-            "`labelkit cluster k-means`.",
+            "has no usable labels, and this command needs some",
+            "Embed with some labels (`labelkit embed --label-split gcd`), pass some with --labels, or use `labelkit "
+            "cluster k-means`.",
         )
     labels = given.labels[given.labeled]
     classes = len(np.unique(labels))
     if classes > num_clusters:
         raise ConfigError(
-            "--num-clusters", f"{num_clusters} is fewer than the {classes} classes that have labels", "Choose more."
+            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Choose more."
         )
     return given.labeled, labels
 
 
 def most_clusters(labeled: NDArray[np.bool_], labels: NDArray[np.int64]) -> int:
-    """Most clusters that semi-supervised k-means can make: one per class with labels, one per unlabeled row."""
+    """Return the maximum number of clusters of semi-supervised k-means: one per labeled class and unlabeled row."""
     return len(np.unique(labels)) + int((~labeled).sum())
 
 

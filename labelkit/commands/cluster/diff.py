@@ -77,7 +77,7 @@ def diff_groups(config: DiffConfig) -> SimpleResult:
     if not both.any():
         raise StoreError(
             str(earlier.groups.result.path),
-            f"has a group for none of the images that {later.groups.result.path} has one for",
+            f"groups none of the images that {later.groups.result.path} groups",
             "Compare stores of mostly the same images.",
         )
     counts = np.zeros((len(earlier.used), len(later.used)), dtype=np.int64)

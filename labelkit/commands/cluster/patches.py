@@ -26,7 +26,7 @@ _MAX_PATCHES = 100_000
 
 
 def cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
-    """Find centroids on patches drawn by chance, then give every patch its nearest one, block by block.
+    """Fit centroids on randomly drawn patches, then assign every patch to its nearest one, block by block.
 
     Returns:
         The result file, sizes and inertia.

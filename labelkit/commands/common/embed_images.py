@@ -40,7 +40,7 @@ _TRIAL: Final = "trial"
 
 @dataclass(frozen=True)
 class Computing:
-    """What was chosen.
+    """Chosen runtime and precision.
 
     Attributes:
         precision: compute type of the network.
@@ -103,7 +103,7 @@ def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork
     found = quick_network(model, threads=torch.get_num_threads())
     if found is None:
         reason = (onnx_record(model) or {}).get("failed", "it could not be kept in the cache")
-        raise ConfigError("--runtime onnx", f"{model.name} is not there as ONNX: {reason}", "Use --runtime torch.")
+        raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
     return found
 
 
@@ -188,7 +188,7 @@ def _both(
 
 
 def agreement(exact: Tensor, rough: Tensor) -> dict[str, float]:
-    """Say how alike two embeddings (n, d) of the same images are; fewer than two images agree in nothing.
+    """Return how well two embeddings (n, d) of the same images agree; fewer than two images do not agree.
 
     Returns:
         ``cosine``: the least over images; ``neighbors``: share with the same nearest one.

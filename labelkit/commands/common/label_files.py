@@ -82,15 +82,15 @@ def own_result(option: Path, store: EmbeddingStore) -> str | None:
     if is_there and option.exists():
         raise ConfigError(
             "--labels",
-            f"{option} is a file here and a result of {store.path}",
-            f"Give the file as {option.absolute()}, or rename it.",
+            f"{option} is both a file here and a result of {store.path}",
+            f"Pass the file as {option.absolute()}, or rename it.",
         )
     if not is_there and not option.exists():
         known = ", ".join(list_results(store)) or "none"
         raise DatasetError(
             str(option),
             f"is neither a file nor a result of {store.path} (its results: {known})",
-            "Name a result of `labelkit label`, or a CSV path,label.",
+            "Name a result of `labelkit label`, or a CSV with columns path,label.",
         )
     return option.name if is_there else None
 
@@ -106,7 +106,7 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
     if result.kind != LABELS_KIND or missing:
         raise StoreError(
             str(result.path),
-            f"holds {result.kind} ({result.stage}), no labels that were given",
+            f"contains {result.kind} ({result.stage}), not labels",
             "Name a result of `labelkit label`.",
         )
     return result
@@ -143,7 +143,7 @@ def placed_csv(path: Path, images: LabeledImages, label_column: str | None = Non
 
 
 def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
-    """Find the images that the paths of a CSV file name.
+    """Find the images named by the paths of a CSV file.
 
     Raises:
         DatasetError: a path names several images.
@@ -160,8 +160,8 @@ def place_texts(path: Path, texts: Mapping[str, str], images: LabeledImages) -> 
         shown = ", ".join(f"{name}{near_paths(name, known)}" for name in found.unknown[:SHOWN])
         raise DatasetError(
             str(path),
-            f"{len(found.unknown)} of {len(texts)} images are not among those of {images.where}, first: {shown}",
-            "Write paths relative to the folder of the images or to the CSV, or enough of their end to be unique.",
+            f"{len(found.unknown)} of {len(texts)} images are not in {images.where}, first: {shown}",
+            "Write paths relative to the image folder or the CSV, or enough of their last parts to be unique.",
         )
     placed: dict[int, str] = {}
     first: dict[int, str] = {}
@@ -211,7 +211,7 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabel
     if not texts:
         raise DatasetError(
             str(result.path),
-            f"gives no image of {images.where} a label ({len(rows)} labels, compared by {how})",
+            f"has no label for any image of {images.where} ({len(rows)} labels, compared by {how})",
             "Name a result of a store of the same images.",
         )
     source: dict[str, object] = {"store": path.name, "result": name, "content_digest": result.content_digest}
@@ -219,5 +219,5 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabel
 
 
 def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
-    """Return what images are known by: the digest of the file, or the id."""
+    """Return the keys of images: the digest of the file, or the id."""
     return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]

@@ -28,7 +28,7 @@ from labelkit.store.results import Result
 
 @dataclass(frozen=True)
 class GivenLabels:
-    """Labels that may be used, and the truth that only a report may look at.
+    """Usable labels, and the true labels, which only reports may use.
 
     Attributes:
         labels: (m,) int64 class, -1 = none that may be used.
@@ -89,7 +89,7 @@ def labels_to_use(
     names = tuple(store.class_names)
     if option is None:
         if label_column is not None:
-            raise ConfigError("--label-column", "names a column of --labels FILE", "Give that too.")
+            raise ConfigError("--label-column", "names a column of --labels FILE", "Pass --labels FILE too.")
         return GivenLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
     name = own_result(option, store)
     if name is not None:
@@ -104,7 +104,7 @@ def labels_to_use(
     labels = every[rows]
     outside = len(placed.texts) - int((labels >= 0).sum())
     if outside:
-        current_progress().message(f"{placed.where}: {outside} labels are of images that are not used here")
+        current_progress().message(f"{placed.where}: {outside} labels are for images that are not used here")
     source = placed.source | ({} if own_labels else {"own_labels": False})
     return GivenLabels(merged(labels, own, placed.where, str(store.path)), truth, class_names, placed.where, source)
 
@@ -123,10 +123,12 @@ def _apart(
 
 
 def merged(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
-    """Add labels of the store where others give none; where they differ, the others count, and this is said."""
+    """Add the store's labels where others are missing; on conflict, the others take precedence with a warning."""
     differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
     if differ:
-        current_progress().warning(f"{where}: {differ} images have another label in {there}; that of the file counts")
+        current_progress().warning(
+            f"{where}: {differ} images have a different label in {there}; the file takes precedence"
+        )
     return np.where(labels >= 0, labels, own)
 
 
@@ -177,7 +179,7 @@ def listing_with_labels(
 def labeled_array(
     store: EmbeddingStore, rows: NDArray[np.int64], given: GivenLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """What a result says of labels that are not the store's own: ``labeled`` (n,) uint8, rows it was made with."""
+    """Return what a result records of labels other than the store's: ``labeled`` (n,) uint8, the rows used."""
     if not given.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
@@ -197,7 +199,7 @@ def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
 def network_saw_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Tell whether the network that made the features was trained with labels of rows, as far as a store says.
+    """Return whether the network was trained with labels of these rows, according to the store.
 
     Args:
         store: the store.
@@ -237,7 +239,7 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
 def numbered(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return classes by place, and the class names with the fresh ones at the end, in natural order."""
+    """Return class numbers, and the class names with new ones appended in natural order."""
     texts = as_known(texts, class_names)
     names = (*class_names, *sorted(set(texts.values()) - set(class_names), key=natural_key))
     number = {name: label for label, name in enumerate(names)}
@@ -265,7 +267,7 @@ _FEWEST_LABELS = 10
 def contradiction(
     rows_at: Callable[[NDArray[np.int64]], NDArray[np.float32]], labels: NDArray[np.int64], seed: int
 ) -> str | None:
-    """Return what to say if near images with a label agree no more often than by chance.
+    """Return a warning if neighboring images with a label agree no more often than by chance.
 
     Args:
         rows_at: the rows at some places.

@@ -35,7 +35,7 @@ _FEW: Final = 256
 
 
 class OnnxNetwork:
-    """A network out of a file.
+    """A network loaded from an ONNX file.
 
     Args:
         content: of the file, or its path.
@@ -72,18 +72,18 @@ def onnx_version() -> str:
 
 
 def onnx_folder() -> Path:
-    """Where networks are kept."""
+    """Return the folder of cached networks."""
     return cache_folder() / "onnx"
 
 
 def onnx_name(model: ModelIdentity) -> str:
-    """Return what the file of a network is called, without suffix: by its weights and its preparation of images."""
+    """Return the file name of a network without suffix, from its weights and its preprocessing."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
 
 def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
-    """Return what is noted of a network: ``sha256`` of its file, or ``failed``; ``None``: it was never exported."""
+    """Return the record of a network: ``sha256`` of its file, or ``failed``; ``None`` if it was never exported."""
     try:
         return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
     except ValueError as error:
@@ -106,7 +106,7 @@ def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwo
 
 
 def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
-    """Whether images may be embedded without torch, as far as the options say.
+    """Return whether the options allow embedding without torch.
 
     Args:
         count: of images.
@@ -118,7 +118,7 @@ def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
 
 @contextmanager
 def loading_ahead(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
-    """Import what will embed so many images, beside the work inside the ``with`` block."""
+    """Import the modules for embedding this many images while the ``with`` block runs."""
     ready = may_be_quick(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
     module = "onnxruntime" if ready else "labelkit.commands.common.networks"
     loading = threading.Thread(target=import_module, args=(module,))

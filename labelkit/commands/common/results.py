@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class SimpleResult:
-    """What every stage returns, in three forms; the command line shows one of them.
+    """Result of a command in three forms, one of which the command line shows.
 
     Attributes:
         values: for programs: dicts, lists, texts, numbers, paths; NaN stands for "undefined".

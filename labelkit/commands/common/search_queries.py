@@ -80,7 +80,7 @@ def query_images(query: Path, **listing: Any) -> ImageDataset:
     if is_folder(query):
         return load_dataset(str(query), data_root=query, **listing)
     if not is_there(query):
-        raise DatasetError(str(query), "does not exist", "Give an image file, a folder of images, or a store.")
+        raise DatasetError(str(query), "does not exist", "Pass an image file, a folder of images, or a store.")
     return one_image(query, listing.get("max_pixels", MAX_PIXELS))
 
 
@@ -123,7 +123,7 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
     if not usable.any():
         raise ConfigError(where, f"{store.sample_ids[rows[0]]}: {_ZERO}", "Choose other rows.")
     for name, reason in skipped:
-        current_progress().warning(f"{name}: {reason}; left out")
+        current_progress().warning(f"{name}: {reason}; skipped")
     rows, features = rows[usable], features[usable]
     own = store.content_digest == index.content_digest
     return Queries(
@@ -139,7 +139,7 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
 
 
 def row_label(store: EmbeddingStore, row: int) -> str | None:
-    """Name of the class of a row; ``None`` without one."""
+    """Return the class name of a row; ``None`` without a label."""
     if store.labels is None or store.labels[row] < 0:
         return None
     return store.class_names[int(store.labels[row])]
@@ -181,9 +181,9 @@ def embedded_images(
     skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)
     if len(rows) == 0:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped[:5])
-        raise DatasetError(where, f"gives no image to look up ({reasons})", "Give a JPEG or PNG file.")
+        raise DatasetError(where, f"has no image to search for ({reasons})", "Pass a JPEG or PNG file.")
     for name, reason in skipped:
-        current_progress().warning(f"{name}: {reason}; left out")
+        current_progress().warning(f"{name}: {reason}; skipped")
     digests = [np.frombuffer(images.source.read(int(row)).sha256, dtype=np.uint8) for row in rows]
     labels = [int(images.labels[row]) for row in rows]
     return Queries(

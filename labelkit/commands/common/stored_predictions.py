@@ -20,7 +20,7 @@ KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 @dataclass(frozen=True)
 class StoredAnswers:
-    """Of all n rows of a store.
+    """Stored predictions of all n rows of a store.
 
     Attributes:
         labels: n names of classes or groups; of an unsure row the best guess, of one left out the empty text.
@@ -44,14 +44,14 @@ class StoredAnswers:
     new_chance: NDArray[np.float64]
 
     def expected_right(self, kinds: Collection[str]) -> int | None:
-        """Return how many labels of these kinds are expected to be right; ``None``: not known."""
+        """Return the expected number of correct labels of these kinds; ``None`` if unknown."""
         if self.expected is None:
             return None
         return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))
 
 
 def stored_answers(result: Result, min_confidence: float | None = None) -> StoredAnswers:
-    """Read answers, or groups, which have no confidence but for rows with a label that may be used.
+    """Read predictions, or groups, which have a confidence only for rows with a usable label.
 
     Args:
         result: of answers or groups.
@@ -104,7 +104,7 @@ def group_names(result: Result) -> list[str]:
 
 
 def new_groups(result: Result) -> NDArray[np.bool_]:
-    """Say of each group whether it is new, (k,): no class with labels."""
+    """Return for each group whether it is new, (k,): it has no labeled class."""
     return np.asarray(result.arrays.get("new_classes", np.ones(len(group_names(result)))), dtype=bool)
 
 
@@ -131,6 +131,6 @@ def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequen
             continue
         if text not in number:
             problem = f"names a class {text!r} that {store.path} does not have"
-            raise StoreError(result.where, problem, "Make it again on this store.")
+            raise StoreError(result.where, problem, "Recreate it from this store.")
         classes[group] = number[text]
     return classes

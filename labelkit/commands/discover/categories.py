@@ -44,7 +44,7 @@ class _Classes:
 
 
 def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
-    """Choose the number of classes, unless it is given, then cut a tree of the rows, of length 1, into so many.
+    """Estimate the number of classes unless it is set, then cut a hierarchy of the normalized rows into that many.
 
     Raises:
         StoreError: the store cannot be used.
@@ -70,15 +70,15 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
         current_progress().warning(
-            "the network was trained with labels of these classes, which it tells apart better than others: there are "
-            "likely more classes than the numbers say"
+            "the network was trained with labels of these classes, and separates them better than others: there are "
+            "likely more classes than estimated"
         )
     ids, count = tree.cut(max(judgement.choice.best, tree.fewest), min_size=config.min_size)
     seconds = time.monotonic() - started
     if count < judgement.choice.best:
         current_progress().message(
-            f"{count} classes instead of {judgement.choice.best}: there are no more with --min-size "
-            f"{config.min_size} or more images"
+            f"{count} classes instead of {judgement.choice.best}: no others have at least --min-size "
+            f"{config.min_size} images"
         )
     of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
     evidence = judgement.to_json()
@@ -140,10 +140,10 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     if "logits" not in store.extras:
         raise StoreError(
             f"{store.path}:/logits",
-            "is not there: the model had no classifier, its classes are not those of the labels here, or embed ran "
-            "with --no-logits",
-            "Embed what a method with a classifier was trained on, by its checkpoint, or use `labelkit discover "
-            "categories`.",
+            "is missing: the model had no classifier, its classes differ from the labels here, or embed ran with "
+            "--no-logits",
+            "Embed the training set of a method that has a classifier with its checkpoint, or use `labelkit "
+            "discover categories`.",
         )
     _check_name(config, store, {"temperature": config.temperature})
     logits = store.extras["logits"]

@@ -161,16 +161,16 @@ def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
     if len(there) == 1:
         raise DatasetError(
             where,
-            f"all {int(sizes.sum())} labels that may be used are of one class, {given.class_names[there[0]]!r}",
-            "Label images of at least two classes: there is nothing to tell apart.",
+            f"all {int(sizes.sum())} usable labels are of one class, {given.class_names[there[0]]!r}",
+            "Label images of at least two classes.",
         )
     if len(missing) and config.missing_class == "error":
         names = ", ".join(repr(given.class_names[label]) for label in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise DatasetError(
             where,
-            f"{len(missing)} of {len(sizes)} classes have no label that may be used: {names}{more}",
-            "Label an image of each (--labels FILE), or pass --missing-class skip: no image is then called that.",
+            f"{len(missing)} of {len(sizes)} classes have no usable label: {names}{more}",
+            "Label an image of each (--labels FILE), or pass --missing-class skip to never predict them.",
         )
     if (
         len(there)
@@ -179,8 +179,8 @@ def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
         and config.balance != "global"
     ):
         current_progress().message(
-            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; what is found is shared out "
-            "like them (--per-class gives each the same)"
+            f"classes have {int(sizes[there].min())} to {int(sizes[there].max())} labels; discovered images are "
+            "divided in the same proportions (--per-class: equally)"
         )
 
 
@@ -234,7 +234,7 @@ def _finish(
         wanted = sum(report.quota for report in found.per_class if report.quota is not None)
         asked = f" of {wanted}" if config.balance == "balanced" else ""
         current_progress().warning(
-            f"fewer images than asked for: found {len(found.indices)}{asked}, no more candidates"
+            f"found {len(found.indices)}{asked}, fewer images than requested: there are no more candidates"
         )
     path = _write(config, task, found, scores, {"score": score_name, **params}, arrays)
     errors = None
@@ -394,7 +394,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no labels that may be used, and this needs some of every class",
+            "has no usable labels, and this command needs some of every class",
             "Label a few images in a file path,label and pass --labels FILE"
             + (", or draw some with --num-labels N to measure." if (given.truth >= 0).any() else "."),
         )

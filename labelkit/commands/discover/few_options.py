@@ -32,7 +32,7 @@ _IMAGES: JsonDict = {"panel": "Images"}
 
 
 class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOption, IndexConfig):
-    """What the discoveries that grow a few labels share."""
+    """Options shared by the discoveries that grow a few labels."""
 
     num_labels: int | None = Field(
         None,

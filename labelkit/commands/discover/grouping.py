@@ -56,7 +56,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """Rows that a result groups, and those of them that are answered together.
+    """Rows grouped by a result, and the subset that is predicted jointly.
 
     Attributes:
         grouping: these alone.
@@ -108,7 +108,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     result, ids = _grouped(store, config)
     rows = np.flatnonzero(ids >= 0)
     if not len(rows):
-        raise StoreError(result.where, "groups no row", "Make it again on this store.")
+        raise StoreError(result.where, "groups no images", "Recreate it from this store.")
     given, class_of_group = _labels(store, config, result, rows, ids[rows])
     labels = given.labels
     params = result.params
@@ -149,7 +149,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without a number."
         if "logits" in store.extras:
             remedy = "Run `labelkit discover head` on it first, or pass --num-clusters."
-        raise StoreError(str(store.path), "has no result that groups its rows into known classes and new ones", remedy)
+        raise StoreError(str(store.path), "has no result that groups its images into known and new classes", remedy)
     result = read_result(store, name, allow_stale=True)
     if result.stale:
         problem = f"made from other content than {store.path} has now"
@@ -158,11 +158,11 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(
             result.where,
-            "does not group the rows into known classes and new ones",
+            "does not group the images into known and new classes",
             "Name a result of `discover head`, `cluster ss-kmeans` or `discover categories` with --grouping.",
         )
     if config.grouping is None:
-        current_progress().message(f"groups of the result {name!r} ({result.stage})")
+        current_progress().message(f"using the groups of result {name!r} ({result.stage})")
     return result, np.asarray(ids, dtype=np.int64)
 
 
@@ -194,15 +194,15 @@ def _labels(
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, of which there are labels: "
-            "it was made without them",
+            f"has no group for {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which have labels now: it "
+            "was made without them",
             f"Make it again with these labels: `labelkit {result.stage} ... --overwrite`.",
         )
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 
 
 def rows_together(labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int) -> NDArray[np.int64]:
-    """Choose rows that stand for all, (m,) places in order.
+    """Choose representative rows, (m,) sorted positions.
 
     At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter
     have one to calibrate with. What is left is drawn from all.

@@ -69,7 +69,7 @@ class Judgement:
         }
 
     def table(self) -> Table | None:
-        """Return number and interval; ``None`` if the number was given or follows from the labels."""
+        """Return a table of number and interval; ``None`` if the number was set or follows from the labels."""
         choice = self.choice
         if len(choice.numbers) == 1:
             return None
@@ -104,7 +104,9 @@ def judge_num_classes(
     if config.new_classes not in ("auto", "some"):
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
-            raise DatasetError(where, "has no labels that may be used, and --new-classes none", "Give labels.")
+            raise DatasetError(
+                where, "has no usable labels, but --new-classes is none", "Pass some labels, or another --new-classes."
+            )
         return _given(config, number, tree)
     if config.criterion == "published":
         return _published(config, where, features[:], labels, tree.most)
@@ -119,7 +121,7 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Ju
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
     if number < least:
-        raise ConfigError("--num-classes", f"{number} is fewer than the {least} classes with labels", "Raise it.")
+        raise ConfigError("--num-classes", f"{number} is less than the {least} classes with labels", "Raise it.")
     if number > tree.most:
         problem = f"{number} classes, but a tree of the {len(tree.leaves):,} rows is made of {tree.most:,} small groups"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
@@ -236,7 +238,7 @@ def _bounds(
     least = max(2, num_old)
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
-            raise ConfigError(name, f"{number} is fewer than the {num_old} classes with labels", "Raise it.")
+            raise ConfigError(name, f"{number} is less than the {num_old} classes with labels", "Raise it.")
     if least > most:
         problem = f"{num_rows} rows are too few to tell {least} classes or more"
         raise DatasetError(str(config.index), problem, "Embed more images.")

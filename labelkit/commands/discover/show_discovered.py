@@ -98,15 +98,15 @@ def _check_request(config: ShowDiscoveredConfig) -> None:
     """
     if config.out is None and config.map is None:
         raise ConfigError(
-            "show discovered", "no picture to draw", "Pass --out (a contact sheet), --map (a 2-D map), or both."
+            "show discovered", "there is nothing to draw", "Pass --out (a contact sheet), --map (a 2-D map), or both."
         )
     if config.index is None and config.table is None:
-        raise ConfigError("--index", "missing", "Give a store with a result, or a CSV with --table.")
+        raise ConfigError("--index", "missing", "Pass a store with a result, or a CSV with --table.")
     if config.index is None and config.map is not None:
         raise ConfigError("--map", "needs the features of a store", "Pass --index.")
     if config.index is None and config.dataset is None:
         raise ConfigError(
-            "--dataset", "missing: without a store it is not known where the images are", "Pass it, or --index."
+            "--dataset", "is missing: without a store, the location of the images is unknown", "Pass it, or --index."
         )
 
 
@@ -142,7 +142,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
             str(config.table),
             f"{len(strangers)} of {len(found)} images are not in {config.index or config.dataset}, first: "
             f"{', '.join(strangers[:3])}",
-            "Give the store or the data set that the table is about.",
+            "Pass the store or data set that the table belongs to.",
         )
     there = {image.label for image in found}
     order = list(store.class_names if store is not None else images.class_names if images is not None else ())
@@ -153,13 +153,13 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
         if missing:
             raise ConfigError(
                 "--classes",
-                f"nothing was discovered of {missing[0]!r} (there is: {', '.join(classes)})",
+                f"no image of {missing[0]!r} was discovered (classes with some: {', '.join(classes)})",
                 "Choose others.",
             )
         classes = config.classes
         found = [image for image in found if image.label in classes]
     if not found:
-        raise StoreError(str(config.index), "the result holds no discovered image", "Ask for more with --count.")
+        raise StoreError(str(config.index), "the result contains no discovered images", "Raise --count.")
     return _Shown(found, given, truth, classes, what)
 
 
@@ -181,7 +181,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     if config.result is not None:
         result = read_result(store, config.result)
         if result.kind != RESULT_KIND:
-            raise StoreError(result.where, f"was made by {result.stage} and holds no discovered images", remedy)
+            raise StoreError(result.where, f"was made by {result.stage} and contains no discovered images", remedy)
         return result
     found = []
     for name in list_results(store):
@@ -257,7 +257,7 @@ def _write_map(
     others = np.setdiff1d(np.arange(store.n), list(drawn))
     room = max(0, _MAX_POINTS - len(drawn))
     if len(others) > room:
-        current_progress().message(f"{len(others) - room} images that were not found are left out of the map")
+        current_progress().message(f"{len(others) - room} undiscovered images are left out of the map")
         others = np.sort(keyed_generator(config.seed, "map").permutation(others)[:room])
     rows = np.sort(np.concatenate([np.array(sorted(drawn), dtype=np.int64), others]))
     features = check_features(store, rows)

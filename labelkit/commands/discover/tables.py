@@ -20,7 +20,7 @@ _ITERATION = "iteration"  # what training runs call a round
 
 @dataclass(frozen=True)
 class FoundImage:
-    """An image that was given a label.
+    """A discovered image with its assigned label.
 
     Attributes:
         sample_id: its path below the data root.
@@ -66,14 +66,14 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
     except OSError as error:
         raise DatasetError(where, f"cannot be read: {error.strerror}", "Check its name and permissions.") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(where, f"is no table: {error}", "Give a CSV file in UTF-8.") from error
+        raise DatasetError(where, f"is not a table: {error}", "Pass a CSV file in UTF-8.") from error
     number_column = _ITERATION if _ITERATION in columns and "round" not in columns else "round"
     missing = [column for column in (*TABLE_COLUMNS[:-1], number_column) if column not in columns]
     if missing:
         raise DatasetError(
             where,
-            f"has no column {missing[0]!r}, found {', '.join(columns) or 'nothing'}",
-            f"Give a table with the columns {', '.join(TABLE_COLUMNS)} (or {_ITERATION}).",
+            f"has no column {missing[0]!r}, only {', '.join(columns) or 'nothing'}",
+            f"Pass a table with the columns {', '.join(TABLE_COLUMNS)} (or {_ITERATION}).",
         )
     found: list[tuple[int, FoundImage]] = []
     for line, row in enumerate(rows, start=2):
@@ -85,11 +85,9 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
                 raise ValueError(f"score {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
         except (TypeError, ValueError) as error:
-            raise DatasetError(
-                where, f"line {line} is not a row of such a table: {error}", "Write the table again."
-            ) from error
+            raise DatasetError(where, f"line {line} is not a valid row: {error}", "Write the table again.") from error
     if not found:
-        raise DatasetError(where, "holds no image", "Give a table with at least one.")
+        raise DatasetError(where, "contains no images", "Pass a table with at least one.")
     known = sorted({number for number, _ in found})
     if generation is not None and (_GENERATION not in columns or generation not in known):
         told = ", ".join(map(str, known)) if _GENERATION in columns else "no column of that name"

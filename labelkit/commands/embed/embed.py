@@ -227,7 +227,7 @@ def _begun(options: str) -> _Work:
 
 
 def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    """Make a part of a run that another process began.
+    """Embed one part of a run that another process started.
 
     Args:
         options: of the command, as JSON.
@@ -252,7 +252,7 @@ def _published(work: _Work) -> EmbeddingStore:
     store = open_store(work.config.out)
     if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists and stays {held}; `labelkit pack` splits it again")
+        current_progress().warning(f"{store.path} already exists and stays {held}; `labelkit pack` changes that")
     if patches is not None and patches.already_done:
         # only a set that is whole counts as done
         open_patches(store).verify()
@@ -316,7 +316,7 @@ def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
         source = FileSource(dataset.root, ids)
         if isinstance(dataset.source, LimitedSource):
             source = replace(dataset.source, source=source)
-    current_progress().message("the images changed since this run began: its first listing is embedded")
+    current_progress().message("the images changed since this run began: the original list is embedded")
     n = len(ids)
     return replace(
         dataset,
@@ -442,7 +442,7 @@ def _embed_rows(
         if not np.isfinite(embedded).all() or (work.draws is not None and not np.isfinite(found[VIEWS][-1]).all()):
             raise DivergenceError(
                 f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
-                "the network gives NaN or infinite embeddings",
+                "the network produces NaN or infinite embeddings",
                 "Use --precision float32, or another checkpoint.",
             )
         found["embeddings"].append(embedded)

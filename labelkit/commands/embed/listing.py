@@ -33,7 +33,7 @@ _HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
 
 
 def as_asked(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Images, labeled rows and old classes as ``--label-split`` says."""
+    """Select images, labeled rows and old classes by ``--label-split``."""
     return _chosen(prepare_data(config))
 
 
@@ -63,7 +63,9 @@ def of_run(
     """
     is_own = is_of_run(run_split, dataset)
     if is_own and config.labels is not None:
-        current_progress().message(f"labels of {config.labels}, not those that {config.checkpoint} was trained with")
+        current_progress().message(
+            f"using labels from {config.labels}, not those that {config.checkpoint} was trained with"
+        )
         dataset, labeled, old = as_asked(config)
     elif is_own:
         is_drawn = not run_split["split"]["labeled"] and _is_any_set(config, _CHOOSING)
@@ -79,8 +81,8 @@ def of_run(
             labeled, old = used_labels(run_split, dataset)
     else:
         current_progress().message(
-            f"{config.dataset} is not what the run was trained on ({run_split['dataset']}): "
-            "labels as --label-split says"
+            f"{config.dataset} is not the data set that the run was trained on ({run_split['dataset']}): labels "
+            "follow --label-split"
         )
         dataset, labeled, old = as_asked(config)
     order = class_columns(run_split, num_outputs, dataset, old, wanted=config.logits)
@@ -88,7 +90,7 @@ def of_run(
 
 
 def is_of_run(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a data set is what a run was trained on, known by the images it had labels for."""
+    """Return whether a data set is the one a run was trained on, judged by the images with labels."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
     # labels of --labels may be of classes that the data set does not know; an earlier version did not keep them
@@ -144,7 +146,7 @@ def class_columns(
     if set(names) != set(trained_names):
         if wanted:
             current_progress().message(
-                "the run's classifier knows other classes than have labels here: its output is not stored"
+                "the run's classifier has other classes than the labels here: its logits are not stored"
             )
         return None
     # old classes ascending, then the anonymous columns
@@ -176,7 +178,6 @@ def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
             )
         raise ConfigError(
             flag(name),
-            f"has no meaning here: {config.dataset} is what {config.checkpoint} was trained on, so the split of "
-            "that run is used",
+            f"has no effect here: {config.checkpoint} was trained on {config.dataset}, so its split is used",
             remedy,
         )

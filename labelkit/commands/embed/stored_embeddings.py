@@ -174,7 +174,7 @@ def _through(
 def store_summary(
     store: EmbeddingStore, seconds: float, embedded_now: int, *, already_done: bool, num_reused: int = 0
 ) -> SimpleResult:
-    """Say what a store is that was embedded.
+    """Return a summary of a newly embedded store.
 
     Args:
         store: the store.

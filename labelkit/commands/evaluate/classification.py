@@ -79,7 +79,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     elif config.checkpoint is not None:
         scored = _from_run(config, config.checkpoint)
     else:
-        raise ConfigError("--checkpoint", "is missing", "Give either --checkpoint (a run folder) or --index (a store).")
+        raise ConfigError("--checkpoint", "is missing", "Pass either --checkpoint (a run folder) or --index (a store).")
     num_classes = len(scored.class_names)
     _warn_of_unseen(scored)
     predictions = scored.scores.argmax(axis=1)
@@ -118,7 +118,7 @@ def _warn_of_unseen(scored: _Scored) -> None:
     if len(unseen):
         names = ", ".join(scored.class_names[i] for i in unseen[:5])
         current_progress().warning(
-            f"{len(unseen)} classes had no training image ({names}{', ...' if len(unseen) > 5 else ''}); their "
+            f"{len(unseen)} classes had no training images ({names}{', ...' if len(unseen) > 5 else ''}); their "
             "prototypes can still win"
         )
 
@@ -224,8 +224,8 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
     if "logits" not in store.extras:
         raise StoreError(
             str(store.path),
-            "holds no output of a classifier",
-            "Embed with the --checkpoint of a classifier, and without --no-logits.",
+            "contains no classifier logits",
+            "Embed with the --checkpoint of a classifier, without --no-logits.",
         )
     split = config.split
     if split == "auto":
@@ -238,7 +238,7 @@ def _from_store(store: EmbeddingStore, config: EvaluateClassificationConfig) -> 
     known = np.asarray(store.labels, dtype=np.int64)
     rows = rows[known[rows] >= 0]
     if not len(rows):
-        raise StoreError(f"{store.path}:/labels", f"no row of split {split} has a label", "Choose another --split.")
+        raise StoreError(f"{store.path}:/labels", f"no image in split {split} has a label", "Choose another --split.")
     num_classes = len(store.class_names)
     labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
     old = np.ones(num_classes, bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
@@ -266,7 +266,7 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
     if not isinstance(run_config, BackboneRunConfig):
         raise CheckpointError(
             str(checkpoint),
-            f"{name} discovers categories; its classes have no names to be right about",
+            f"{name} discovers categories, so its classes have no names to compare",
             "Use `evaluate clustering` on a store.",
         )
     changes: dict[str, object] = {"eval_split": config.split}

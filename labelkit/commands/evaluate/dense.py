@@ -56,7 +56,9 @@ class PixelPatchNetwork(PixelNetwork):
         side = self.patch_size
         if height % side or width % side or min(height, width) < side:
             raise ConfigError(
-                "--image-size", f"{height} x {width} pixels are no whole number of patches of {side}", "Choose another."
+                "--image-size",
+                f"{height} x {width} pixels are not a multiple of the patch size {side}",
+                "Choose another.",
             )
         columns = functional.unfold(images, side, stride=side)  # (b, c side side, rows cols)
         return columns.transpose(1, 2).reshape(len(images), height // side, width // side, -1)
@@ -67,7 +69,7 @@ _PIXEL_SIZE = 64
 
 @dataclass(frozen=True)
 class FrozenNetwork:
-    """A network whose patch features are judged.
+    """A frozen network whose patch features are evaluated.
 
     Attributes:
         network: on the device, in evaluation mode.
@@ -81,7 +83,7 @@ class FrozenNetwork:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of the network."""
         tensors = [*self.network.parameters(), *self.network.buffers()]
         return tensors[0].device
 
@@ -190,7 +192,7 @@ def network_record(model: EmbeddingNetwork) -> dict[str, object]:
 
 
 def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
-    """Refuse a network for images of another number of channels.
+    """Raise an error for a network with a different number of input channels.
 
     Raises:
         ConfigError: they differ.
@@ -234,7 +236,7 @@ def choose_rows(
 
 
 class ChosenSplits(NamedTuple):
-    """Names and rows of the images that are trained on, and of those that are scored."""
+    """Names and rows of the training images and of the evaluation images."""
 
     train: str
     train_rows: NDArray[np.int64]
@@ -259,7 +261,9 @@ def choose_splits(
         )
     )
     if len(np.intersect1d(train_rows, eval_rows)):
-        raise ConfigError("--eval-split", f"images of {scored} are trained on (--split {train})", "Choose two splits.")
+        raise ConfigError(
+            "--eval-split", f"images of {scored} are used for training (--split {train})", "Choose two splits."
+        )
     return ChosenSplits(train, train_rows, scored, eval_rows)
 
 
@@ -283,7 +287,7 @@ class MaskScores:
 
     @classmethod
     def of(cls, scores: Sequence[SegmentationScores], names: Sequence[str]) -> MaskScores:
-        """Sum up one score per seed."""
+        """Summarize the scores of all seeds."""
         iou, accuracy = class_means(scores)
         return cls(
             names,
@@ -306,7 +310,7 @@ class MaskScores:
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
-    """Write a result as indented JSON, if the command was told where."""
+    """Write a result as indented JSON if an output path is set."""
     if path is None:
         return ()
     commit_bytes(path, (json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n").encode())
@@ -316,7 +320,7 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
 def write_asked(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
-    """Write the result and the pictures, each if the command was told where."""
+    """Write the requested result and pictures."""
     made = write_scores(config.out, values)
     return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
 

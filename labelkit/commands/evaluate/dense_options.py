@@ -42,7 +42,7 @@ class DenseConfig(
     GateConfig,
     ModelConfig,
 ):
-    """What all of them share: images with masks, a network, and what is written."""
+    """Shared options: images with masks, a network, and outputs."""
 
     dataset: str = Field(
         "scenes",
@@ -293,5 +293,5 @@ class EvaluateDetectionConfig(
 
     @property
     def longest_side(self) -> int:
-        """Most that the longer side may have."""
+        """Return the maximum length of the longer side."""
         return self.longer_side or self.shorter_side * 5 // 3

@@ -61,7 +61,7 @@ _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 
 class Updates(NamedTuple):
-    """How many updates a training takes, in which of the first its rate rises, and after which it is a tenth."""
+    """Number of updates, of warm-up updates, and of updates before the learning rate drops to a tenth."""
 
     steps: int
     warmup: int
@@ -130,7 +130,9 @@ def train_detector(
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
-                raise DivergenceError(f"step {step}", f"no number: {bad or 'the sum of losses'}", "Use a smaller --lr.")
+                raise DivergenceError(
+                    f"step {step}", f"the loss is not finite: {bad or 'the sum of losses'}", "Use a smaller --lr."
+                )
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
             advance(1)
@@ -154,7 +156,7 @@ def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetect
     depth = len(getattr(body.backbone.net, "blocks", ())) if body.plain else 0
     if config.layer_decay < 1 and not depth:
         raise ConfigError(
-            "--layer-decay", f"{body.backbone.info.name} is no plain ViT with blocks", "Leave it out, or use a ViT."
+            "--layer-decay", f"{body.backbone.info.name} is not a plain ViT with blocks", "Leave it out, or use a ViT."
         )
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in detector.named_parameters():
@@ -253,7 +255,7 @@ Scores = tuple[dict[str, float], NDArray[np.float64]]
 
 
 def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
-    """Train detectors on a backbone, with it or on what it gives, and score what they find.
+    """Train detectors on a frozen or fine-tuned backbone, and score their detections.
 
     Raises:
         ConfigError: no such split, the images scored were trained on, no outlines for masks, or no pycocotools.
@@ -267,7 +269,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
         raise ConfigError(
-            "--detector", f"{config.dataset} has boxes without outlines, {config.detector} needs both",
+            "--detector", f"{config.dataset} has boxes without masks, but {config.detector} needs both",
             "Use --detector faster-rcnn.",
         )  # fmt: skip
     if masks or dataset.objects.scoring == "coco":
@@ -308,7 +310,9 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
     objects = dataset.objects
     kept = np.array([row for row in chosen.train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
     if not len(kept):
-        raise DatasetError(config.dataset, f"no image of {chosen.train} has a box to learn", "Choose another --split.")
+        raise DatasetError(
+            config.dataset, f"no image in {chosen.train} has a box to train on", "Choose another --split."
+        )
     if all(objects.read(int(row)).ignored.all() for row in chosen.eval_rows):
         problem = f"no image of {chosen.eval} has a box to find"
         raise DatasetError(config.dataset, problem, "Choose another --eval-split.")

@@ -279,7 +279,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(result.where, "does not group the rows", "Name a result of cluster or discover.")
+            raise StoreError(result.where, "does not group the images", "Name a result of cluster or discover.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
         remedy = "Make them again with --overwrite."
@@ -287,7 +287,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
     if not found:
         raise StoreError(
             str(store.path),
-            "has no result that groups its rows",
+            "has no result that groups its images",
             "Run `labelkit cluster` or `labelkit discover` on it first.",
         )
     return found

@@ -30,7 +30,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 
 @dataclass(frozen=True)
 class LabeledSplits:
-    """Features and labels of both.
+    """Features and labels of gallery and queries.
 
     Attributes:
         store: the store.
@@ -91,7 +91,7 @@ def choose_labeled_splits(
         gallery = queries = "all"
     if gallery == queries and labels is None and not leave_one_out:
         raise ConfigError(
-            "--queries", f"{queries} is the gallery too, so each row would find itself", "Choose two splits."
+            "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose two splits."
         )
     if labels is None:
         known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
@@ -101,7 +101,7 @@ def choose_labeled_splits(
         known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
-            raise DatasetError(given.where, f"gives no row of split {gallery} a label", "Choose another --gallery.")
+            raise DatasetError(given.where, f"has no labels in split {gallery}", "Choose another --gallery.")
         asked = _labeled_rows(store, queries, "--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
@@ -110,7 +110,7 @@ def choose_labeled_splits(
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if zero_rows(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all rows of {gallery} are zero", "Embed again.")
+        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
@@ -132,7 +132,7 @@ def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.
         rows = rows[np.asarray(store.labels)[rows] >= 0]
     if store.labels is None or not len(rows):
         raise StoreError(
-            f"{store.path}:/labels", f"no row of split {split} has a label", "Embed a data set with labels."
+            f"{store.path}:/labels", f"no image in split {split} has a label", "Embed a data set with labels."
         )
     return rows
 
@@ -142,7 +142,7 @@ _LR: Final = {"sgd": 10.0, "adamw": 0.01}
 
 
 def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
-    """Accuracy of a linear classifier that is trained on the rows of one split and asked for those of another.
+    """Evaluate a linear classifier trained on one split and tested on another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
     With ``--labels``, only those are known, and all other rows of the queries are asked for.
@@ -274,7 +274,7 @@ _LINEAR_EPOCHS = 100
 
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
-    """Accuracy of naming the class of each row of one split from the rows of another.
+    """Evaluate kNN classification of one split with the labels of another.
 
     All labels of the store are used, also those that training was not given: this measures features, it makes none.
     With ``--labels``, only those are known, and all other rows of the queries are asked for. A row has no vote on
@@ -341,11 +341,13 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
     """
     if config.linear:
         remedy = "Choose two splits with --gallery and --queries, or leave out --linear."
-        raise ConfigError("--linear", "would train on the rows that it is asked for", remedy)
+        raise ConfigError("--linear", "would train on the images that it classifies", remedy)
     if len(splits.gallery) < 2:
-        raise ConfigError("--gallery", f"{splits.names[0]} has one row with a label, and no other to name it", "")
+        raise ConfigError(
+            "--gallery", f"{splits.names[0]} has only one labeled image, and no other to classify it by", ""
+        )
     reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
-    current_progress().message(f"{reason}: each row is named by all others (leave-one-out)")
+    current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
 
 
 def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
@@ -385,7 +387,7 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     """
     dim = splits.gallery.shape[1]
     if count > dim:
-        raise ConfigError("--pca", f"{count} components of rows of {dim} numbers", f"Pass {dim} or fewer.")
+        raise ConfigError("--pca", f"{count} components for embeddings of dimension {dim}", f"Pass {dim} or fewer.")
     mean, directions = principal_map(splits.gallery, count)
     queries, gallery = (mapped_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery

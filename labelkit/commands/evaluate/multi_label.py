@@ -67,7 +67,7 @@ class PresenceHead(nn.Module):
             if not isinstance(net, AlexNet) or not isinstance(network, BackboneNetwork):
                 raise UnsupportedBackboneError(
                     "evaluate presence",
-                    "the network has no wide layers behind its convolutions",
+                    "the network has no wide layers after its convolutions",
                     "Train alexnet_sela or alexnet_small_sela; or pass --train linear.",
                 )
             wide = nn.Sequential(nn.Flatten(), copy.deepcopy(net.hidden))
@@ -128,7 +128,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
         raise DatasetError(
-            config.dataset, "its images have one class or none", "Choose voc_2007_classes; else `evaluate linear`."
+            config.dataset, "its images have at most one class", "Choose voc_2007_classes; else `evaluate linear`."
         )
     model = embedding_network(config, dataset.in_channels)
     runtime = Runtime(device=config.device, threads=config.threads)

@@ -150,7 +150,7 @@ def _rows_to_judge(
     if not len(rows):
         raise StoreError(
             f"{store.path}:/labels",
-            "the true class is known of no image that was answered and not calibrated with",
+            "no predicted image outside the calibration set has a known true class",
             "Embed a data set with labels, or check --split.",
         )
     return rows, truth[rows], decisions[rows]
@@ -207,7 +207,7 @@ def _tables(judged: _Judged) -> list[Table]:
 
 
 def class_of_answer(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own, or for a new group the one it is matched with.
+    """Return the class of each group: its own, or the matched class of a new group.
 
     Args:
         labels: (n,) integers >= 0, the truth.

@@ -93,7 +93,7 @@ def _not_plain(problem: str) -> UnsupportedBackboneError:
 
 @contextmanager
 def collected(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Give a list that each pass of the network fills with the maps of these layers, in the order of the pass."""
+    """Return a list that each forward pass fills with the maps of these layers, in order of execution."""
     maps: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda module, args, output: maps.append(output)) for layer in layers]
     try:
@@ -122,7 +122,7 @@ def pool_of(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
 
 
 class FeatureProbe(nn.Sequential):
-    """A linear layer on embeddings as they are.
+    """A linear layer on unchanged embeddings.
 
     Args:
         dim: d.
@@ -139,7 +139,7 @@ class FeatureProbe(nn.Sequential):
 
 
 class ConvProbe(nn.Sequential):
-    """Pool, normalization without learned scale, and a linear layer on all that is left.
+    """Pooling, batch normalization without learned scale, and a linear layer.
 
     Args:
         channels: of the maps.
@@ -288,7 +288,7 @@ def _images(
     bank.check(bad_limit)
     rows = bank.rows[images.labels[bank.rows] >= 0]
     if len(rows) < 2:
-        raise DatasetError(images.name, f"{len(rows)} images have a label", "Give more.")
+        raise DatasetError(images.name, f"only {len(rows)} images have a label", "Pass more.")
     return _Images(bank, rows, images.labels, Normalize(spec.mean, spec.std), config.num_workers or 0)
 
 

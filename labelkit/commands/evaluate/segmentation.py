@@ -122,7 +122,7 @@ def _score(
                     pictures.append(MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction))
             task.advance(len(batch.rows))
     if not counts.counts.any():
-        raise DatasetError(given.dataset.name, "all pixels that are scored are ignored (255)", "Look at the masks.")
+        raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
     return counts, pictures
 
 
@@ -142,7 +142,9 @@ def _choose_lr(
         )
         trained = rows.train_rows
     if not len(trained) or len(np.intersect1d(judged, trained)):
-        raise ConfigError("--select-split", "has images that are trained on, or leaves none", "Choose another split.")
+        raise ConfigError(
+            "--select-split", "contains training images, or leaves none to train on", "Choose another split."
+        )
     tried = []
     for lr in config.rates:
         network, head = _train(config, given, trained, lr, config.seed)
@@ -273,7 +275,7 @@ def _fit(
         loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
             remedy = "Use a smaller --lr, or look at the features."
-            raise DivergenceError(f"step {step}", "the loss of the head is no number", remedy)
+            raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say
         optimizer.step()

@@ -46,7 +46,7 @@ class _ObjectScore:
 
 
 def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
-    """Carry masks of objects from frame to frame by similar patches and score them by J and F.
+    """Propagate object masks from frame to frame by patch similarity and score them by J and F.
 
     Raises:
         ConfigError: no such split, or nothing to score in it.
@@ -68,7 +68,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
                 pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()
     if not scores:
-        raise ConfigError("--split", f"no film of {split} has an object and three frames", "Choose another split.")
+        raise ConfigError("--split", f"no video in {split} has an object and three frames", "Choose another split.")
     region, boundary = (float(np.mean([getattr(one, key) for one in scores])) for key in ("region", "boundary"))
     values: dict[str, object] = {
         "measured": f"objects of {given.dataset.name}/{split}",
@@ -184,7 +184,7 @@ def _score(
         return []
     for frame, truth, prediction in zip(frames, truths, predictions, strict=True):
         if truth.shape != prediction.shape:
-            raise DatasetError(dataset.sample_ids[frame], "has another size than the first frame", "Resize the film.")
+            raise DatasetError(dataset.sample_ids[frame], "differs in size from the first frame", "Resize the video.")
     scores = []
     for number in np.unique(truths[0]).tolist():
         if number in (0, IGNORE):
@@ -208,7 +208,7 @@ def propagate_masks(
     top_k: int,
     temperature: float,
 ) -> Tensor:
-    """Return the soft masks of a frame from those of earlier frames.
+    """Propagate soft masks to a frame from earlier frames.
 
     A patch of the frame takes the mean of the masks of the ``top_k`` patches of all context frames together that are
     most similar to it and at most ``radius`` rows and columns away, with weights exp(cosine / temperature).

@@ -50,14 +50,12 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     judged = int(np.isfinite(doubts.score).sum())
     if judged < len(labeled):
         alone = len(labeled) - judged
-        current_progress().message(
-            f"{alone} labels are the only ones of their class: nothing says whether they are right"
-        )
+        current_progress().message(f"{alone} labels are the only ones of their class, so they cannot be checked")
     found = np.flatnonzero(doubts.doubtful)
     if len(found) > MANY_DOUBTS * judged:
         current_progress().warning(
-            f"{len(found)} of {judged} labels are doubtful: so many doubts say more of the embeddings, or of too few "
-            "labels of each class, than of wrong labels. Look at the first ones alone"
+            f"{len(found)} of {judged} labels are doubtful: so many suggest poor embeddings or too few labels per "
+            "class, rather than wrong labels. Check only the first ones"
         )
     found = found[np.lexsort((found, -doubts.score[found]))]
     paths = [store.sample_ids[int(row)] for row in of_store]

@@ -41,7 +41,7 @@ _COARSE = 16
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of images that come twice; places count the rows that were looked at.
+    """Pairs of duplicate images; positions count the searched rows.
 
     Attributes:
         pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.

@@ -66,7 +66,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
     for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
         if not len(chosen):
-            raise StoreError(str(result.path), f"has {what}", "Make answers with both: `labelkit discover answer`.")
+            raise StoreError(str(result.path), f"has {what}", "Make predictions with both: `labelkit discover answer`.")
     earlier = None if config.previous is None else _earlier(store, config.previous)
     if earlier is not None:
         rows = rows[~earlier[rows]]
@@ -188,7 +188,9 @@ def _new_shares(
     rule = AnswerRule.of_arrays(result.arrays, result.params)
     if rule is None:
         raise StoreError(
-            str(result.path), "was made by an earlier version, which kept no shares", "Make it again with --overwrite."
+            str(result.path),
+            "was made by an earlier version, without the data needed here",
+            "Make it again with --overwrite.",
         )
     together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
     shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)

@@ -23,7 +23,7 @@ _OUTPUT = option("Output", preset=False)
 
 
 class FindConfig(OverwriteOption, StoredImagesOptions, SheetOption, SplitOption, IndexOption):
-    """A command that looks through the images of a store and lists what it finds."""
+    """A command that searches the images of a store and lists findings."""
 
     out: Path = Field(..., description="CSV to write.", json_schema_extra={**_OUTPUT, "makes": "csv"})
     sheet: Path | None = Field(

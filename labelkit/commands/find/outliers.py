@@ -43,9 +43,11 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     if store.has_images or config.sheet is not None:
         images = StoredImages.of(store, rows, config)
     else:
-        current_progress().warning(f"{store.path} knows no image files: images are judged by their embeddings alone")
+        current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
     if len(rows) < FEWEST:
-        current_progress().warning(f"{len(rows)} images do not say what is usual: none is compared with the others")
+        current_progress().warning(
+            f"{len(rows)} images are too few to judge outliers: none is compared with the others"
+        )
     features = stored_rows(store, rows)
     tones = sizes = None
     usual: NDArray[np.bool_] | None = None

@@ -56,13 +56,13 @@ def cached(folder: str, of: Mapping[str, object], make: Callable[[], Arrays]) ->
     except FileNotFoundError:
         pass
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        current_progress().warning(f"{path}: {error}; made again")
+        current_progress().warning(f"{path}: {error}; recomputed")
     made = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         commit_file(path, lambda file: np.savez(file, **made))  # type: ignore[arg-type] # names are texts
     except (OSError, LabelkitError) as error:
-        current_progress().warning(f"could not keep what was found: {error}")
+        current_progress().warning(f"could not cache the matches: {error}")
     return made, False
 
 
@@ -91,7 +91,7 @@ class KeypointReader:
         self.of_image = lru_cache(_HELD_IMAGES)(lambda row: self._found(row)[0])
 
     def find_all(self, pool: ThreadPoolExecutor, task: Task) -> None:
-        """Find the keypoints of all images; those in the cache are not found again.
+        """Find the keypoints of all images, reusing cached ones.
 
         Raises:
             DatasetError: an image is not the one that was embedded.
@@ -117,7 +117,9 @@ class KeypointReader:
             name = self._dataset.sample_ids[self._dataset_rows[row]]
             encoded = self._dataset.source.read(int(self._dataset_rows[row]))
             if encoded.sha256 != self._sha256[row].tobytes():
-                raise DatasetError(name, "is not the image that was embedded", "Embed again, or restore the image.")
+                raise DatasetError(
+                    name, "is no longer the image that was embedded", "Embed again, or restore the image."
+                )
             keypoints = find_keypoints(encoded.decode(self._dataset.in_channels))
             return {"points": keypoints.points, "descriptors": keypoints.descriptors, "size": np.array(keypoints.size)}
 

@@ -28,7 +28,7 @@ from labelkit.store.patches import ImagePatches, PatchSet, open_patches
 
 @dataclass(frozen=True)
 class PatchQuery:
-    """One patch that is looked up.
+    """A query patch.
 
     Attributes:
         name: of its image.
@@ -57,7 +57,7 @@ class PatchQuery:
 
 @dataclass(frozen=True)
 class PatchHit:
-    """One patch that was found.
+    """A matching patch.
 
     Attributes:
         row: of the store.
@@ -94,9 +94,11 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     counts = np.diff(patches.offsets())
     available = int(counts[chosen].sum())
     if available == 0:
-        raise ConfigError("--own-image", "no patch is left but those of the query image", "Pass it, or other filters.")
+        raise ConfigError(
+            "--own-image", "only patches of the query image are left", "Pass --own-image, or other filters."
+        )
     if available < config.k:
-        current_progress().warning(f"only {available} patches can be found")
+        current_progress().warning(f"there are only {available} patches to find")
     started = time.perf_counter()
     hits = nearest_patches(store, patches, query.feature, config.k, chosen)
     return _result(config, store, patches, query, hits, time.perf_counter() - started)
@@ -149,7 +151,7 @@ def nearest_in_blocks(
 
 
 def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> PatchQuery:
-    """The patch that was asked for.
+    """Return the requested query patch.
 
     Raises:
         ConfigError: there is no such row or place, or the query is no single image.
@@ -195,7 +197,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
 
 
 def chosen_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Row and column of the patch that was asked for.
+    """Return row and column of the requested patch.
 
     Raises:
         ConfigError: it is outside of the grid, or of what the network sees of the image.

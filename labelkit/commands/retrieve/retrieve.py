@@ -99,7 +99,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         opened = open_store(config.index)
         store = with_labels(opened, config.labels, config.label_column)
         if config.k > store.n:
-            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} rows", "Ask for fewer.")
+            raise ConfigError("-k", f"{config.k} hits from a store of {store.n} images", "Request fewer.")
         check_kept_result(config, store, "neighbors", **_settings(config))
         gallery = _gallery(store, config)
     if images is not None:
@@ -111,7 +111,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     else:
         queries = rows_of_store(store, config.query_rows or ())
     if config.k > len(gallery.rows):
-        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} rows that are not zero", "Ask for fewer.")
+        raise ConfigError("-k", f"{config.k} hits from {len(gallery.rows)} nonzero embeddings", "Request fewer.")
     hits, index, seconds = _search(store, gallery, queries, config)
     return _result(store, queries, hits, index, seconds, config)
 
@@ -127,7 +127,7 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
     if store.metric == "cosine":
         zero = zero_rows(features)
         if zero.any():
-            current_progress().warning(f"{int(zero.sum())} rows of {store.path} are all zero and are never found")
+            current_progress().warning(f"{int(zero.sum())} embeddings of {store.path} are all zero and are never found")
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
     chosen = chosen_rows(store, config)[rows]
     if len(rows) and not chosen.any():
@@ -144,11 +144,11 @@ def _search(
     features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
     num_chosen = int(chosen.sum())
     if num_chosen < config.k:
-        progress.warning(f"only {num_chosen} rows pass the filters")
+        progress.warning(f"only {num_chosen} images pass the filters")
     found: Found | None = None
     filtered = num_chosen < len(rows)
     if config.search != "exact" and filtered and few_rows(num_chosen):
-        progress.message(f"exact search, not {config.search}: only {num_chosen} rows pass the filters")
+        progress.message(f"exact search, not {config.search}: only {num_chosen} images pass the filters")
     elif config.search != "exact":
         found = planned_index(features, metric, config, len(queries.names))
     search: Search

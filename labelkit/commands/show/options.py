@@ -174,7 +174,7 @@ _HIDDEN = {**option("Run", preset=False), "hidden": True}
 
 
 class ScheduleOptions(OverwriteOption):
-    """What comes to the options of a training, or takes the place of one of them."""
+    """Options of ``show schedule`` that extend or replace training options."""
 
     images: int | None = Field(
         None,

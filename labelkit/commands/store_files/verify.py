@@ -58,7 +58,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 
 
 def verify_path(config: VerifyConfig) -> LookedAt:
-    """Check a file or folder; all faults are gathered, none is raised.
+    """Verify a file or folder; faults are collected, not raised.
 
     Raises:
         NotAStore: there is nothing of this name, or a folder that labelkit did not write.
@@ -150,7 +150,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
     """Return what became of the images; ``None``: it cannot be opened, which is among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"{path} does not name images", "Give a store or matches as --index.")
+        raise ConfigError("--images", f"{path} does not name images", "Pass a store or matches as --index.")
     with suppress(StoreError):
         are_files = True
         if kind == "matches":
@@ -201,7 +201,7 @@ def _image_tables(images: dict[str, Any]) -> list[Table]:
 
 @dataclass
 class Verified:
-    """One thing that was looked at.
+    """A verified file or folder.
 
     Attributes:
         kind: what it is: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
@@ -416,7 +416,7 @@ def _wants_finite(file: CheckedFile, path: str) -> bool:
 def verify_images(
     root: Path, sample_ids: Sequence[str], sha256: NDArray[np.uint8], report: Report = lambda count: None
 ) -> list[tuple[str, str]]:
-    """Compare the SHA-256 of image files with what was noted when they were read.
+    """Compare the SHA-256 of image files with the recorded digests.
 
     Args:
         root: folder that names are relative to.
@@ -431,7 +431,7 @@ def verify_images(
         NotAStore: ``root`` is no folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is no folder", "Give the folder that the names of the images are relative to.")
+        raise NotAStore(str(root), "is not a folder", "Give the folder that the names of the images are relative to.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:
@@ -448,7 +448,7 @@ def verify_images(
 
 
 def images_were_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
-    """Say whether the images of a store were files.
+    """Return whether the images of a store were files.
 
     Images of a bundled data set have no files: their sizes are those of the pixels, one byte per value. A file
     has a header, so all images of a store having that size means that none was one.

@@ -104,13 +104,13 @@ def suggested_rows(
         StoreError: the result cannot be used.
     """
     if given.labeled.all():
-        raise DatasetError(given.where, "every image has a label: nothing is left to suggest", "Embed more images.")
+        raise DatasetError(given.where, "every image has a label: there is nothing to suggest", "Embed more images.")
     features = _features(store, rows)
     doubt = _doubt(config, store, rows, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         raise ConfigError(
             "--strategy",
-            "uncertainty needs labels of two classes, or --result with groups",
+            "uncertainty needs labels of at least two classes, or --result with groups",
             "Use --strategy coverage for the first labels.",
         )
     with current_progress().task("choosing images", total=None):
@@ -121,7 +121,7 @@ def suggested_rows(
     if not len(places):
         raise DatasetError(
             given.where,
-            "every image has a label, or is a near duplicate of one that has",
+            "every image has a label, or is a near-duplicate of one with a label",
             "Lower --duplicate-share, or embed more images.",
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
@@ -160,8 +160,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     chosen = suggested_rows(config, store, rows, given)
     if len(chosen.places) < config.num_images:
         current_progress().warning(
-            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near duplicates of "
-            "these and of labeled ones (--duplicate-share)"
+            f"{len(chosen.places)} of {config.num_images} images: all others have a label, or are near-duplicates "
+            "of these or of labeled images (--duplicate-share)"
         )
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
     guesses = chosen.guesses
@@ -219,7 +219,7 @@ def _doubt(
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
-            current_progress().message("fewer than two classes have labels, so that coverage alone counts")
+            current_progress().message("fewer than two classes have labels, so only coverage counts")
         return _Doubt(None, lambda _: "", lambda _: "", "none")
     claims = class_claims(features, features[given.labeled], labels)
     names = given.class_names
@@ -244,7 +244,11 @@ def _doubt_of_result(
     result, groups = grouped.result, grouped.ids[rows]
     there = np.unique(groups[groups >= 0])
     if len(there) < 2:
-        raise StoreError(str(result.path), f"has {len(there)} groups for these rows", "Name one with two or more.")
+        raise StoreError(
+            str(result.path),
+            f"does not have two or more groups for these images ({len(there)})",
+            "Name one with two or more.",
+        )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
     claims = class_claims(features, _means(features, groups, there), there)
 

@@ -34,7 +34,7 @@ _LEAST_HIDDEN: Final = 5
 
 @dataclass(frozen=True)
 class FrozenScore:
-    """Labels that were hidden in turn, and named from the others.
+    """Score of hidden labels predicted from the others.
 
     Attributes:
         count: labels that were hidden.
@@ -50,7 +50,7 @@ class FrozenScore:
     classifier: str
 
     def describe(self) -> str:
-        """Say it in words."""
+        """Return the score in words."""
         return (
             f"{percent(self.right)} % of {self.count} hidden labels named rightly ({percent(self.low)} to "
             f"{percent(self.high)}), by {self.classifier}"
@@ -99,7 +99,7 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def starts_from_weights(config: RunConfig) -> bool:
-    """Whether the features that training starts from mean something: rows of a store, or a network with weights."""
+    """Return whether training starts from meaningful features: embeddings, or a network with weights."""
     return any(getattr(config, name, None) for name in ("index", "pretrained", "weights", "init_from"))
 
 

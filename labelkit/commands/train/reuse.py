@@ -39,7 +39,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class Reuse:
-    """What is to be kept for a run.
+    """Cache of frozen outputs for a run.
 
     Attributes:
         part: what of the network is frozen.
@@ -60,7 +60,7 @@ class Reuse:
     seconds: float
 
     def describe(self) -> str:
-        """Say how much it is."""
+        """Return the size of the cache in words."""
         minutes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1.0, self.seconds):.0f} s"
         return (
             f"{self.plan.counts[0]} views of {len(self.plan.rows):,} images, {_size_text(self.plan.num_bytes)}, "
@@ -73,7 +73,7 @@ def _size_text(size: int) -> str:
 
 
 def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
-    """Find what is to be kept; ``None``: it was not asked for.
+    """Plan what to cache; ``None`` if caching is off.
 
     Raises:
         ConfigError: nothing is frozen, or it changes from pass to pass; views change with the epoch; more than
@@ -82,7 +82,9 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
     if not isinstance(config, ReuseOptions) or config.reuse_frozen is None:
         return None
     if config.compile:
-        raise ConfigError("--reuse-frozen", "what is compiled takes images, not what is kept", "Leave out --compile.")
+        raise ConfigError(
+            "--reuse-frozen", "the compiled backbone takes images, not cached features", "Leave out --compile."
+        )
     part = method.reuse_frozen()
     if part is None or callable(phase.views) or phase.pairing is not None:
         raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Leave it out.")
@@ -157,7 +159,7 @@ def keep_views(
     out: Path,
     begun: Callable[[Path], None],
 ) -> KeptBank:
-    """Make what is missing, and return what training draws from.
+    """Compute missing cached views, and return the bank to train from.
 
     Args:
         method: the method, with the weights it trains from.
@@ -184,7 +186,7 @@ def keep_views(
     for warning in kept.warnings:
         progress.warning(warning)
     if missing and runtime.is_main:
-        progress.message(f"frozen part: keeping {reuse.describe()}, in {kept.folder}")
+        progress.message(f"frozen part: caching {reuse.describe()} in {kept.folder}")
     maker = _Maker(method, bank, config, runtime, reuse.part, reuse.views, reuse.plan, reuse.bf16)
     with progress.task("frozen part", total=reuse.plan.num_parts) as task:
         task.skip(reuse.plan.num_parts - len(missing))

@@ -62,7 +62,7 @@ def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
         for name in sorted(watched.keys() - called):
             current_progress().warning(
                 f"{own.name}: the first step did not call {name!r} ({type(watched[name]).__name__}): unless a later "
-                "phase does, labelkit calls its own module, by another name (guide on methods of your own)"
+                "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
             )
 
     if watched:
@@ -95,7 +95,7 @@ def train_method(config: RunConfig) -> SimpleResult:
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:
         raise ConfigError(
-            "--compile", f"{method_name} looks inside the backbone, which is not run as a whole", "Leave it out."
+            "--compile", f"{method_name} hooks into the backbone, which does not run as a whole", "Leave it out."
         )
     if config.dry_run:
         return plan_training(method_name, config)
@@ -146,7 +146,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     runtime.barrier()
 
     if setup.bank.bad:
-        progress.warning(f"{len(setup.bank.bad)} images could not be read and are left out; see skipped.json")
+        progress.warning(f"{len(setup.bank.bad)} images could not be read and are skipped; see skipped.json")
     total_parameters, trained_parameters = count_parameters(setup.method)
     progress.message(
         f"{method_name} on {config.main_dataset}: {setup.prepared.describe()}; "

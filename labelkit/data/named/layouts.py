@@ -100,7 +100,7 @@ class DatasetSpec:
 
     @property
     def layout(self) -> str:
-        """What has to lie where, for people."""
+        """Return the required folder layout, for messages."""
         if self.made:
             return self.made
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
@@ -140,7 +140,7 @@ class DatasetSpec:
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
     def is_it(self, folder: Path) -> bool:
-        """Tell the set's folder from any other with the same needs."""
+        """Return whether a folder is this set's, not another's with the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -207,7 +207,7 @@ def list_files(
     class_names: Sequence[str] = (),
     remedy: str,
 ) -> ImageDataset:
-    """Make a listing of what a set's own lists name, in any order.
+    """Build a data set from the set's own lists, in any order.
 
     Args:
         name: of the set.
@@ -231,7 +231,7 @@ def list_files(
     together = "\n".join(("", *names, ""))
     if any(mark in together for mark in ("/.", "//", "\n/", "/\n", "\n.", "\0")):
         for name in filter(_OUTSIDE.search, names):
-            raise DatasetError(str(root), f"names {name!r}, which is not inside of the set", remedy)
+            raise DatasetError(str(root), f"names {name!r}, which is outside the data set", remedy)
     if missing := _missing(root, names):
         gone = set(missing)
         expected = Counter(row.split for row in listed)
@@ -360,7 +360,7 @@ def read_lines(path: Path) -> list[str]:
     except OSError as error:
         raise DatasetError(str(path), f"cannot be read: {error.strerror}", "Unpack it again.") from error
     except UnicodeDecodeError as error:
-        raise DatasetError(str(path), "is not a UTF-8 text", "Unpack it again.") from error
+        raise DatasetError(str(path), "is not UTF-8 text", "Unpack it again.") from error
 
 
 def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
@@ -376,9 +376,9 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     except Exception as error:
         # A damaged file makes the reader trip over anything: ValueError, TypeError, zlib.error, struct.error and more.
         problem = f"cannot be read as a MATLAB file: {error}"
-        raise DatasetError(str(path), problem, "Fetch or unpack it again.") from error
+        raise DatasetError(str(path), problem, "Download or unpack it again.") from error
     if missing := [name for name in variables if name not in content]:
-        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Fetch or unpack it again.")
+        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Download or unpack it again.")
     return [np.atleast_1d(content[name]) for name in variables]
 
 

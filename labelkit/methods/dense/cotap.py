@@ -58,7 +58,7 @@ MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
-    """Needs no label; with scenes alone, only the terms on patches."""
+    """Needs no labels; with scenes alone, only the patch terms are used."""
 
     never_decayed = "filter.prototypes"
     #: Where neighbors are kept, if anywhere.
@@ -150,7 +150,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
 
 @dataclass(frozen=True)
 class NeighborPlace:
-    """Where neighbors are kept.
+    """Location of stored neighbors.
 
     Attributes:
         path: the file.

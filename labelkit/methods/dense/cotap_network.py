@@ -265,11 +265,13 @@ def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int
     check_crops(config, network)
     if config.patch_ranking and config.batch_size // process_count() < 2:
         raise ConfigError(
-            "--batch-size", "a process needs two images for --patch-ranking", "Raise it, or pass --patch-ranking 0."
+            "--batch-size",
+            "each process needs at least two images for --patch-ranking",
+            "Raise it, or pass --patch-ranking 0.",
         )
     if config.image_concentration and config.num_neighbors >= num_objects:
         raise ConfigError(
-            "--num-neighbors", f"{config.num_neighbors} neighbors among {num_objects} images", "Lower it."
+            "--num-neighbors", f"{config.num_neighbors} neighbors, but only {num_objects} images", "Lower it."
         )
 
 

@@ -106,7 +106,7 @@ class TokenNetwork(BackboneNetwork):
                 raise ConfigError(
                     "--projector-dims",
                     f"the projector of {where} has {name} {list(given[name].shape)}, here {list(value.shape)}",
-                    "Give its widths, or --projector-init scratch.",
+                    "Pass its widths, or --projector-init scratch.",
                 )
         self.projector.load_state_dict(given)
 

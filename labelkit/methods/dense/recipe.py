@@ -206,14 +206,16 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
     if config.local_size % patch:
         raise ConfigError(
             "--local-size",
-            f"{config.local_size} pixels are no multiple of the patches of {config.backbone} ({patch} pixels)",
+            f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
             f"Try {max(config.local_size // patch, 1) * patch}.",
         )
     processes, objects = process_count(), config.objects_per_batch
     for name, count in (("--batch-size", objects), ("--batch-size", config.batch_size)):
         if count % processes:
             raise ConfigError(
-                name, f"{count} cannot be shared by {processes} processes", "Every one needs as many of each kind."
+                name,
+                f"{count} cannot be divided among {processes} processes",
+                "Each process needs equally many of each kind.",
             )
 
 

@@ -112,7 +112,7 @@ class FreeMatchObjective(StudentObjective):
 
 
 class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

@@ -132,7 +132,7 @@ def whole_run_pace(config: LMCSConfig, index: int, start: int, steps: int, name:
 
 
 class LMCS(ObjectiveStudent[LMCSConfig]):
-    """Needs at least one label of each class, better four."""
+    """Needs at least one label per class, preferably four."""
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch brings its own noise
@@ -290,7 +290,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return {"later": self._later, "guided": self.guide.is_ready}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
@@ -352,6 +352,6 @@ def learn_rotations(
                 right = float((logits.argmax(1) == turns).sum())
                 named += torch.tensor([right, len(turns)], dtype=torch.float64)
     if not bool(torch.isfinite(loss.detach())):
-        raise DivergenceError("pretext", "the loss of naming turns is not finite", "Leave out --pretext-steps.")
+        raise DivergenceError("pretext", "the loss of predicting rotations is not finite", "Leave out --pretext-steps.")
     right, count = state.combine(named, "sum").tolist()
     return float(right / count)

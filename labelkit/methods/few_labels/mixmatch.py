@@ -179,7 +179,7 @@ def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
 
 
 class MixMatch(ObjectiveStudent[MixMatchConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # it brings its own noise

@@ -112,7 +112,7 @@ class PastFeatures(nn.Module):
         self.num_kept: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
 
     def join(self, features: Tensor) -> list[Tensor]:
-        """Return features (n, d) of the past and these, oldest first, and keep these for the next time."""
+        """Return past and current features (n, d), oldest first, and remember the current ones."""
         past = list(self.kept[: int(self.num_kept)].clone().cpu())  # not what is written over below
         if len(self.kept):
             latest = [*past, features][-len(self.kept) :]
@@ -123,7 +123,7 @@ class PastFeatures(nn.Module):
 
 
 class Snowball(WhitenedStudent[SnowballConfig]):
-    """Needs at least one label of each class."""
+    """Needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)
@@ -308,7 +308,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         return {"moment": [self._planned, 0, self._exhausted]}  # 0: what runs of 0.1.0 kept there is always 0
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._planned, _, self._exhausted = state["moment"][:3]
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

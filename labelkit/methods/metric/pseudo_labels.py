@@ -135,14 +135,14 @@ class PseudoLabels(nn.Module):
         if not counts.all() and not self.is_first:
             raise DivergenceError(
                 f"epoch {epoch}",
-                f"{int((counts == 0).sum())} of {k} clusters stay empty: features of so many images are equal that "
-                "training has collapsed",
+                f"{int((counts == 0).sum())} of {k} clusters stay empty: training has collapsed, since too many "
+                "images have identical features",
                 "Lower --lr or the weights of added losses; the last checkpoint is kept.",
             )
         if not counts.all():
             raise DatasetError(
                 "pseudo-labels",
-                f"{int((counts == 0).sum())} of {k} clusters stay empty: of {len(rows)} images too many are equal",
+                f"{int((counts == 0).sum())} of {k} clusters stay empty: too many of {len(rows)} images are identical",
                 "Lower --num-clusters, or remove duplicates.",
             )
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]

@@ -57,7 +57,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     if config.num_clusters < needed:
         raise ConfigError(
             "--num-clusters",
-            f"{config.num_clusters} clusters, a batch holds {needed} of {config.images_per_class} images",
+            f"{config.num_clusters} clusters, but a batch holds {needed} with {config.images_per_class} images each",
             f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(

@@ -169,7 +169,7 @@ class SAN(MetricMethod[SANConfig]):
         self._sampler.relabel(self.clusters.cluster_ids.cpu().numpy())
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """All losses of one batch, over all processes."""
+        """Compute all losses of a batch, over all processes."""
         config, state = self.config, self._state
         output = self.network(batch.images)
         embeddings, rows = gather_batch(output.embeddings), gather_batch(batch.sample_index)
@@ -264,13 +264,14 @@ def check_training_classes(config: SANConfig, data: DataInfo) -> None:
     if found < 2:
         raise DatasetError(
             config.dataset,
-            f"{found} classes have images with a label that training may use; two at least are needed",
-            "Use a set with labels, or train without.",
+            f"{found} classes have images with a label that training may use; at least two are needed",
+            "Use a data set with labels, or train without labels.",
         )
     if found < needed:
         raise ConfigError(
             "--batch-size",
-            f"{config.batch_size} holds {needed} classes of {config.images_per_class} images, {found} have labels",
+            f"{config.batch_size} holds {needed} classes with {config.images_per_class} images each, but only "
+            f"{found} classes have labels",
             f"Use at most {found * config.images_per_class}, or more --images-per-class.",
         )
 

@@ -53,7 +53,7 @@ MEAN_DECAY = 0.9
 
 
 class DL2PA(LabeledClassifier[DL2PAConfig]):
-    """A network that learns to point at prototypes, and prototypes that find their classes; needs labels."""
+    """DL2PA: embeddings are pulled to prototypes, to which classes are reassigned; needs labels."""
 
     network: ClassifierNetwork[PrototypeHead]
 
@@ -126,7 +126,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         return {"records": [record.to_dict() for record in self._records]}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._records = [
             AssignmentRecord(**{**record, "changed": int(record["changed"])}) for record in state["records"]
         ]

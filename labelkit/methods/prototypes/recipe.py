@@ -110,7 +110,7 @@ class LabeledClassifier(Method[SupervisedConfigT]):
         """
         if self.config.mixup_alpha > 0:
             problem = "--mixup-alpha mixes images, and maps are kept"
-            raise ConfigError("--reuse-frozen", problem, "Leave one of them out.")
+            raise ConfigError("--reuse-frozen", problem, "Leave out one of them.")
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

@@ -88,7 +88,7 @@ class SeLa(Method[SeLaConfig]):
         self._warned: set[tuple[int, str]] = set()
 
     def attach(self, inputs: RunInputs) -> None:
-        """Take the labels of an earlier run; a resumed run has them in its checkpoint."""
+        """Read the labels of an earlier run; a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
             take_labels(self.labels, self.config.labels_from, inputs)
 
@@ -146,7 +146,7 @@ class SeLa(Method[SeLaConfig]):
         return {"records": [record.to_dict() for record in self._records]}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``extra_state`` gave."""
+        """Restore what ``extra_state`` returned."""
         self._records = [SolveRecord(**record) for record in state["records"]]
 
     def groupings(self) -> Mapping[str, Tensor]:
@@ -160,7 +160,9 @@ class SeLa(Method[SeLaConfig]):
             ConfigError: images are turned in training.
         """
         if self.config.rotation:
-            raise ConfigError("--reuse-frozen", "--rotation turns images, and maps are kept", "Leave one of them out.")
+            raise ConfigError(
+                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Leave out one of them."
+            )
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
@@ -211,7 +213,7 @@ def _prior(spec: str, num_clusters: int) -> NDArray[np.float64]:
         shares = make_prior(spec if spec.startswith("zipf:") else _read_numbers(Path(spec)), num_clusters)
     except ValueError as error:
         raise ConfigError(
-            "--prior", f"{spec}: {error}", f"Give {num_clusters} positive shares that sum to 1."
+            "--prior", f"{spec}: {error}", f"Pass {num_clusters} positive fractions that sum to 1."
         ) from error
     return shares.numpy()
 
@@ -234,4 +236,4 @@ def _read_numbers(path: Path) -> NDArray[np.float64]:
     except (OSError, EOFError) as error:
         raise DatasetError(str(path), f"cannot be read: {error}", remedy) from error
     except (ValueError, TypeError) as error:
-        raise DatasetError(str(path), f"holds no list of numbers: {error}", remedy) from error
+        raise DatasetError(str(path), f"does not contain a list of numbers: {error}", remedy) from error

@@ -306,10 +306,10 @@ def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
     """
     checkpoint = load_checkpoint(source, say=inputs.say)
     if checkpoint is None:
-        raise CheckpointError(str(source), "holds no checkpoint", "Give the --out of a `labelkit train sela`.")
+        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out of a `labelkit train sela` run.")
     found = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
     if not found:
-        raise CheckpointError(str(source), "has no pseudo-labels", "Give the --out of a `labelkit train sela`.")
+        raise CheckpointError(str(source), "has no pseudo-labels", "Pass the --out of a `labelkit train sela` run.")
     saved = read_split(source)
     if saved.get("dataset_digest") != inputs.digest():
         raise CheckpointMismatch(

@@ -130,7 +130,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     trained = [row for row in rows if row.name in names]
     if not any(row.runs for row in trained):
         reasons = "; ".join(f"{row.name}: {next(iter(row.failures.values()))}" for row in trained)
-        raise InputError("compare", f"no run finished ({reasons})", "Mend that, or raise --budget.")
+        raise InputError("compare", f"no run finished ({reasons})", "Fix this, or raise --budget.")
     return SimpleResult(values, made, _tables(config, data, images, rows))
 
 
@@ -154,13 +154,13 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
-        raise DatasetError(config.dataset, f"has no splits train and test (it has: {names})", "Choose another set.")
+        raise DatasetError(config.dataset, f"lacks a train or test split (it has: {names})", "Choose another set.")
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
         raise DatasetError(
             config.dataset,
-            f"{int((listing.labels[used] < 0).sum())} images have no label, and a comparison needs the truth",
-            "Give class folders, or a CSV with all labels.",
+            f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison needs true labels",
+            "Pass class folders, or a CSV with all labels.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
@@ -189,7 +189,7 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
             # a lock alone is of a comparison that was stopped at its very start
             if there - {"lock"} and _ABOUT not in there:
-                raise ConfigError("--keep", f"{config.keep} holds something else", "Give a new folder.")
+                raise ConfigError("--keep", f"{config.keep} contains something else", "Pass a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(config.keep))
         if about.exists():

@@ -288,7 +288,7 @@ def kept_record(path: Path) -> dict[str, Any]:
     try:
         return read_object(path)
     except (OSError, ValueError) as error:
-        raise InputError(str(path), f"cannot be read: {error}", "Remove it, and it is made again.") from error
+        raise InputError(str(path), f"cannot be read: {error}", "Delete it; it will be recreated.") from error
 
 
 def run_process(

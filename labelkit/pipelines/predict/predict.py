@@ -98,7 +98,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
     last = last_finished(Record.read(folder).rounds, folder, "answer", "groups")
     if last is None:
-        raise ConfigError("--from", f"nothing is finished in {folder}", "Call `labelkit start` again.")
+        raise ConfigError("--from", f"{folder} has no finished results", "Run `labelkit start` again.")
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
 
 
@@ -120,7 +120,7 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:
         remedy = "Name a result of `labelkit discover answer`, or of a command that groups."
-        raise StoreError(result.where, f"holds {result.kind}, which says nothing of new images", remedy)
+        raise StoreError(result.where, f"contains {result.kind}, which cannot predict new images", remedy)
     groups = np.asarray(ids, dtype=np.int64)
     rows = np.flatnonzero(groups >= 0)
     features = check_features(store, rows)
@@ -174,7 +174,9 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_photos(config, stores)))
     if not photos and not stores:
-        raise DatasetError("standard input", "names no photo", "Write one path in a line, or part them by NUL.")
+        raise DatasetError(
+            "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
+        )
     with loading_ahead(len(photos), config.checkpoint, config.device):
         source = open_source(config.from_, config.result)
         min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
@@ -224,7 +226,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
                 continue
             names = sorted_by_bytes(walk_images(entry, exclude=config.exclude, follow_links=config.follow_links))
             if not names:
-                raise DatasetError(str(entry), "no images", "Give a folder of photos.")
+                raise DatasetError(str(entry), "no images", "Pass a folder of photos.")
             yield from (entry / name for name in names)
 
 

@@ -214,9 +214,9 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     runnable = [row for _, rows in tables for row in rows if not missing.keys() & needs_of(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        raise DatasetError("reproduce", f"the data of no row are there: {first}", "See what is missing with --dry-run.")
+        raise DatasetError("reproduce", f"no row has its data: {first}", "Use --dry-run to see what is missing.")
     for fault in missing.values():
-        progress.warning(f"rows left out: {fault}")
+        progress.warning(f"rows skipped: {fault}")
     shown, values = [], []
     faults: list[LabelkitError] = []
     with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
@@ -299,9 +299,9 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
         try:
             found = read_json(record, _MAX_RECORD)
         except (OSError, ValueError) as error:
-            raise StoreError(str(record), f"cannot be read: {error}", "Delete it, to run its command again.") from error
+            raise StoreError(str(record), f"cannot be read: {error}", "Delete it to run its command again.") from error
         if not isinstance(found, dict) or found.get("command") != command:
-            raise OutputExistsError(str(here), "holds the output of another command", "Choose another --out.")
+            raise OutputExistsError(str(here), "contains the output of another command", "Choose another --out.")
         _check_code(command, here, number)
         return dict(found["output"])
     try:

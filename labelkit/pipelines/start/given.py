@@ -155,11 +155,11 @@ def collect_labels(
         known |= fresh
         table_of |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
-        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new one is taken")
+        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new ones are used")
     for name, count, near in _slips(known):
         progress.warning(
-            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the "
-            f"same, replace it in {table_of.get(name, folder / GIVEN)} and call again"
+            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if they are the same, replace it in "
+            f"{table_of.get(name, folder / GIVEN)} and run again"
         )
     return KnownLabels(
         known,
@@ -192,9 +192,9 @@ def _without_old(
     if stale:
         table, given = told
         current_progress().warning(
-            f"{table}: {_labels(len(stale))} of photos that were corrected or deleted, or have other names by now, "
-            f"left out; the labels are known, so --labels may be left out too; if they are right for the photos "
-            f"that have the names now, add them to {given}"
+            f"{table}: {_labels(len(stale))} ignored, of photos that have since been corrected, deleted or renamed; "
+            "the labels are recorded, so you can leave out --labels; if they are right for the photos that now have "
+            f"these names, add them to {given}"
         )
     return {place: text for place, text in placed.items() if place not in stale}
 
@@ -203,17 +203,17 @@ def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> N
     """Say which labels went elsewhere, wait from now on, or stay with edited photos."""
     progress = current_progress()
     if followed.moved:
-        progress.message(f"{_labels(len(followed.moved))} of photos that were moved or renamed, taken along")
+        progress.message(f"{_labels(len(followed.moved))} of moved or renamed photos, carried over")
     if waiting := [label for label in followed.away if label not in known_away]:
         progress.warning(
-            f"{_labels(len(waiting))} of photos that are not there ({_names(waiting)}): {folder / AWAY} is to keep "
-            "them until they are"
+            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): {folder / AWAY} keeps them until the "
+            "photos return"
         )
     if followed.edited:
         progress.warning(
-            f"{_labels(len(followed.edited))} of photos that are other files than they were "
-            f"({_names(followed.edited)}): taken for edited ones, which keep their labels; if they are other photos, "
-            f"delete their lines in {folder / GIVEN} and call again"
+            f"{_labels(len(followed.edited))} of photos whose files have changed ({_names(followed.edited)}): "
+            "assumed to be edited, so they keep their labels; if they are different photos, delete their lines in "
+            f"{folder / GIVEN} and run again"
         )
 
 
@@ -343,7 +343,9 @@ class OwnTables:
         if now in (None, self._read.get(path)):
             return True
         if path.name in (AWAY, GIVEN, *FILLED):
-            current_progress().warning(f"{path} was changed while this call ran: it stays, and the next call reads it")
+            current_progress().warning(
+                f"{path} was changed during this run: it is left as is, and the next run reads it"
+            )
             return False
         if now != self._written.get(path.name):
             other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
@@ -370,7 +372,7 @@ class OwnTables:
         """
         path = self.folder / name
         if not self.may_replace(path):
-            raise DatasetError(str(path), "was changed while this call ran", "Call again, which reads it.")
+            raise DatasetError(str(path), "was changed during this run", "Run again to read it.")
         self._read[path] = self._written[name] = commit_bytes(path, data)
 
     def remove(self, *names: str) -> None:

@@ -118,7 +118,9 @@ def leave_out_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[
         lines = ([f"{one[name]:.4f}" if name == "score" else one[name] for name in COLUMNS] for one in kept)
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
-        current_progress().message(f"{left} labels are not doubted again: they were left when check.csv was saved")
+        current_progress().message(
+            f"{left} labels are not questioned again: they were left unchanged when check.csv was saved"
+        )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 
 

@@ -102,7 +102,7 @@ class _Round:
 
 
 def start(config: StartConfig) -> SimpleResult:
-    """Do all steps that are not done yet, and say what came of them.
+    """Run all unfinished steps and report the results.
 
     Raises:
         DatasetError: no photos, or labels that fit none.
@@ -132,7 +132,7 @@ def _held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder) as is_there:
         if not is_there:
-            raise BusyError(str(folder), "another `labelkit start` has just ended there", "Call again.")
+            raise BusyError(str(folder), "another `labelkit start` has just ended there", "Run again.")
         try:
             yield
         finally:
@@ -186,9 +186,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         _tell_steps(steps, is_first=not last)
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None:
-        progress.message(
-            f"describing the photos takes about {minutes:.1f} minutes here; the other steps take additional time"
-        )
+        progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
     if this.record not in record.rounds:
@@ -205,7 +203,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     _set_unreadable_aside(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
-        progress.message(f"novel photos: those that came later than {this.previous.name} (--previous)")
+        progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
     steps = _steps(config, this)
     told |= {name: _do(record, this, name, step, tables) for name, step in steps.items() if name != "embed"}
     for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
@@ -230,7 +228,7 @@ def _asked(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConf
     try:
         return config if not answer else StartConfig(**(config.model_dump() | {"new_classes": answer}))
     except ValidationError:
-        current_progress().message(f"{answer!r} is neither none, some nor a number: it is guessed")
+        current_progress().message(f"{answer!r} is not none, some, or a number: it is estimated")
         return config
 
 
@@ -239,7 +237,7 @@ def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int
     classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
     if len(labels) == len(dataset) and config.num_classes not in (None, named):
-        progress.message(f"every photo has a label: there are {named} classes, whatever --num-classes says")
+        progress.message(f"every photo has a label: there are {named} classes, and --num-classes is ignored")
     for note in dataset.notes:
         progress.message(note)
 
@@ -248,7 +246,7 @@ def _tell_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
     """Show the commands, the first time."""
     progress = current_progress()
     if not is_first:
-        progress.message(f"the steps again: {', '.join(steps)} (--dry-run shows their commands)")
+        progress.message(f"steps to run again: {', '.join(steps)} (--dry-run shows their commands)")
         return
     for number, (name, step) in enumerate(steps.items(), 1):
         progress.message(f"{number}. {name}: {command_line(step)}")
@@ -273,10 +271,10 @@ def _photos(config: StartConfig) -> ImageDataset:
     folder = config.photos
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "no such folder"
-        raise DatasetError(str(folder), problem, "Give a folder of photos.")
+        raise DatasetError(str(folder), problem, "Pass a folder of photos.")
     dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
-        raise DatasetError(str(folder), "holds one photo only", "Groups need several: add photos.")
+        raise DatasetError(str(folder), "contains only one photo", "Add photos: groups need several.")
     return dataset
 
 
@@ -284,7 +282,7 @@ def _check_folder(folder: Path, photos: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError("--out", f"{folder} is a file", "Name a folder.")
     if photos in (folder.resolve(), *folder.resolve().parents):
-        raise ConfigError("--out", f"{folder} lies among the photos", "Name a folder outside of them.")
+        raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
 
 
 def _stores(record: Record, folder: Path) -> list[str]:
@@ -328,7 +326,7 @@ def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset
     if not aside:
         return
     current_progress().warning(
-        f"photos that cannot be read have labels, {len(aside)} in all: {this.folder / AWAY} keeps them until they can"
+        f"{len(aside)} labeled photos cannot be read: {this.folder / AWAY} keeps their labels until they can"
     )
     readable = {place: text for place, text in known.placed.items() if place not in aside}
     unread_labels = (
@@ -568,7 +566,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
-        progress.message(f"{name}: done before")
+        progress.message(f"{name}: already done")
         return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
     out = Path(getattr(config, "out", ""))

@@ -73,7 +73,7 @@ def finish(
         sentences.append(_since_sentence(since, changes))
     sentences += _next_sentences(told, counts, made)
     for name, reason in store.skipped[:5]:
-        current_progress().warning(f"{name}: left out, {reason}")
+        current_progress().warning(f"{name}: skipped, {reason}")
     values: dict[str, object] = {
         "out": made[0].parent,
         "store": path,
@@ -272,7 +272,7 @@ _ANSWERED = ("known", "new")
 
 @dataclass(frozen=True)
 class Since:
-    """What is different.
+    """Changes since the last run.
 
     Attributes:
         photos: that were there then and are there now.

@@ -37,7 +37,7 @@ _KEYS = {
 
 
 class BadStep(ValueError):  # noqa: N818 - what it is, as the page calls it
-    """A step that cannot be done; the text says why."""
+    """An invalid step; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def checked_name(name: object) -> str:
 
 @dataclass
 class Work:
-    """What is known of n images while they are labeled.
+    """State of n images during labeling.
 
     Attributes:
         classes: names of the classes, in the order in which they came.

@@ -95,12 +95,12 @@ class Asked:
     changed: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what pages are told."""
+        """Return the state to send to pages."""
         return {"number": self.number, "state": self.state, "step": self.step, "changed": self.changed}
 
 
 class Asking:
-    """Asks again, one question at a time.
+    """Predicts again in the background, one request at a time.
 
     Args:
         session: whose labels are learned from, and whose groups change.

@@ -36,7 +36,7 @@ LIKE = 200
 
 @dataclass
 class Browsed:
-    """A store as its pages see it.
+    """A store as shown by its pages.
 
     Attributes:
         store: the store.
@@ -55,7 +55,7 @@ class Browsed:
     places: NDArray[np.uint16]
 
     def data(self, session: Session) -> dict[str, Any]:
-        """Return what the script of the page reads, in the form of a report."""
+        """Return the data for the page's script, in the form of a report."""
         n = self.store.n
         work, log, last_round = session.snapshot()
         grouping = self.grouping
@@ -185,7 +185,7 @@ def open_browsed(config: LabelConfig, store: EmbeddingStore) -> Browsed:
         if config.dataset is not None:
             raise
         note = str(error)
-        current_progress().warning(f"{error}; pages show no images")
+        current_progress().warning(f"{error}; pages will show no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places = place_images(images.features, "pca", 0)
     return Browsed(store, images, grouping, _pictures(store, source), note, places.points)
@@ -198,7 +198,7 @@ def _pictures(store: EmbeddingStore, source: ImageDataset | None) -> Pictures:
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
-    """Go on with the session of a result, or begin one.
+    """Continue the session of a result, or start one.
 
     Without a name, the newest session goes on, unless labels to begin with are named.
 
@@ -214,7 +214,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         if begins:
             raise output_exists(name, "--result", instead="neither --labels nor --from to go on with it")
         session = continued(store, read_result(store, name))
-        current_progress().message(f"going on with {name}: {len(session.log)} actions so far")
+        current_progress().message(f"continuing {name}: {len(session.log)} actions so far")
         return session
     begun = beginning(config, store)
     if config.from_ is not None:

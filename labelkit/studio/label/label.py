@@ -131,7 +131,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     """
     images = indexed_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(images.name, "its images are no files, so that no CSV can name them", "Leave out --csv.")
+        raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Leave out --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
     there = set(images.sample_ids)
     missing = [name for name in store.sample_ids if name not in there]
@@ -153,12 +153,12 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
             line.append(store.split_names[split] if split >= 0 else "")
         lines.append(line)
     if unwritable:
-        current_progress().warning(f"{path}: {unwritable} images left out, whose names are no text")
+        current_progress().warning(f"{path}: {unwritable} images left out, whose names are not valid text")
     return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
 
 
 def check_server() -> None:
-    """See that pages can be served.
+    """Check that the packages for serving pages are installed.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
@@ -192,7 +192,7 @@ def serve_labels(config: LabelConfig) -> SimpleResult:
 
         def say(link: str) -> None:
             progress.message(f"label in the browser: {link}")
-            progress.message(f"every action is kept in {session.name} at once; Ctrl-C ends the server")
+            progress.message(f"every action is saved in {session.name} at once; Ctrl-C stops the server")
 
         try:
             serve(server, config.host, config.port, opened=config.open, say=say)

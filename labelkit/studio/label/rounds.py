@@ -69,7 +69,9 @@ def beginning(config: LabelConfig, store: EmbeddingStore) -> Labels:
     result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
-        raise StoreError(str(result.path), "does not say which round gave its labels", "Make it by `labelkit label`.")
+        raise StoreError(
+            str(result.path), "does not record which round its labels come from", "Make it with `labelkit label`."
+        )
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
 
@@ -108,7 +110,7 @@ def added_labels(
         raise DatasetError(
             str(path),
             f"{len(conflicts)} images have another label already\n  {shown}{more}\n",
-            "Pass --conflicts new to take these, or --conflicts old to keep those.",
+            "Pass --conflicts new to use the new labels, or --conflicts old to keep the old ones.",
         )
     told: dict[str, object] = {
         "round": base.round + 1,

@@ -31,7 +31,7 @@ KEPT_BACK = 200
 
 
 class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
-    """Somebody else changed the same images or groups since the page was told of them.
+    """Another user changed the same images or groups since the page was last updated.
 
     Args:
         theirs: actions that did: dicts with ``round``, ``by``, ``kind``.
@@ -46,7 +46,7 @@ class Conflict(Exception):  # noqa: N818 - what it is, as the page calls it
 
 @dataclass(frozen=True)
 class Done:
-    """An action that is on the disk.
+    """A committed action.
 
     Attributes:
         round: its number.
@@ -69,7 +69,7 @@ class Done:
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return what pages are told."""
+        """Return the state to send to pages."""
         return {
             "round": self.round,
             "kind": self.kind,
@@ -200,7 +200,7 @@ class Session:
             return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
 
     def read(self, look: Callable[[Work], T]) -> T:
-        """Return what a function sees of the state, while nobody changes it."""
+        """Return the result of a function on the state, under a lock."""
         with self._lock:
             return look(self.work)
 
@@ -210,7 +210,7 @@ class Session:
             return copied(self.work), list(self.log), self.round
 
     def undo(self, number: int, *, by: str, client: str, seen: int) -> Done:
-        """Take an action back, as an action of its own.
+        """Undo an action, recorded as a new action.
 
         Raises:
             BadStep: there is no such action, or it was taken back.

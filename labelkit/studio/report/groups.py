@@ -74,13 +74,13 @@ class Group:
 
     @property
     def purity(self) -> float | None:
-        """Share of its most frequent class among its images whose class is known."""
+        """Share of the most frequent class among the group's images with a known class."""
         return self.counts[0][1] / self.labeled if self.counts else None
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What the answers of a result come to.
+    """Summary of a result's predictions.
 
     Attributes:
         known, new, unsure: images without a label, by what they are called.
@@ -153,7 +153,7 @@ def choose_result(store: EmbeddingStore, name: str | None, candidates: list[Cand
     if name is not None:
         result = read_result(store, name)
         if _ids(result) is None:
-            raise StoreError(str(result.path), "does not group the rows", "Name a result of cluster or discover.")
+            raise StoreError(str(result.path), "does not group the images", "Name a result of cluster or discover.")
         return result, "chosen by --result"
     usable = [one.result for one in candidates if one.result is not None and _ids(one.result) is not None]
     newest = newest_name(list_results(store), "answer")

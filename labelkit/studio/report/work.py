@@ -73,7 +73,7 @@ def start_work(
 
 
 def work_data(start: WorkStart) -> dict[str, Any]:
-    """Return what the script reads."""
+    """Return the data for the page's script."""
     return {
         "mode": "file",
         "key": start.key,

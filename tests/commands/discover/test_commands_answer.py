@@ -256,7 +256,7 @@ def test_given_labels_that_training_had_are_left_out(labelkit: Any, build: Build
     done = labelkit("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
 
     assert done.code == 0
-    assert "1 images left out, since training could use their label" in done.err
+    assert "1 images left out, since training may have used their label" in done.err
     assert done.json["calibration"]["labels"] == 2
 
 
@@ -392,7 +392,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
-    assert "has no group for 'fig', 'pear', of which there are labels" in done.err
+    assert "has no group for 'fig', 'pear', which have labels now" in done.err
     assert "Make it again with these labels" in done.err
 
 
@@ -486,10 +486,10 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
     [
         (without_labels, DatasetError, "has no labels that may be used"),
         (with_one_label_each, DatasetError, "no class has two labels"),
-        (with_every_label, StoreError, "every row that is grouped has a label"),
+        (with_every_label, StoreError, "every grouped image has a label"),
         (without_groups, StoreError, "Pass --num-clusters"),
         (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on it first"),
-        (with_nameless_groups, StoreError, "does not group the rows into known classes and new ones"),
+        (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
         (with_groups_of_another_store, Mismatch, "made from other content"),
         (with_a_class_it_does_not_have, StoreError, "names a class 'zebra'"),
         (with_a_row_that_is_no_number, Refused, "holds a number that is not finite"),
@@ -509,8 +509,8 @@ def test_store_that_cannot_be_answered_from_says_why(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\nnone.png,class-0\n", "1 of 1 images are not among those of"),
-        ("path,label\n0000.png,class-0\n", "training could use the label of every image"),
+        ("path,label\nnone.png,class-0\n", "1 of 1 images are not in"),
+        ("path,label\n0000.png,class-0\n", "training may have used the label of every image"),
     ],
 )
 def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path, text: str, message: str) -> None:
@@ -533,5 +533,5 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
     )
     cluster_store(SSKMeansConfig(index=blind.path, num_clusters=CLASSES))
     answer(blind)
-    with pytest.raises(StoreError, match="the true class is known of no image"):
+    with pytest.raises(StoreError, match="no predicted image outside the calibration set has a known true class"):
         evaluate_answer(EvaluateAnswerConfig(index=blind.path))

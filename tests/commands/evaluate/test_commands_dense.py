@@ -98,7 +98,7 @@ def test_groups_of_colors_are_classes(labelkit: Any, folder: Path) -> None:
     more = labelkit(*words, "--num-clusters", 6)
     assert more.json["pixel_accuracy"]["mean"] > 0.7
     fewer = labelkit(*words, "--num-clusters", 2)
-    assert (fewer.code, "2 groups cannot be 3 classes" in fewer.err) == (2, True)
+    assert (fewer.code, "2 clusters cannot be matched to 3 classes" in fewer.err) == (2, True)
 
 
 def test_groups_are_matched_by_iou_one_to_one_or_each_on_its_own() -> None:

@@ -130,9 +130,9 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--dataset", "voc_2007"), 2, "voc_2007 has boxes without outlines, cascade-mask-rcnn needs both"),
+        (("--dataset", "voc_2007"), 2, "voc_2007 has boxes without masks, but cascade-mask-rcnn needs both"),
         (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a set that has them"),
-        (("--eval-split", "train"), 2, "are trained on (--split train)"),
+        (("--eval-split", "train"), 2, "are used for training (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
         (("--longer-side", 32), 2, "longer_side 32 is below the shorter side, 64"),
         (("--train-sizes", "16"), 2, "of 32 pixels or more"),

@@ -125,7 +125,7 @@ def test_a_query_that_is_no_image_is_named(
         retrieve(embedded, tmp_path / name)
 
     assert caught.value.where == str(tmp_path / name)
-    assert caught.value.remedy == "Give a JPEG or PNG file."
+    assert caught.value.remedy == "Pass a JPEG or PNG file."
 
 
 # --- the model -----------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_map_of_few_points_and_t_sne(
     answer = labelkit("show", "discovered", "--index", store, "--map", tmp_path / "map.png", *options)
 
     assert answer.code == 0, answer.err
-    assert "8 images that were not found are left out of the map" in answer.err  # 48 images
+    assert "8 undiscovered images are left out of the map" in answer.err  # 48 images
     assert (tmp_path / "map.png").exists()
 
 
@@ -137,10 +137,10 @@ def test_all_rounds_are_drawn_while_they_can_be_seen(last: int, expected: list[i
     ("options", "code", "message"),
     [
         ([], 2, "Pass --out (a contact sheet), --map (a 2-D map), or both"),
-        (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "nothing was discovered of 'eel'"),
+        (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "no image of 'eel' was discovered"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--generation", "1"], 2, "--generation goes with --table"),
-        (["--out", "{folder}/s.png"], 2, "--index: missing. Give a store with a result, or a CSV with --table"),
+        (["--out", "{folder}/s.png"], 2, "--index: missing. Pass a store with a result, or a CSV with --table"),
         (
             ["--map", "{folder}/s.png", "--table", "{table}", "--dataset", "digits"],
             2,
@@ -170,10 +170,10 @@ def test_what_cannot_be_shown_says_why(
     [
         ("", "has no column 'path', found nothing"),
         ("path,label,rank,round\n", "has no column 'score'"),
-        ("path,label,score,rank,round\n", "holds no image"),
-        ("path,label,score,rank,round\na,b,high,1,1\n", "line 2 is not a row of such a table"),
-        ("path,label,score,rank,round\na,b,nan,1,1\n", "line 2 is not a row of such a table: score nan"),
-        ("path,label,score,rank,round\na,b,1\n", "line 2 is not a row of such a table"),
+        ("path,label,score,rank,round\n", "contains no images"),
+        ("path,label,score,rank,round\na,b,high,1,1\n", "line 2 is not a valid row"),
+        ("path,label,score,rank,round\na,b,nan,1,1\n", "line 2 is not a valid row: score nan"),
+        ("path,label,score,rank,round\na,b,1\n", "line 2 is not a valid row"),
         ("path,label,score,rank,round\n\xff", "is no table"),
     ],
 )

@@ -222,9 +222,9 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         ("softmax", ("--freeze-stages", 6), 2, "smallcnn has 5 stages: block1"),
         ("softmax", ("--backbone", "vit_nano_p8_32"), 2, "cannot be cut after blocks.1"),
         ("dl2pa", ("--mixup-alpha", 0.5), 2, "mixes images"),
-        ("sela rotation", (), 2, "--rotation turns images"),
+        ("sela rotation", (), 2, "--rotation rotates images"),
         ("san frozen", (), 2, "this stage is frozen"),
-        pytest.param("softmax", ("--compile",), 2, "what is compiled takes images", marks=pytest.mark.slow),
+        pytest.param("softmax", ("--compile",), 2, "the compiled backbone takes images", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_reused_is_refused_before_any_work(

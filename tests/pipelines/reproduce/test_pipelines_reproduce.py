@@ -311,7 +311,7 @@ def test_dry_run_lists_commands_and_missing_data(
     captured = capsys.readouterr()
     assert [row["state"] for row in json.loads(captured.out)["tables"][0]["rows"]] == ["planned", "no data"]
     assert captured.err.count("labelkit train") == 2
-    assert captured.err.count("rows left out: cifar10") == 1
+    assert captured.err.count("rows skipped: cifar10") == 1
     assert not (tmp_path / "out").exists()
 
 
