@@ -59,7 +59,7 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
         num_queries: that will be looked up now.
     """
     num_rows, dim = gallery.shape
-    told = f"{num_rows:,} rows of {dim} numbers"
+    told = f"{num_rows:,} embeddings of dimension {dim}"
     is_auto = config.search == "auto"
     progress = current_progress()
     if is_auto and few_rows(num_rows):
