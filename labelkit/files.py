@@ -49,7 +49,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
         raise
 
 
-def close_name(path: Path) -> Path | None:
+def similar_name(path: Path) -> Path | None:
     """Return a similarly named neighbor of a missing path; ``None`` without one."""
     try:
         with os.scandir(path.parent) as entries:  # of very many, some will do
@@ -61,15 +61,15 @@ def close_name(path: Path) -> Path | None:
     return path.parent / near[0] if near else None
 
 
-def check_the_name(path: Path) -> str:
+def missing_path_remedy(path: Path) -> str:
     """Return the remedy for a missing path."""
-    near = close_name(path)
+    near = similar_name(path)
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 
-def find_or_make_store(path: Path) -> str:
+def missing_store_remedy(path: Path) -> str:
     """Return the remedy for a missing store."""
-    return f"{check_the_name(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
+    return f"{missing_path_remedy(path)} A store is made by `labelkit embed --dataset DATA --out {path}`."
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:

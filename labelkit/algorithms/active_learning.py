@@ -78,7 +78,7 @@ class Candidates:
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
         self.open = np.ones(len(self._near), dtype=bool)
 
-    def close_near(self, distances: NDArray[np.float64]) -> None:
+    def exclude_near(self, distances: NDArray[np.float64]) -> None:
         """Exclude rows by their squared distances to rows already chosen, (n,)."""
         self.open &= distances > self._limit
 
@@ -104,7 +104,7 @@ def _first_of_best(scores: NDArray[np.float64], tie: float) -> int:
 
 
 @dataclass(frozen=True)
-class Claims:
+class NearestClasses:
     """The nearest class of each row, and how close the second-nearest one is.
 
     Attributes:
@@ -120,7 +120,7 @@ class Claims:
     uncertainty: NDArray[np.float64]
 
 
-def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Claims:
+def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> NearestClasses:
     """Compare the distances of rows to the nearest example of each class.
 
     Args:
@@ -148,7 +148,7 @@ def class_claims(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> Cl
     near, far = apart.T
     # both zero, as for a row equal to examples of two classes, is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
-    return Claims(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
+    return NearestClasses(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
 
 
 def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:

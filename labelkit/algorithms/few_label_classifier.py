@@ -41,7 +41,7 @@ _LEAST: Final = 1e-12
 _FOLDS: Final = 5
 
 
-class RowJudge:
+class RowClassifier:
     """A classifier of fixed rows that is refitted with different labels or groups.
 
     Args:
@@ -162,7 +162,7 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
     return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
-def hidden_labels_right(judge: RowJudge, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
+def check_hidden_labels(judge: RowClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Hide labels in turn; return which of them the others predict correctly, (m,). Single labels are not hidden.
 
     Args:

@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.projection import principal_directions
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, checked_rows, parts_of
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, checked_rows, iterate_blocks
 
 Floats = NDArray[np.float32]
 
@@ -80,7 +80,7 @@ class ClassSpace:
 
     def _along(self, rows: Rows) -> Floats:
         places = np.empty((len(rows), self.directions.shape[1]), dtype=np.float32)
-        for where, part in parts_of(rows):
+        for where, part in iterate_blocks(rows):
             places[where] = (part - self.mean) @ self.directions
         return places
 
@@ -332,7 +332,7 @@ def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator)
     start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense places are drawn more often
     found = kmeans(drawn, len(start), generator=generator, init_centroids=start, max_iter=_ITERATIONS)
     own = np.empty(len(rows), dtype=np.int64)
-    for where, part in parts_of(rows):
+    for where, part in iterate_blocks(rows):
         own[where] = nearest_centroids(space.place(part), found.centroids)
     used, small = np.unique(own, return_inverse=True)
     return small.astype(np.int64), np.asarray(found.centroids[used], dtype=np.float32)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.neighbors import SPARE, Metric, as_queries, as_rows, knn, rescored
-from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 
 Kind = Literal["hnsw", "ivfpq"]
 
@@ -55,7 +55,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     """
     index = empty_index(gallery, kind, metric=metric)
     rows = as_rows(gallery, "gallery", metric)
-    for _, part in [(0, rows)] if isinstance(rows, np.ndarray) else parts_of(rows):
+    for _, part in [(0, rows)] if isinstance(rows, np.ndarray) else iterate_blocks(rows):
         index.add(part)
     return index
 
@@ -106,7 +106,7 @@ def default_pq_bytes(dim: int) -> int:
     return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
 
 
-def near_rows(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Return k approximate nearest neighbors of each row by cosine, itself excluded.
 
     Up to 65,536 rows are compared with all others. Of more, a row is compared with those in the 16 inverted lists

@@ -83,12 +83,12 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
     return (values - median) / max(spread, least_share * abs(median), least, np.finfo(np.float64).tiny)
 
 
-def unlikeness(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+def neighbor_deviations(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """(n,) deviations of distances to a near neighbor, of which 4 make an image unlike all others; NaN = not known."""
     return deviations(distances, _LEAST_SHARE, _LEAST_DISTANCE)
 
 
-def odd_scores(
+def outlier_scores(
     distances: NDArray[np.float64] | None = None,
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
@@ -112,7 +112,7 @@ def odd_scores(
     scores = np.zeros((count, len(REASONS)))
     judged = count >= FEWEST
     if judged and distances is not None:
-        scores[:, 0] = _beyond(unlikeness(distances) / _UNLIKE)
+        scores[:, 0] = _beyond(neighbor_deviations(distances) / _UNLIKE)
     if tones is not None:
         brightness, contrast, sharpness = tones.T
         usual_brightness, usual_contrast = (_median(values) for values in (brightness, contrast))

@@ -58,7 +58,7 @@ class StoredRows:
         return self.shape[0]
 
     def __getitem__(self, where: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        rows = as_singles(self._source[where if self._chosen is None else self._chosen[where]])
+        rows = to_float32(self._source[where if self._chosen is None else self._chosen[where]])
         for divisors in self._divisors:
             np.divide(rows, divisors[where][..., None], out=rows, casting="same_kind")
         if self._offset is not None:
@@ -121,7 +121,7 @@ class StoredRows:
 Rows = Floats | StoredRows
 
 
-def as_singles(values: NDArray[Any]) -> NDArray[np.float32]:
+def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     """Return a copy as float32; float16 is converted by shifting bits, which is several times faster than in numpy.
 
     A sign and ten bits of fraction are moved as they are. The exponent is 112 too small there, which a product puts
@@ -151,7 +151,7 @@ def blocks(num_rows: int, numbers_per_row: int) -> list[slice]:
     return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]
 
 
-def parts_of(rows: Rows) -> Iterator[tuple[slice, Floats]]:
+def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
     """Yield (where, rows there), block by block."""
     for block in blocks(*rows.shape):
         yield block, rows[block]
@@ -175,7 +175,7 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
         kind: type[np.float64] | type[np.float32] = np.float64 if array.dtype == np.float64 else np.float32
         rows = np.asarray(array, dtype=kind, order="C")
     bad, largest = 0, 0.0
-    for _, part in parts_of(rows):
+    for _, part in iterate_blocks(rows):
         high, low = float(part.max()), float(part.min())
         if not np.isfinite([high, low]).all():  # what is not a number is both the largest and the smallest
             bad += int((~np.isfinite(part).all(axis=1)).sum())
@@ -189,13 +189,13 @@ def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     return rows
 
 
-def unit_length(rows: Rows, name: str) -> Rows:
+def to_unit_length(rows: Rows, name: str) -> Rows:
     """Rows scaled to length 1.
 
     Raises:
         ValueError: a row is zero.
     """
-    lengths = np.concatenate([row_lengths(part) for _, part in parts_of(rows)] or [np.empty(0)])
+    lengths = np.concatenate([row_lengths(part) for _, part in iterate_blocks(rows)] or [np.empty(0)])
     zeros = int((lengths == 0).sum())
     if zeros:
         raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
@@ -213,7 +213,7 @@ def row_lengths(rows: Floats) -> NDArray[np.float64]:
 def column_sums(rows: Rows) -> NDArray[np.float64]:
     """(d,) sums over the rows."""
     sums = np.zeros(rows.shape[1])
-    for _, part in parts_of(rows):
+    for _, part in iterate_blocks(rows):
         sums += part.astype(np.float64).sum(axis=0)  # faster than a sum that converts
     return sums
 
@@ -221,7 +221,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
 def squared_norms(rows: Rows) -> NDArray[np.float64]:
     """(n,) squared lengths."""
     squares = np.empty(len(rows))
-    for block, values in parts_of(rows):
+    for block, values in iterate_blocks(rows):
         part = values.astype(np.float64)
         squares[block] = np.einsum("ij,ij->i", part, part)
     return squares

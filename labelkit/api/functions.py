@@ -36,7 +36,7 @@ class _LogProgress(SilentProgress):
 
 
 @contextmanager
-def told_by_logging() -> Iterator[None]:
+def log_messages() -> Iterator[None]:
     """Send messages for people to the logger, unless something else already shows progress."""
     progress = current_progress()
     with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
@@ -102,7 +102,7 @@ def _call(command: Command, config_class: type[StageConfig], options: dict[str, 
         overrides=options,
         origins={name: name for name in options},
     ).config
-    with told_by_logging():
+    with log_messages():
         found, fault = command.run(config)
     result = Result(found)
     if fault is not None:

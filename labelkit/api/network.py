@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.api.functions import told_by_logging
+from labelkit.api.functions import log_messages
 from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
 from labelkit.data.center_crop import center_boxes
 from labelkit.data.decode import BadImage, decode_reduced, read_image_file
@@ -139,5 +139,5 @@ def load_network(
     }
     options = {name: value for name, value in given.items() if value is not None}
     config = resolve(ModelConfig, overrides=options, origins={name: name for name in options}).config
-    with told_by_logging():
+    with log_messages():
         return Network(embedding_network(config, 3)).eval()

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import EncodedImage, ImageDataset, listing, sorted_by_bytes
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, image_suffixes
-from labelkit.data.folders import ignored_notes, left_out, split_of_name, splits_and_classes
+from labelkit.data.folders import ignored_notes, left_out, split_from_name, splits_and_classes
 from labelkit.data.remote import RemoteFile, expand_addresses, is_address
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, without_labels
@@ -117,7 +117,7 @@ def _choices(inside: str) -> Sequence[str]:
 
 def _splits_of_files(paths: Sequence[Place]) -> list[str | None]:
     """Return the split that the name of each file says, as train-0001.tar does; none if only one is said, of some."""
-    found = [split_of_name(path.name.removesuffix(path.suffix)) for path in paths]
+    found = [split_from_name(path.name.removesuffix(path.suffix)) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
 

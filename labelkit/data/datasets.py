@@ -496,7 +496,7 @@ class ListedObjects:
         return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows], self.scoring)
 
 
-def find_outside(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
+def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
     """Return the first box of which less than half lies in its image; ``None`` without, or if the size is not said.
 
     A few pixels beyond the border are common in published sets; coordinates of another meaning are what this finds.

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.algorithms.indexes import near_rows
+from labelkit.algorithms.indexes import approximate_neighbors
 from labelkit.data.batch import ViewGeometry, send, send_tensor
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
@@ -265,7 +265,7 @@ def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[in
     return tuple(different.index(pair) for pair in pairs)
 
 
-def drawn_views(
+def draw_views(
     draws: Draws,
     kinds: Sequence[int],
     num_views: int,
@@ -294,7 +294,7 @@ def drawn_views(
     return drawn
 
 
-class KeptBank(ImageBank):
+class CachedViewBank(ImageBank):
     """Cached views on the device where batches are made.
 
     Args:
@@ -344,7 +344,7 @@ class KeptBank(ImageBank):
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
         """Return kept values (b, ...) in their stored type for each view, and geometry where views follow others."""
-        drawn = drawn_views(draws, self._kinds, self._num_views, self._followers)
+        drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
             send_tensor(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
             for place, kind in enumerate(self._kinds)
@@ -376,7 +376,7 @@ class RowBank(ImageBank):
     Args:
         dataset: their listing; row i of it is row i of ``rows``.
         rows: (n, d) float32 of length 1.
-        num_neighbors: rows near each that views may mix in, as :func:`near_rows` finds them; 0: none. With fewer rows
+        num_neighbors: rows near each that views may mix in, by :func:`approximate_neighbors`; 0: none. With fewer rows
             than that, all others.
         stored: (m, v, d) v views of each of m images, as a rule a map of a file; rows of any length but 0.
         stored_rows: (n,) int64 which of them are those of each row.
@@ -407,7 +407,7 @@ class RowBank(ImageBank):
         self._neighbors: NDArray[np.int64] | None = None
         count = min(num_neighbors, len(dataset) - 1)
         if count > 0:
-            self._neighbors = near_rows(rows, count)
+            self._neighbors = approximate_neighbors(rows, count)
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Rows have no side that a view could skip."""
@@ -451,7 +451,7 @@ class RowBank(ImageBank):
             return
         if self._stored is None or self._stored_rows is None:
             raise ValueError("no views are stored")
-        drawn = drawn_views(draws, kinds, self._stored.shape[1])
+        drawn = draw_views(draws, kinds, self._stored.shape[1])
         for place in range(len(kinds)):
             values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
             yield F.normalize(send_tensor(torch.from_numpy(values), self.device), dim=1)

@@ -20,12 +20,12 @@ from labelkit.data.datasets import (
     ImageDataset,
     ListedObjects,
     Objects,
-    find_outside,
+    find_outside_box,
     no_objects,
     splits_in_order,
     table_of,
 )
-from labelkit.data.folders import split_of_name, walk_images
+from labelkit.data.folders import split_from_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 from labelkit.files import read_json
@@ -93,7 +93,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
             size = about.get("height", 0), about.get("width", 0)
             known[sample_id] = _objects(file, image, number), size
-            outside = find_outside(known[sample_id][0].boxes, size)
+            outside = find_outside_box(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
                 raise DatasetError(
@@ -240,7 +240,7 @@ def _parts(root: Path) -> list[tuple[str, str]]:
     if (root / "images").is_dir() and (root / "masks").is_dir():
         return [("", "")]
     folders = sorted(path.parent for path in root.glob("*/masks") if path.is_dir())
-    found = {path.name: split_of_name(path.name) for path in folders if (path / "images").is_dir()}
+    found = {path.name: split_from_name(path.name) for path in folders if (path / "images").is_dir()}
     return [(split, f"{name}/") for split in splits_in_order(found.values()) for name in found if found[name] == split]
 
 

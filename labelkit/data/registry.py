@@ -15,7 +15,7 @@ from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.errors import DatasetError
-from labelkit.files import close_name
+from labelkit.files import similar_name
 
 
 def check_dataset(name_or_path: str) -> None:
@@ -33,7 +33,7 @@ def check_dataset(name_or_path: str) -> None:
         expand_shards(name_or_path)
         return
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
-    beside = close_name(Path(name_or_path).expanduser())
+    beside = similar_name(Path(name_or_path).expanduser())
     if near:
         remedy = f"Did you mean {' or '.join(near)}? Or a folder or CSV."
     elif beside:

@@ -356,12 +356,12 @@ def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[n
 
 
 def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the sorted classes to hold out; see :func:`classes_called`.
+    """Return the sorted classes to hold out; see :func:`classes_by_name`.
 
     Raises:
         DatasetError: a word that stands for no class, or all classes are chosen or none.
     """
-    chosen, count = classes_called(words, class_names), len(class_names)
+    chosen, count = classes_by_name(words, class_names), len(class_names)
     if not 0 < len(chosen) < count:
         raise DatasetError(
             "split",
@@ -371,7 +371,7 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
     return chosen
 
 
-def words_of_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
+def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
     """Return the lines of ``NAME.txt`` if that is the only word and no class is called so; else the words.
 
     Raises:
@@ -392,7 +392,7 @@ def words_of_file(words: Sequence[str], class_names: Sequence[str]) -> Sequence[
     return named
 
 
-def classes_called(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
     """Return the classes that words stand for.
 
     Args:

@@ -30,7 +30,7 @@ from labelkit.data.datasets import (
     splits_in_order,
 )
 from labelkit.data.folders import walk_images
-from labelkit.data.path_rule import find_paths, near_paths
+from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
 from labelkit.files import NotRegularError, decode_table, open_regular
 
@@ -119,7 +119,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         if (first.label, first.split) != (row.label, row.split):
             faults.append(f"line {row.line}: {row.path!r} is in line {first.line} with another label or split")
         elif not is_there(file):
-            near = "" if len(faults) >= MAX_FAULTS_SHOWN else near_paths(row.path, known)
+            near = "" if len(faults) >= MAX_FAULTS_SHOWN else similar_path_hint(row.path, known)
             faults.append(f"line {row.line}: no file {row.path!r} (looked for {file}){near}")
         elif is_folder(file):
             faults.append(f"line {row.line}: {row.path!r} is a folder")
@@ -413,7 +413,7 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
     return [None if label is None else name_of[str(label)] for label in labels], told
 
 
-def as_known(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
+def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
     """Return names of classes by place, those of known classes as these are written."""
     names = list(known)
     written = {class_name(name): name for name in names} | {name: name for name in names}

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.boxes import boxes_of_views, paired_boxes
+from labelkit.data.views.boxes import boxes_of_views, replace_paired_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.data.views.transforms import cut_view
 from labelkit.errors import LabelkitError, ResourceError
@@ -114,7 +114,7 @@ class _CropReader:
             chosen = boxes_of_views(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
             for view, spec in enumerate(plan.views):
                 shown = partner if spec.shows_partner else image
-                boxes[view][i] = paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
+                boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
                 crops[view][i] = cut_view(shown, boxes[view][i] / shrink, spec)
         # Copied by NumPy: in a thread of its own, torch would start a second team of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)

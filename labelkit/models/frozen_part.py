@@ -20,7 +20,7 @@ from labelkit.models.backbones.vit import check_vision_transformer, class_token_
 from labelkit.models.weights.files import fingerprint
 
 
-class KeptPart(ABC):
+class ReusablePart(ABC):
     """What of a network is frozen, and what is kept of views of an image in their place."""
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class KeptPart(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenPart(KeptPart):
+class FrozenPart(ReusablePart):
     """What is kept of two views of an image that a vision transformer gets.
 
     Attributes:
@@ -148,7 +148,7 @@ def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tens
     return features
 
 
-def kept_shape(net: nn.Module, part: KeptPart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
+def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size: int, channels: int) -> tuple[int, ...]:
     """Return the shape of what is kept of one image, from a pass of one."""
     device = next(net.parameters()).device
     blank = torch.zeros((1, channels, image_size, image_size), device=device)

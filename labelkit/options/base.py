@@ -180,7 +180,7 @@ def field_extra(field: FieldInfo, key: str) -> object:
     return extra.get(key) if isinstance(extra, dict) else None
 
 
-def values_before(config_class: type[StageConfig]) -> dict[str, object]:
+def legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
     """Return, for each option that is younger than 0.1.0, the value that means what was done without it."""
     found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}

@@ -159,6 +159,6 @@ class DataConfig(ListingOptions, DatasetOptions):
         return None
 
     @property
-    def bad_limit(self) -> float:
+    def max_bad_fraction(self) -> float:
         """Share of unreadable images that is let pass, in [0, 1)."""
         return 0.0 if self.strict else self.max_bad

@@ -92,13 +92,13 @@ class RowOptions(LabelsOption):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
                 raise ValueError(f"{flag(name)} has no meaning with --index, whose rows are no images: leave it out")
-        if self.row_views == "on" and (changed := self.changes_asked()):
+        if self.row_views == "on" and (changed := self.overridden_option()):
             raise ValueError(f"{flag(changed)} has no meaning with --row-views on: leave one of both out")
         if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
             raise ValueError("head_width has no meaning with head_layers 1, which has nothing in between")
         return self
 
-    def changes_asked(self) -> str | None:
+    def overridden_option(self) -> str | None:
         """Return the first option that is set of those which stored views take the place of."""
         fields = type(self).model_fields
         asked = (name for name in _OF_CHANGES if name in fields and getattr(self, name) != fields[name].default)

@@ -67,7 +67,7 @@ class ModelConfig(CheckpointOptions):
             raise ValueError("pixels has no weights")
         if self.guesses and (self.random_weights or self.pretrained):
             raise ValueError("choose one of --pretrained, --weights FILE, --random-weights")
-        if self.takes_best:
+        if self.uses_best_backbone:
             if self.random_weights:
                 raise ValueError("--random-weights needs a network: give --backbone (a name)")
         elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
@@ -75,7 +75,7 @@ class ModelConfig(CheckpointOptions):
         return self
 
     @property
-    def takes_best(self) -> bool:
+    def uses_best_backbone(self) -> bool:
         """Whether to use the best available backbone."""
         return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
 

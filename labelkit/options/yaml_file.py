@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import ConfigError
-from labelkit.files import check_the_name, open_regular
+from labelkit.files import missing_path_remedy, open_regular
 from labelkit.options.base import Fault, faults_error
 
 _MAX_BYTES = 65536
@@ -60,7 +60,7 @@ def read_text(path: Path) -> str:
         with open_regular(path.expanduser()) as file:
             content = file.read(_MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise ConfigError(where, "does not exist", check_the_name(path.expanduser())) from error
+        raise ConfigError(where, "does not exist", missing_path_remedy(path.expanduser())) from error
     except IsADirectoryError as error:
         raise ConfigError(where, "a folder, not a YAML file") from error
     except (OSError, ValueError, RuntimeError) as error:

@@ -32,7 +32,7 @@ _PART_PASSES: Final = 512
 
 
 @dataclass(frozen=True)
-class KeptPlan:
+class CachedViewPlan:
     """All that decides the values, besides the images.
 
     Attributes:
@@ -94,7 +94,7 @@ class KeptPlan:
         return plain_json(plan)
 
 
-class KeptViews:
+class CachedViews:
     """The parts of a plan.
 
     Args:
@@ -107,7 +107,7 @@ class KeptViews:
         warnings: what the user should know, such as parts that were damaged and are made again.
     """
 
-    def __init__(self, beside: Path, plan: KeptPlan) -> None:
+    def __init__(self, beside: Path, plan: CachedViewPlan) -> None:
         self.plan = plan
         loaded = plan.to_json()
         self.folder = beside / f"kept-{plan_digest(loaded)[:_DIGITS]}"

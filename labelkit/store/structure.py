@@ -51,7 +51,7 @@ def open_regular(path: Path) -> BinaryIO:
     except (reading.NotRegularError, IsADirectoryError) as error:
         raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise NotAStore(str(path), "does not exist", reading.find_or_make_store(path)) from error
+        raise NotAStore(str(path), "does not exist", reading.missing_store_remedy(path)) from error
     except OSError as error:
         raise resource_error(error, str(path)) from error
 

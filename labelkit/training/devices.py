@@ -319,7 +319,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 
 @contextmanager
-def named_nondeterminism() -> Iterator[None]:
+def explain_nondeterminism() -> Iterator[None]:
     """Say in an error of ours that an operation has no deterministic form; where one is asked for, give some a form.
 
     Raises:

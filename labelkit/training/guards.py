@@ -150,12 +150,12 @@ class Guard:
             raise DivergenceError("labels", problem, remedy)
         self.say(f"warning: {problem}. {remedy}")
 
-    def at_schedule(self, dead_share: float) -> None:
+    def at_schedule(self, zero_lr_share: float) -> None:
         """Look at the part of the run, at its end, in which the learning rate is 0."""
-        if self.mode != "none" and dead_share > MUCH_OF_THE_RUN:
+        if self.mode != "none" and zero_lr_share > MUCH_OF_THE_RUN:
             self.say(
-                f"warning: the learning rate is 0 in the last {percent(dead_share)} % of the run, where nothing will "
-                "change: train less long, or check the options that begin with --lr"
+                f"warning: the learning rate is 0 in the last {percent(zero_lr_share)} % of the run, where nothing "
+                "will change: shorten the training, or check the options that begin with --lr"
             )
 
     def at_images(self, pixels: Tensor) -> None:
@@ -190,7 +190,7 @@ class Guard:
             )
         self._judge(signs, {"loss"}, step, lasting=0)
 
-    def look_is_due(self, step: int, batch_size: int) -> bool:
+    def measurement_is_due(self, step: int, batch_size: int) -> bool:
         """Whether enough images were trained on since the last look, or each epoch is looked at."""
         enough = self.first_rank is not None or (step - self._looked_at) * batch_size >= LOOK_EVERY
         return self.mode != "none" and enough
@@ -321,7 +321,7 @@ _NAMES: Final = ("features", "rank", "shrinking", "prototypes", "predictions", "
 _LESS: Final = "Lower --lr or the weights of added losses, or raise what keeps images apart (--entropy-weight)."
 
 
-def dead_share(lrs: Sequence[float], peak: float) -> float:
+def zero_lr_share(lrs: Sequence[float], peak: float) -> float:
     """Return the part of the learning rates, from the last one back, that are nothing beside the highest one."""
     alive = [position for position, lr in enumerate(lrs, start=1) if lr > NO_LR * peak]
     return 1 - (alive[-1] if alive else 0) / len(lrs) if lrs else 0.0
@@ -340,7 +340,7 @@ def first_rank(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) 
     return effective_rank(state.embed(method.network.embed, rows, how))
 
 
-def take_look(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> Look:
+def measure_network(method: Method[Any], state: TrainState, rows: NDArray[np.int64]) -> Look:
     """Embed a few images and measure; also the method's class vectors and groups, without images.
 
     Args:

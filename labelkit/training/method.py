@@ -20,7 +20,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Pairing, ViewSpec
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.options.training import RunConfig
@@ -333,7 +333,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Return further networks to judge, by name, beside the headline; default: none."""
         return {}
 
-    def reuse_frozen(self) -> KeptPart | None:
+    def reuse_frozen(self) -> ReusablePart | None:
         """Let training steps take what the frozen part of the network makes of views, and not images.
 
         Returns:

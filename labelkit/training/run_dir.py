@@ -197,7 +197,7 @@ class RunDir:
         path = self.path / METRICS
         return path.stat().st_size if path.exists() else 0
 
-    def cut_metrics(self, length: int) -> None:
+    def truncate_metrics(self, length: int) -> None:
         """Drop log lines written after the checkpoint from which a run resumes."""
         path = self.path / METRICS
         if self.writes and path.exists() and path.stat().st_size > length:

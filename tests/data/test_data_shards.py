@@ -73,7 +73,7 @@ def test_patterns_stand_for_files_as_in_a_shell(tmp_path: Path, pattern: str, na
         ("none-*.tar", "no such file"),
         ("a-{0..99999999}.tar", "matches more than 1,000,000 files"),
         ("a-0.tar.gz", "is a compressed archive"),
-        ("b-0.parquet", "1 of 1 files are not there"),
+        ("b-0.parquet", "1 of 1 files are missing"),
     ],
 )
 def test_files_that_are_missing_are_named(tmp_path: Path, pattern: str, problem: str) -> None:

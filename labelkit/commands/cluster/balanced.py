@@ -31,7 +31,7 @@ from labelkit.commands.cluster.options import SinkhornConfig
 from labelkit.commands.common.embeddings import check_directions
 from labelkit.commands.common.max_memory import block_bytes, bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
+from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_earlier
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError
@@ -112,7 +112,7 @@ def _write(
 ) -> SimpleResult:
     name = config.result or "sinkhorn"
     overlap = config.keep_overlap
-    lasting = lasting_ids(earlier, store, rows, found.cluster_ids, config.num_clusters, keep_overlap=overlap)
+    lasting = assign_stable_ids(earlier, store, rows, found.cluster_ids, config.num_clusters, keep_overlap=overlap)
     cluster_ids = np.full(store.n, -1, dtype=np.int64)
     cluster_ids[rows] = lasting.ids[found.cluster_ids]
     confidence = np.zeros(store.n, dtype=np.float32)

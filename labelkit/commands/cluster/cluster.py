@@ -20,10 +20,10 @@ from labelkit.commands.cluster.options import (
 )
 from labelkit.commands.cluster.patches import cluster_patches
 from labelkit.commands.common.embeddings import check_directions, split_rows
-from labelkit.commands.common.labels import GivenLabels, contradiction, labeled_array, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, label_agreement_warning, labeled_array, labels_to_use
 from labelkit.commands.common.max_memory import bounded_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, lasting_ids, read_earlier
+from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_earlier
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
@@ -104,7 +104,7 @@ def _write(
     config: ClusterConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    given: GivenLabels | None,
+    given: UsableLabels | None,
     found: _Clusters,
     earlier: Groups | None,
     seconds: float,
@@ -113,7 +113,7 @@ def _write(
     classes = None
     if found.classes is not None and given is not None:
         classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]
-    lasting = lasting_ids(
+    lasting = assign_stable_ids(
         earlier, store, rows, found.ids, len(found.centroids), keep_overlap=config.keep_overlap, classes=classes
     )
     cluster_ids = lasting.ids[found.ids]
@@ -175,7 +175,7 @@ def _run(
     config: KMeansConfig | SphericalKMeansConfig | SSKMeansConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
-    given: GivenLabels | None,
+    given: UsableLabels | None,
 ) -> _Clusters:
     """Group the rows as the config says."""
     features = bounded_rows(config, store, rows, unit=bool(getattr(config, "normalize", False)))
@@ -190,7 +190,7 @@ def _run(
                 f"{int((~labeled).sum())} unlabeled images are left to start the others",
                 f"Choose at most {most}.",
             )
-        if (wrong := contradiction(lambda places: features[places], given.labels, config.seed)) is not None:
+        if (wrong := label_agreement_warning(lambda places: features[places], given.labels, config.seed)) is not None:
             current_progress().warning(wrong)
     elif isinstance(config, SphericalKMeansConfig):
         check_directions(store, rows, features)
@@ -223,7 +223,7 @@ def _run(
     return _Clusters(found.cluster_ids, found.centroids, found.inertia, found.num_iterations, None)
 
 
-def _check_labels(given: GivenLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def _check_labels(given: UsableLabels, num_clusters: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Return (mask over the rows, labels of the masked ones) that may be used.
 
     Raises:

@@ -13,7 +13,7 @@ from labelkit.algorithms.group_changes import GroupChanges, compare_groups
 from labelkit.commands.cluster.options import DiffConfig
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import Groups, read_groups, shared_rows
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.errors import StoreError
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
@@ -177,7 +177,7 @@ def _moves(lines: list[tuple[str, str, str, str, str]]) -> list[Table]:
 
 
 def _table(lines: list[tuple[str, str, str, str, str]]) -> bytes:
-    return csv_bytes(COLUMNS, (map(written_name, line) for line in lines))
+    return csv_bytes(COLUMNS, (map(escaped_path, line) for line in lines))
 
 
 def _events(earlier: _Side, later: _Side, counts: NDArray[np.int64], changes: GroupChanges) -> dict[str, object]:

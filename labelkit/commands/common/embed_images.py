@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.commands.common.networks import EmbeddingNetwork, numerics_record
-from labelkit.commands.common.onnx_export import keep_for_next_time, missing_packages
-from labelkit.commands.common.onnx_session import OnnxNetwork, has_onnx, onnx_record, onnx_version, quick_network
+from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
+from labelkit.commands.common.onnx_session import OnnxNetwork, cached_onnx_network, has_onnx, onnx_record, onnx_version
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
@@ -99,8 +99,8 @@ def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork
     Raises:
         ConfigError: it cannot be exported.
     """
-    keep_for_next_time(network, model)
-    found = quick_network(model, threads=torch.get_num_threads())
+    cache_onnx(network, model)
+    found = cached_onnx_network(model, threads=torch.get_num_threads())
     if found is None:
         reason = (onnx_record(model) or {}).get("failed", "it could not be kept in the cache")
         raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
@@ -139,7 +139,7 @@ def _chosen_runtime(
         return "torch"
     identity = model.identity({})
     if not config.dry_run:
-        keep_for_next_time(model.network, identity)
+        cache_onnx(model.network, identity)
     record = onnx_record(identity)
     if record is None:
         return "onnx" if config.dry_run else "torch"  # a run would have exported it by now

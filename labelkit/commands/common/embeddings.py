@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, parts_of, row_lengths
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_lengths
 from labelkit.data.datasets import SPLIT_WORDS
 from labelkit.errors import ConfigError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
@@ -74,7 +74,7 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
 def zero_rows(features: Rows) -> NDArray[np.bool_]:
     """(n,) whether a row is all zero, such as the pixels of a black image; it has no direction."""
     zero = np.zeros(len(features), dtype=np.bool_)
-    for where, part in parts_of(features):
+    for where, part in iterate_blocks(features):
         zero[where] = ~part.any(axis=1)
     return zero
 

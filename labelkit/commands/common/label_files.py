@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import image_folder
-from labelkit.data.path_rule import SHOWN, FoundPaths, find_paths, near_paths, written_name
+from labelkit.data.path_rule import SHOWN, FoundPaths, escaped_path, find_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
@@ -53,7 +53,7 @@ class LabeledImages:
 
 
 @dataclass(frozen=True)
-class PlacedLabels:
+class MatchedLabels:
     """Labels by image.
 
     Attributes:
@@ -112,7 +112,7 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
     return result
 
 
-def placed_labels(option: Path, images: LabeledImages, label_column: str | None = None) -> PlacedLabels:
+def read_matched_labels(option: Path, images: LabeledImages, label_column: str | None = None) -> MatchedLabels:
     """Read the labels that a CSV, or a result of another store, gives to images.
 
     Raises:
@@ -128,21 +128,21 @@ def placed_labels(option: Path, images: LabeledImages, label_column: str | None 
     if option.suffix == ".h5":
         remedy = "Give a CSV, or a result as STORE.h5.results/NAME.h5."
         raise DatasetError(str(option), "is not a result next to its store", remedy)
-    texts = placed_csv(option, images, label_column)
-    return PlacedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
+    texts = read_csv_labels(option, images, label_column)
+    return MatchedLabels(texts, str(option), {"file": option.name, "sha256": sha256_file(option)})
 
 
-def placed_csv(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
+def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
     """Read the labels that a CSV file gives to images; label by place, in the order of the file.
 
     Raises:
         DatasetError: unreadable, it names images that are not there, a path fits several, or an image has two labels.
     """
     texts = read_label_csv(path, label_column, tell=current_progress().message)
-    return place_texts(path, texts, images)
+    return match_label_paths(path, texts, images)
 
 
-def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
+def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages) -> FoundPaths:
     """Find the images named by the paths of a CSV file.
 
     Raises:
@@ -152,12 +152,12 @@ def find_texts(path: Path, texts: Iterable[str], images: LabeledImages) -> Found
     return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings)
 
 
-def place_texts(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
-    """Find the images of labels that a CSV file gives, by the paths in it; see :func:`placed_csv`."""
-    found = find_texts(path, texts, images)
+def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
+    """Find the images of labels that a CSV file gives, by the paths in it; see :func:`read_csv_labels`."""
+    found = find_images_by_path(path, texts, images)
     if found.unknown:
-        known = [written_name(name) for name in images.sample_ids]
-        shown = ", ".join(f"{name}{near_paths(name, known)}" for name in found.unknown[:SHOWN])
+        known = [escaped_path(name) for name in images.sample_ids]
+        shown = ", ".join(f"{name}{similar_path_hint(name, known)}" for name in found.unknown[:SHOWN])
         raise DatasetError(
             str(path),
             f"{len(found.unknown)} of {len(texts)} images are not in {images.where}, first: {shown}",
@@ -182,7 +182,7 @@ def _store_beside(option: Path) -> Path | None:
     return folder.with_name(folder.name.removesuffix(".results"))
 
 
-def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabels:
+def _of_other_store(path: Path, name: str, images: LabeledImages) -> MatchedLabels:
     other = open_store(path)
     result = read_labels(other, name)
     names: list[str] = list(result.arrays["class_names"])
@@ -215,7 +215,7 @@ def _of_other_store(path: Path, name: str, images: LabeledImages) -> PlacedLabel
             "Name a result of a store of the same images.",
         )
     source: dict[str, object] = {"store": path.name, "result": name, "content_digest": result.content_digest}
-    return PlacedLabels(texts, str(result.path), source)
+    return MatchedLabels(texts, str(result.path), source)
 
 
 def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:

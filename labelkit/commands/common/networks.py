@@ -31,10 +31,10 @@ from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.infer_architecture import guess_backbone
 from labelkit.models.weights.published import (
     TO_FETCH,
-    best_at_hand,
+    best_available,
+    buildable_name,
     embedding_size,
     is_published,
-    name_to_build,
     recorded_weights,
 )
 from labelkit.options.base import value_text
@@ -82,7 +82,7 @@ class EmbeddingNetwork:
     trained_labels: str = ""
 
     @property
-    def told_source(self) -> str:
+    def source_text(self) -> str:
         """Return ``source`` in words."""
         return (
             self.source.replace(_RANDOM, "random weights of seed ") if self.source.startswith(_RANDOM) else self.source
@@ -191,8 +191,8 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
         return run_network(config.checkpoint, config.which)
     if config.backbone == "pixels":
         return pixel_network(config.image_size or 32, in_channels)
-    name = _best_backbone(fetch=config.pretrained, several=whole) if config.takes_best else str(config.backbone)
-    seed, pretrained = config.seed, config.pretrained or config.takes_best
+    name = _best_backbone(fetch=config.pretrained, several=whole) if config.uses_best_backbone else str(config.backbone)
+    seed, pretrained = config.seed, config.pretrained or config.uses_best_backbone
     if SEPARATOR in name:
         return _side_by_side(
             [
@@ -247,7 +247,7 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     Raises:
         ConfigError: there are none, and none may be fetched.
     """
-    name = best_at_hand(several=several)
+    name = best_available(several=several)
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
@@ -291,7 +291,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
             raise CheckpointError(
                 str(checkpoint), problem, "Embed rows of such a store instead: `labelkit embed --index STORE.h5`."
             ) from error
-        weights = headed_fingerprint(rows, network)
+        weights = combined_fingerprint(rows, network)
         network, view = HeadedNetwork(base.network, network).eval(), base.view
     return EmbeddingNetwork(
         network,
@@ -305,7 +305,7 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     )
 
 
-def headed_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
+def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
     """Return the fingerprint of what made the rows and a head together; empty if the former is not known.
 
     It is the same whether images went through both, or rows of a store through the head.
@@ -327,7 +327,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     """
     # Only a run needs the trainer; a bare backbone is ready sooner without it.
     from labelkit.commands.common.initialize import without_weights
-    from labelkit.commands.common.training_data import saved_info
+    from labelkit.commands.common.training_data import restore_info
 
     if not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
@@ -351,7 +351,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         raise CheckpointError(str(run), "has no checkpoint yet", "Resume it: `labelkit train ... --resume`.")
     try:
         saved = read_split(run)
-        info = saved_info(saved)
+        info = restore_info(saved)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore it.") from error
     spec = METHODS[method_name]
@@ -417,7 +417,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
             "Use --query-rows, or a --query STORE.h5 imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
-    name = name_to_build(model.name)
+    name = buildable_name(model.name)
     if model.layer == SIDE_BY_SIDE:
         return _recorded_side_by_side(model, name.split(SEPARATOR), channels, checkpoint)
 

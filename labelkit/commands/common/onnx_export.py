@@ -45,7 +45,7 @@ def missing_packages() -> list[str]:
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
-def keep_for_next_time(network: InferenceNetwork, model: ModelIdentity) -> None:
+def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
     """Cache the network of a store as ONNX unless it is cached; does nothing if that is impossible.
 
     Args:

@@ -91,7 +91,7 @@ def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
         return None
 
 
-def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
+def cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
     """Return the network of a store out of the cache; ``None``: it is not there, or no run time is.
 
     Args:
@@ -105,7 +105,7 @@ def quick_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwo
     return OnnxNetwork(path, threads)
 
 
-def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
+def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
     """Return whether the options allow embedding without torch.
 
     Args:
@@ -117,9 +117,9 @@ def may_be_quick(count: int, checkpoint: Path | None, device: str) -> bool:
 
 
 @contextmanager
-def loading_ahead(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
+def preload_embedding(count: int, checkpoint: Path | None, device: str) -> Iterator[None]:
     """Import the modules for embedding this many images while the ``with`` block runs."""
-    ready = may_be_quick(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
+    ready = can_skip_torch(count, checkpoint, device) and has_onnx() and onnx_folder().is_dir()
     module = "onnxruntime" if ready else "labelkit.commands.common.networks"
     loading = threading.Thread(target=import_module, args=(module,))
     if count:
@@ -131,7 +131,7 @@ def loading_ahead(count: int, checkpoint: Path | None, device: str) -> Iterator[
             loading.join()
 
 
-def quick_embeddings(
+def onnx_embeddings(
     images: ImageDataset, model: ModelIdentity
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
     """Return (embeddings (q, d), their rows, unreadable rows with reasons); ``None``: this takes torch."""
@@ -139,7 +139,7 @@ def quick_embeddings(
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None
     of_pixels = model.source == "pixels" and model.name == "pixels"
-    network = None if of_pixels else quick_network(model)
+    network = None if of_pixels else cached_onnx_network(model)
     if network is None and not of_pixels:
         return None
     kept: list[int] = []

@@ -171,7 +171,7 @@ def _paths(value: object) -> Iterator[Path]:
             yield Path(item)
 
 
-def check_kept_result(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
+def check_result_name(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
     """Check before the work that a result to be stored can get its name.
 
     Args:
@@ -190,7 +190,7 @@ def check_kept_result(config: IndexConfig, store: EmbeddingStore, kind: str, **p
         check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage=stage, params=params)
 
 
-def keep_scores(
+def store_scores(
     config: ScoresConfig,
     store: EmbeddingStore,
     values: Mapping[str, object],

@@ -67,7 +67,7 @@ def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.
     return crop_boxes(view, heights, widths, Draws(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
-def drawn_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (m, c) sorted indices of the cells kept per image, which depend only on seed and row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
@@ -105,7 +105,7 @@ class PatchCollector:
         """
         plan = self._run.plan
         rows = np.asarray(batch.rows, dtype=np.int64)[keep]
-        chosen = drawn_cells(plan, rows)
+        chosen = draw_cells(plan, rows)
         flat = maps.flatten(1, 2).cpu()[torch.from_numpy(keep)]
         if not bool(torch.isfinite(flat).all()):
             raise DivergenceError(

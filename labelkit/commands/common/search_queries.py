@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, zero_rows
 from labelkit.commands.common.images.read import one_image
-from labelkit.commands.common.onnx_session import may_be_quick, quick_embeddings
+from labelkit.commands.common.onnx_session import can_skip_torch, onnx_embeddings
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import MAX_PIXELS
 from labelkit.data.registry import load_dataset
@@ -163,16 +163,16 @@ def embedded_images(
         DatasetError: no image can be looked up.
         ResourceError: no such device.
     """
-    quick = may_be_quick(len(images), checkpoint, device)
-    found = quick_embeddings(images, store.model) if quick else None
+    quick = can_skip_torch(len(images), checkpoint, device)
+    found = onnx_embeddings(images, store.model) if quick else None
     if found is None:
         from labelkit.commands.common.networks import embed_queries, recorded_network
-        from labelkit.commands.common.onnx_export import keep_for_next_time  # torch loads here
+        from labelkit.commands.common.onnx_export import cache_onnx  # torch loads here
 
         model = recorded_network(store.model, checkpoint)
         found = embed_queries(images, model, device)
         if quick:
-            keep_for_next_time(model.network.to("cpu"), store.model)
+            cache_onnx(model.network.to("cpu"), store.model)
     embedded, rows, bad = found
     if store.metric == "cosine":
         zero = zero_rows(embedded)

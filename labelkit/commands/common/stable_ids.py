@@ -63,7 +63,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class LastingIds:
+class StableIds:
     """Stable ids assigned to the groups of a run.
 
     Attributes:
@@ -147,7 +147,7 @@ def read_earlier(config: PreviousOption, default_result: str) -> Groups | None:
     return read_groups(open_store(config.previous), config.previous_result or default_result)
 
 
-def lasting_ids(
+def assign_stable_ids(
     earlier: Groups | None,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
@@ -156,7 +156,7 @@ def lasting_ids(
     *,
     keep_overlap: float,
     classes: Sequence[str | None] | None = None,
-) -> LastingIds:
+) -> StableIds:
     """Assign groups their ids of an earlier run, and unused ids to new ones.
 
     Groups of the same class with labels match; the others as :func:`match_groups` says, over the images that have a
@@ -175,7 +175,7 @@ def lasting_ids(
         StoreError: no image is in both.
     """
     if earlier is None:
-        return LastingIds(np.arange(num_groups, dtype=np.int64), num_groups, None, 0, [])
+        return StableIds(np.arange(num_groups, dtype=np.int64), num_groups, None, 0, [])
     ids = np.full(store.n, -1, dtype=np.int64)
     ids[rows] = group_ids
     before, after = shared_rows(earlier.store, store)
@@ -206,7 +206,7 @@ def lasting_ids(
         f"{len(kept)} of {num_groups} groups keep their id from {earlier.result.name} in {earlier.store.path}, "
         f"based on {len(before)} images in both"
     )
-    return LastingIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
+    return StableIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
 
 
 def read_groups(store: EmbeddingStore, name: str) -> Groups:
@@ -253,7 +253,7 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     return found[:, 0], found[:, 1]
 
 
-def held_rows(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
+def rows_in_other_store(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
     """Return which rows of a store are images also in another store, or copies of them, (n,); see ``shared_rows``."""
     keys_before, keys_after = _keys_of_both(before, after)
     there = set(keys_before)

@@ -19,7 +19,7 @@ KNOWN, NEW, UNSURE, GIVEN, LEFT_OUT = range(len(DECISIONS))
 
 
 @dataclass(frozen=True)
-class StoredAnswers:
+class StoredPredictions:
     """Stored predictions of all n rows of a store.
 
     Attributes:
@@ -50,7 +50,7 @@ class StoredAnswers:
         return round(float(self.expected[np.isin(self.kinds, list(kinds))].sum()))
 
 
-def stored_answers(result: Result, min_confidence: float | None = None) -> StoredAnswers:
+def read_stored_predictions(result: Result, min_confidence: float | None = None) -> StoredPredictions:
     """Read predictions, or groups, which have a confidence only for rows with a usable label.
 
     Args:
@@ -67,12 +67,12 @@ def stored_answers(result: Result, min_confidence: float | None = None) -> Store
         kinds[ids < 0] = "left out"
         sure = np.where(given, 1.0, np.nan)
         best = [label if own else "" for label, own in zip(labels, given, strict=True)]
-        return StoredAnswers(labels, kinds.tolist(), sure, None, best, sure, labels, 1 - sure)
+        return StoredPredictions(labels, kinds.tolist(), sure, None, best, sure, labels, 1 - sure)
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)
     named = [*names, ""]  # -1: none
     unknown = np.full(len(ids), -1)
     beside = (
-        expected_chances(result),
+        correctness_probabilities(result),
         [named[group] for group in np.asarray(arrays.get("best_class", unknown)).tolist()],
         np.asarray(arrays.get("best_confidence", np.full(len(ids), np.nan)), dtype=np.float64),
         [named[group] for group in np.asarray(arrays.get("grouped_ids", unknown)).tolist()],
@@ -81,15 +81,15 @@ def stored_answers(result: Result, min_confidence: float | None = None) -> Store
     decided = np.array(arrays["decision_names"])[arrays["decisions"]]
     before = float(result.params["min_confidence"])
     if min_confidence is None or min_confidence == before:
-        return StoredAnswers(labels, decided.tolist(), confidence, *beside)
+        return StoredPredictions(labels, decided.tolist(), confidence, *beside)
     # one that was unsure in spite of its confidence stays so, whatever limit is asked for
     kept = np.isin(decided, ("given", "left out")) | ((decided == "unsure") & (confidence >= before))
     kinds[confidence < min_confidence] = "unsure"
-    return StoredAnswers(labels, np.where(kept, decided, kinds).tolist(), confidence, *beside)
+    return StoredPredictions(labels, np.where(kept, decided, kinds).tolist(), confidence, *beside)
 
 
-def expected_chances(result: Result) -> NDArray[np.float64] | None:
-    """Return the chances to be right of ``StoredAnswers.expected``."""
+def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
+    """Return the chances to be right of ``StoredPredictions.expected``."""
     # 0.1.0 kept the ends of a range
     names = [name for name in ("expected", "expected_low", "expected_high") if name in result.arrays]
     if not names:

@@ -23,7 +23,7 @@ from labelkit.data.splits import (
     LabelSplit,
     choose_classes,
     class_halves_split,
-    classes_called,
+    classes_by_name,
     few_labels_split,
     first_per_class,
     gcd_split,
@@ -31,7 +31,7 @@ from labelkit.data.splits import (
     holdout_rows,
     long_tail_split,
     no_labels_split,
-    words_of_file,
+    read_class_words,
 )
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.base import flag
@@ -49,14 +49,14 @@ def has_own_splits(dataset: ImageDataset) -> bool:
     return not set(dataset.split_names) <= {"train"}
 
 
-def with_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
+def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
     """Give a listing the splits train and test, test being the named images."""
     names = set(held_out)
     splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
     return replace(dataset, splits=splits, split_names=("train", "test"))
 
 
-def drawn_holdout(
+def draw_holdout(
     dataset: ImageDataset, holdout: float | Literal["odd", "auto"], *, pool: bool, seed: int
 ) -> tuple[str, ...]:
     """Return the names of the images that ``--holdout`` holds out.
@@ -180,7 +180,7 @@ def rows_of(config: DataConfig) -> RowData | None:
     if not isinstance(config, RowOptions) or config.index is None:
         return None
     stored = RowData.of(config.index, views=config.row_views)
-    if stored.views is not None and (changed := config.changes_asked()):
+    if stored.views is not None and (changed := config.overridden_option()):
         problem = f"has no meaning where views stand for rows, and {config.index} keeps views"
         raise ConfigError(flag(changed), problem, "Pass --row-views off, or leave it out.")
     return stored
@@ -224,11 +224,11 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
             chosen = choose_classes(config.holdout_classes, dataset.class_names)
         rows = np.flatnonzero(np.isin(dataset.labels, chosen))
         held_out = tuple(dataset.sample_ids[row] for row in rows)
-        return with_holdout(dataset, held_out), held_out
+        return apply_holdout(dataset, held_out), held_out
     if config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
         return dataset, ()
-    held_out = drawn_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
-    return with_holdout(dataset, held_out), held_out
+    held_out = draw_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
+    return apply_holdout(dataset, held_out), held_out
 
 
 def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
@@ -287,7 +287,7 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
     return chosen.select(first_per_class(chosen.labels, chosen.splits, config.max_per_class))
 
 
-def warn_of_lost(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
+def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
     """Warn of images that lose their content when decoded, once per reason."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
@@ -539,7 +539,7 @@ def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tupl
         ConfigError: a word that names no class, or a file that cannot be read.
     """
     with _asked_by("--old-classes"):
-        return classes_called(words_of_file(words, class_names), class_names)
+        return classes_by_name(read_class_words(words, class_names), class_names)
 
 
 @contextmanager
@@ -551,7 +551,7 @@ def _asked_by(option: str) -> Iterator[None]:
         raise ConfigError(option, error.problem, error.remedy) from error
 
 
-def saved_info(saved: Mapping[str, Any]) -> DataInfo:
+def restore_info(saved: Mapping[str, Any]) -> DataInfo:
     """What a method must know to be built again, from ``split.json``; which images were labeled no longer matters."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])

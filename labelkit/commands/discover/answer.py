@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from labelkit.algorithms.answer_rule import AnswerRule
 from labelkit.algorithms.calibration import named_probability, risk_coverage
 from labelkit.algorithms.confidences import Confidences, confidences, in_order, joined
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowJudge
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite
-from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
-from labelkit.commands.discover.calibrate import Calibration, calibrate, given_evidence, hidden_evidence
-from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_first, read_grouping
+from labelkit.commands.discover.calibrate import Calibration, calibrate, hidden_label_evidence, labeled_evidence
+from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
 from labelkit.formatting import percent
@@ -86,7 +86,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(store, name, overwrite=config.overwrite, kind="answers")
-    grouped = group_first(config, config.num_clusters) if config.num_clusters is not None else ()
+    grouped = group_by_hierarchy(config, config.num_clusters) if config.num_clusters is not None else ()
     read = read_grouping(store, config)
     grouping, given, rows = read.grouping, read.given, read.rows
     unlabeled = given.labels < 0
@@ -185,7 +185,7 @@ def _answer_all(config: DiscoverAnswerConfig, store: EmbeddingStore, read: Group
     )
 
 
-def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: GivenLabels) -> _Answers:
+def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Grouping, given: UsableLabels) -> _Answers:
     """Name the rows of a grouping together, and calibrate on labels that this is done without.
 
     Raises:
@@ -198,13 +198,13 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
             "has no usable labels, and confidence cannot be calibrated without labels",
             "Embed a data set with labels, or pass some with --labels or --calibration-labels FILE.",
         )
-    judge = RowJudge(grouping.features, labels)
+    judge = RowClassifier(grouping.features, labels)
     class_of_group = grouping.class_of_group
     shares = judge.shares(labels, grouping.group_ids, class_of_group)
     new_share = _new_share(grouping, shares, unlabeled)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
-        evidence = hidden_evidence(
+        evidence = hidden_label_evidence(
             judge,
             labels,
             grouping.group_ids,
@@ -222,7 +222,7 @@ def _answer(config: DiscoverAnswerConfig, store: EmbeddingStore, grouping: Group
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = given_evidence(shares, class_of_group, fresh)
+        evidence = labeled_evidence(shares, class_of_group, fresh)
     calibration = calibrate(evidence)
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence

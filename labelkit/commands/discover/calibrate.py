@@ -27,7 +27,7 @@ from labelkit.algorithms.calibration import (
     reliability,
 )
 from labelkit.algorithms.confidences import Temperatures, log_shares, stated
-from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
@@ -99,8 +99,15 @@ class Calibration:
     after: Reliability
 
 
-def hidden_evidence(
-    judge: RowJudge, labels: Ints, group_ids: Ints, class_of_group: Ints, new_share: float, *, min_size: int, seed: int
+def hidden_label_evidence(
+    judge: RowClassifier,
+    labels: Ints,
+    group_ids: Ints,
+    class_of_group: Ints,
+    new_share: float,
+    *,
+    min_size: int,
+    seed: int,
 ) -> Evidence | None:
     """Predict again without some of the labels, and compare with these.
 
@@ -151,7 +158,7 @@ def hidden_evidence(
     return Evidence(scores, named_new, correct, of_new, weights, num_labels)
 
 
-def given_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
+def labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
     """Return the evidence from rows whose labels the predictions did not use.
 
     Args:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
-from labelkit.algorithms.row_blocks import StoredRows, parts_of
+from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
 from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.labels import GivenLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
 from labelkit.commands.common.max_memory import stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import Groups, lasting_ids, read_earlier
-from labelkit.commands.discover.num_classes import judge_num_classes
+from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_earlier
+from labelkit.commands.discover.num_classes import choose_num_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
@@ -65,7 +65,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     started = time.monotonic()
     with current_progress().task("a tree of groups", total=None):
         tree = build_hierarchy(features, labels, generator=keyed_generator(config.seed, "cluster"))
-    judgement = judge_num_classes(config, given.where, features, labels, tree)
+    judgement = choose_num_classes(config, given.where, features, labels, tree)
     for note in judgement.notes:
         current_progress().message(note)
     if config.num_classes is None and network_saw_labels(store, rows, labels) == "yes":
@@ -110,7 +110,7 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
 def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
     """(k, d) mean row of each group; none is empty."""
     sums = np.zeros((count, features.shape[1]))
-    for where, part in parts_of(features):
+    for where, part in iterate_blocks(features):
         np.add.at(sums, ids[where], part.astype(np.float64))
     return np.asarray(sums / np.bincount(ids, minlength=count)[:, None])
 
@@ -153,7 +153,7 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
     class_of_output = np.full(outputs, -1, dtype=np.int64)
     class_of_output[: len(old)] = old
     cluster_ids, confidence = np.empty(store.n, dtype=np.int64), np.empty(store.n, dtype=np.float32)
-    for where, part in parts_of(StoredRows(logits, in_blocks=True)):
+    for where, part in iterate_blocks(StoredRows(logits, in_blocks=True)):
         cluster_ids[where] = part.argmax(axis=1)
         shifted = part - part.max(axis=1, keepdims=True)
         confidence[where] = 1 / np.exp(shifted / config.temperature).sum(axis=1)
@@ -175,7 +175,7 @@ def _write(
     config: DiscoverCategoriesConfig | DiscoverHeadConfig,
     rows: NDArray[np.int64],
     found: _Classes,
-    given: GivenLabels,
+    given: UsableLabels,
     earlier: Groups | None,
     *,
     params: dict[str, object],
@@ -185,7 +185,7 @@ def _write(
     """Give classes the ids of an earlier run, write them beside the store, and say what they are."""
     classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
     overlap = config.keep_overlap
-    lasting = lasting_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)
+    lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)
     pseudo_labels = np.full(store.n, -1, dtype=np.int64)
     pseudo_labels[rows] = lasting.ids[found.ids]
     names, is_new = lasting.names(found.labels, given.class_names), lasting.new_classes(found.labels)

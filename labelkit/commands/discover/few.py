@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.labels import GivenLabels, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, labels_to_use
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.commands.discover.tables import FoundImage, found_table_text
+from labelkit.commands.discover.tables import DiscoveredImage, discovered_table_text
 from labelkit.data.splits import Classes, few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
@@ -42,7 +42,7 @@ class _Task:
 
     store: EmbeddingStore
     rows: NDArray[np.int64]
-    given: GivenLabels
+    given: UsableLabels
     count: Count
     table_path: Path
     name: str
@@ -149,7 +149,7 @@ def _params(config: DiscoverFewConfig) -> dict[str, object]:
     return dict(config.to_yaml_dict(operational=False))
 
 
-def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
+def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
     """Refuse labels that no discovery can work with.
 
     Raises:
@@ -184,7 +184,7 @@ def _check_classes(config: DiscoverFewConfig, given: GivenLabels) -> None:
         )
 
 
-def _label_source(config: DiscoverFewConfig, given: GivenLabels) -> str:
+def _label_source(config: DiscoverFewConfig, given: UsableLabels) -> str:
     if config.num_labels is not None:
         return "drawn"
     return next(iter(given.source), "store")
@@ -305,10 +305,10 @@ def _write(
     )
     columns = zip(rows[found.indices], found.labels, scores, found.rank, found.round, strict=True)
     table = [
-        FoundImage(store.sample_ids[int(row)], given.class_names[label], float(score), int(rank), int(number))
+        DiscoveredImage(store.sample_ids[int(row)], given.class_names[label], float(score), int(rank), int(number))
         for row, label, score, rank, number in columns
     ]
-    commit_bytes(task.table_path, found_table_text(table))
+    commit_bytes(task.table_path, discovered_table_text(table))
     return path
 
 
@@ -374,7 +374,7 @@ def _tables(task: _Task, found: Discovery, errors: DiscoveryErrors | None) -> li
     return tables
 
 
-def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> GivenLabels:
+def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> UsableLabels:
     """Return the labels of some rows, at least one, or a draw of those of the store.
 
     Raises:
@@ -390,7 +390,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
         split = few_labels_split(
             Classes(truth, truth >= 0, len(class_names), class_names), total=config.num_labels, seed=config.label_seed
         )
-        return GivenLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
+        return UsableLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
     if not given.labeled.any():
         raise DatasetError(
             given.where,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, unit_rows
-from labelkit.commands.common.labels import GivenLabels, class_names_of, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, class_names_of, labels_to_use
 from labelkit.commands.common.stored_predictions import classes_of_groups
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
@@ -70,10 +70,10 @@ class GroupedRows:
     places: NDArray[np.int64]
     rows: NDArray[np.int64]
     group_ids: NDArray[np.int64]
-    given: GivenLabels
+    given: UsableLabels
 
 
-def group_first(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
+def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple[Path, ...]:
     """Group the rows of the store by a tree, as ``labelkit discover categories --num-classes`` does.
 
     Returns:
@@ -116,7 +116,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     calibrating = np.zeros(len(rows), dtype=bool)
     if config.calibration_labels is not None and len(rows) > MOST_TOGETHER:
         calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
-    places = rows_together(labels, calibrating, MOST_TOGETHER, config.seed)
+    places = representative_rows(labels, calibrating, MOST_TOGETHER, config.seed)
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     least = params.get("min_size")
     grouping = Grouping(
@@ -172,7 +172,7 @@ def _labels(
     result: Result,
     rows: NDArray[np.int64],
     group_ids: NDArray[np.int64],
-) -> tuple[GivenLabels, NDArray[np.int64]]:
+) -> tuple[UsableLabels, NDArray[np.int64]]:
     """Labels that may be used, by default those the result was made with; and the class of each group, -1 = new.
 
     Raises:
@@ -201,7 +201,9 @@ def _labels(
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 
 
-def rows_together(labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int) -> NDArray[np.int64]:
+def representative_rows(
+    labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
+) -> NDArray[np.int64]:
     """Choose representative rows, (m,) sorted positions.
 
     At most half of them have a label, or more where fewer rows are without one; classes take turns. At most a quarter

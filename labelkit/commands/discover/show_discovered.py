@@ -17,7 +17,7 @@ from labelkit.commands.common.images.read import AS_EMBEDDED, image_pixels, inde
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND, SOURCES
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
-from labelkit.commands.discover.tables import FoundImage, read_found_table
+from labelkit.commands.discover.tables import DiscoveredImage, read_discovered_table
 from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
@@ -45,13 +45,13 @@ class _Shown:
         what: where it is from.
     """
 
-    found: list[FoundImage]
+    found: list[DiscoveredImage]
     given: Mapping[str, str]
     truth: Mapping[str, str]
     classes: tuple[str, ...]
     what: str
 
-    def is_right(self, image: FoundImage) -> bool | None:
+    def is_right(self, image: DiscoveredImage) -> bool | None:
         """Whether the label is the true one; ``None`` if that is not known."""
         true = self.truth.get(image.sample_id)
         return None if true is None else true == image.label
@@ -126,7 +126,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, images: I
         assert images is not None
         truth = _names_by_id(images.sample_ids, images.labels, images.class_names)
     if config.table is not None:
-        found, what = read_found_table(config.table, config.generation), str(config.table)
+        found, what = read_discovered_table(config.table, config.generation), str(config.table)
         if store is not None and store.labeled is not None:
             usable = np.flatnonzero(store.labeled)
             given = {name: truth[name] for name in (store.sample_ids[int(row)] for row in usable) if name in truth}
@@ -200,13 +200,13 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     return found[0]
 
 
-def _from_result(result: Result, store: EmbeddingStore) -> tuple[list[FoundImage], dict[str, str]]:
+def _from_result(result: Result, store: EmbeddingStore) -> tuple[list[DiscoveredImage], dict[str, str]]:
     """Return what was found, best rank first, and the labels given before."""
     arrays = result.arrays
     names = arrays["names"]
     columns = [arrays[f"discovered_{key}"].tolist() for key in ("rows", "labels", "scores", "rank", "round")]
     found = [
-        FoundImage(store.sample_ids[row], names[label], score, rank, number)
+        DiscoveredImage(store.sample_ids[row], names[label], score, rank, number)
         for row, label, score, rank, number in zip(*columns, strict=True)
     ]
     rows = np.flatnonzero(arrays["sources"] == SOURCES.index("given"))

@@ -19,7 +19,7 @@ _ITERATION = "iteration"  # what training runs call a round
 
 
 @dataclass(frozen=True)
-class FoundImage:
+class DiscoveredImage:
     """A discovered image with its assigned label.
 
     Attributes:
@@ -37,14 +37,14 @@ class FoundImage:
     round: int
 
 
-def found_table_text(found: Sequence[FoundImage]) -> bytes:
+def discovered_table_text(found: Sequence[DiscoveredImage]) -> bytes:
     """Return the table as CSV, best rank first."""
     best_first = sorted(found, key=lambda image: image.rank)
     lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
     return csv_bytes(TABLE_COLUMNS, lines)
 
 
-def read_found_table(path: Path, generation: int | None = None) -> list[FoundImage]:
+def read_discovered_table(path: Path, generation: int | None = None) -> list[DiscoveredImage]:
     """Read a table with at least the columns ``path,label,score,rank,round``, by round and best rank first.
 
     Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation.
@@ -72,13 +72,13 @@ def read_found_table(path: Path, generation: int | None = None) -> list[FoundIma
     if missing:
         raise DatasetError(
             where,
-            f"has no column {missing[0]!r}, only {', '.join(columns) or 'nothing'}",
+            f"has no column {missing[0]!r} (its columns: {', '.join(columns) or 'none'})",
             f"Pass a table with the columns {', '.join(TABLE_COLUMNS)} (or {_ITERATION}).",
         )
-    found: list[tuple[int, FoundImage]] = []
+    found: list[tuple[int, DiscoveredImage]] = []
     for line, row in enumerate(rows, start=2):
         try:
-            image = FoundImage(
+            image = DiscoveredImage(
                 row["path"], row["label"], float(row["score"]), int(row["rank"]), int(row[number_column])
             )
             if not math.isfinite(image.score):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.networks import run_network
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
@@ -74,7 +74,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     store: EmbeddingStore | None = None
     if config.index is not None:
         store = open_store(config.index)
-        check_kept_result(config, store, "evaluation", groups="auto", seen_only=False)
+        check_result_name(config, store, "evaluation", groups="auto", seen_only=False)
         scored = _from_store(store, config)
     elif config.checkpoint is not None:
         scored = _from_run(config, config.checkpoint)
@@ -108,7 +108,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     made: tuple[Path, ...] = ()
     if store is not None:
         params = {"split": scored.split, "groups": "auto", "seen_only": False}
-        made = keep_scores(config, store, values, params)
+        made = store_scores(config, store, values, params)
     return SimpleResult(values, made, _tables(config, scored, entries, values, per_class, matrix))
 
 
@@ -289,7 +289,7 @@ def _from_run(config: EvaluateClassificationConfig, checkpoint: Path) -> _Scored
     runtime = Runtime(device=config.device, threads=config.threads)
     network, spec = model.network.to(runtime.device), model.network.input_spec
     bank = ImageBank(images, channels=images.in_channels, base_size=spec.size, device=runtime.device)
-    bank.check(run_config.bad_limit)
+    bank.check(run_config.max_bad_fraction)
     rows = bank.rows[images.labels[bank.rows] >= 0]
     loader = EvalLoader(
         bank,

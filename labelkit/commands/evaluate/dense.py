@@ -273,7 +273,7 @@ class MaskScores:
 
     Attributes:
         names: the c classes.
-        mean_iou: mean, spread and values, see :func:`mean_and_spread`.
+        mean_iou: mean, spread and values, see :func:`mean_and_std`.
         pixel_accuracy: likewise.
         iou: (c,) mean of every class, NaN where there is none.
         accuracy: (c,) likewise.
@@ -291,8 +291,8 @@ class MaskScores:
         iou, accuracy = class_means(scores)
         return cls(
             names,
-            mean_and_spread([score.mean_iou for score in scores]),
-            mean_and_spread([score.pixel_accuracy for score in scores]),
+            mean_and_std([score.mean_iou for score in scores]),
+            mean_and_std([score.pixel_accuracy for score in scores]),
             iou,
             accuracy,
         )
@@ -317,7 +317,7 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
     return (path,)
 
 
-def write_asked(
+def write_requested(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
     """Write the requested result and pictures."""
@@ -325,15 +325,15 @@ def write_asked(
     return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
 
 
-def mean_and_spread(values: Sequence[float]) -> dict[str, object]:
+def mean_and_std(values: Sequence[float]) -> dict[str, object]:
     """Return mean and standard deviation (of the sample; null for one value) of numbers, and the numbers."""
     numbers = np.asarray(values, dtype=np.float64)
     spread = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
 
 
-def percent_and_spread(score: dict[str, object]) -> str:
-    """Return ``12.3 ± 0.6`` of what ``mean_and_spread`` made, in %."""
+def percent_and_std(score: dict[str, object]) -> str:
+    """Return ``12.3 ± 0.6`` of what ``mean_and_std`` made, in %."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)
     if math.isnan(mean):

@@ -19,9 +19,9 @@ from labelkit.commands.evaluate.dense import (
     ChosenSplits,
     check_channels,
     choose_splits,
-    mean_and_spread,
+    mean_and_std,
     network_record,
-    percent_and_spread,
+    percent_and_std,
     write_scores,
 )
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
@@ -163,12 +163,12 @@ def _groups(detector: nn.Module, body: DetectionBackbone, config: EvaluateDetect
         if not parameter.requires_grad:
             continue
         decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
-        rate = config.lr * config.layer_decay ** depth_below(name, depth)
+        rate = config.lr * config.layer_decay ** layer_depth(name, depth)
         groups.setdefault((rate, decay), []).append(parameter)
     return [{"params": own, "lr": rate, "weight_decay": decay} for (rate, decay), own in groups.items()]
 
 
-def depth_below(name: str, depth: int) -> int:
+def layer_depth(name: str, depth: int) -> int:
     """Return how many blocks, and what follows them, stand between a parameter of the backbone and the pyramid."""
     if not depth or not name.startswith("backbone.backbone.net."):
         return 0
@@ -397,7 +397,7 @@ def _result(
     assert dataset.objects is not None
     names = SCORES if dataset.objects.scoring == "coco" else _VOC_SCORES
     means = {
-        part: {name: mean_and_spread([scores[name] for scores, _ in seeds]) for name in names}
+        part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in names}
         for part, seeds in parts.items()
     }
     per_class = {part: np.mean([own for _, own in seeds], axis=0) for part, seeds in parts.items()}
@@ -420,13 +420,11 @@ def _result(
     made = write_scores(config.out, values)
     what = "backbone and detector" if config.tune else "detector"
     title = (
-        f"detection in %: {config.detector} on {model.told_source}, {what} trained on {len(rows.train_rows)} images of "
+        f"detection in %: {config.detector} on {model.source_text}, {what} trained on {len(rows.train_rows)} images of "
     )
     title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
     title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
-    lines: list[list[Cell]] = [
-        [part, *(percent_and_spread(own[name]) for name in names)] for part, own in means.items()
-    ]
+    lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in names)] for part, own in means.items()]
     tables = [Table(title, ["of", *(_HEADERS[name] for name in names)], lines)]
     return SimpleResult(values, made, tuple(tables))
 
@@ -440,9 +438,18 @@ _HEADERS = {
 def _protocol(
     config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
 ) -> dict[str, object]:
-    as_asked = ("detector", "batch_size", "tune", "lr", "weight_decay", "layer_decay", "proposals", "samples_per_image")
+    select_by_label_split = (
+        "detector",
+        "batch_size",
+        "tune",
+        "lr",
+        "weight_decay",
+        "layer_decay",
+        "proposals",
+        "samples_per_image",
+    )
     return {
-        **{name: getattr(config, name) for name in (*as_asked, "precision")},
+        **{name: getattr(config, name) for name in (*select_by_label_split, "precision")},
         "train_split": rows.train,
         "train_images": len(rows.train_rows),
         "eval_split": rows.eval,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import labels_to_use
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -45,7 +45,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
     """
     store = open_store(config.index)
-    check_kept_result(
+    check_result_name(
         config,
         store,
         "evaluation",
@@ -82,7 +82,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     }
     chosen = ("protocol", "rows", "split", "mapping_from", "bootstrap", "seed")
     params = {name: getattr(config, name) for name in chosen} | {"results": list(config.results)}
-    made = keep_scores(config, store, values, params)
+    made = store_scores(config, store, values, params)
     return SimpleResult(values, made, tuple(_tables(config, scored, held_out=held_out)))
 
 

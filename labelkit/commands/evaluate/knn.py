@@ -16,9 +16,9 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import split_rows, zero_rows
 from labelkit.commands.common.labels import labels_to_use, with_labels
 from labelkit.commands.common.max_memory import stored_rows
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
 from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -152,7 +152,7 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         ConfigError: no such split, or both are the same.
     """
     store = open_store(config.index)
-    check_kept_result(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
+    check_result_name(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
     splits = choose_labeled_splits(
         store, config.gallery, config.queries, config.labels, label_column=config.label_column
     )
@@ -170,10 +170,10 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "max_gallery": config.max_gallery,
     }
     outputs = _outputs(config, splits, num_classes, solver, protocol)
-    top1 = mean_and_spread([top_k_accuracy(one, splits.query_labels) for one in outputs])
+    top1 = mean_and_std([top_k_accuracy(one, splits.query_labels) for one in outputs])
     top5 = None
     if num_classes > 5:
-        top5 = mean_and_spread([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
+        top5 = mean_and_std([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
     right = np.mean([per_class_accuracy(one, splits.query_labels, num_classes) for one in outputs], axis=0)
     per_class = dict(zip(splits.class_names, right.tolist(), strict=True))
     values: dict[str, object] = {
@@ -188,8 +188,8 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "protocol": protocol,
     }
     params = {key: value for key, value in protocol.items() if key != "sweep"}
-    made = keep_scores(config, store, values, params)
-    best: list[Cell] = [percent_and_spread(top1), None if top5 is None else percent_and_spread(top5)]
+    made = store_scores(config, store, values, params)
+    best: list[Cell] = [percent_and_std(top1), None if top5 is None else percent_and_std(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
     return SimpleResult(values, made, (table,))
@@ -285,7 +285,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         ConfigError: no such split, or a single row or a linear classifier where both are the same.
     """
     store = open_store(config.index)
-    check_kept_result(
+    check_result_name(
         config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
     )
     splits = choose_labeled_splits(
@@ -330,7 +330,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
     params = {key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
     params |= {"gallery": gallery, "queries": queries, "k": list(config.k)}
-    return SimpleResult(values, keep_scores(config, store, values, params), (table,))
+    return SimpleResult(values, store_scores(config, store, values, params), (table,))
 
 
 def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:

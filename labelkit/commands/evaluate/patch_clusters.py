@@ -21,9 +21,9 @@ from labelkit.commands.evaluate.dense import (
     WholeBatch,
     choose_rows,
     open_dense,
-    percent_and_spread,
+    percent_and_std,
     whole_batches,
-    write_asked,
+    write_requested,
 )
 from labelkit.commands.evaluate.dense_options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
@@ -101,10 +101,10 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
     }
-    made = write_asked(config, values, pictures, names)
+    made = write_requested(config, values, pictures, names)
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
-        percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
+        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
     ]  # fmt: skip
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
     tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]

@@ -43,7 +43,7 @@ def resized(size: int) -> int:
     return round(size * _RESIZED)
 
 
-def crops_of(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
+def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
     """Center, or corners and center and their mirror images, of (b, c, s, s)."""
     far = images.shape[-1] - size
     middle = round(far / 2)
@@ -103,7 +103,7 @@ def collected(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
             hook.remove()
 
 
-def pool_of(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
+def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
     """Return kernel (= stride), padding and pooled side: the smallest kernel, then the largest padding, that fit.
 
     For the AlexNet of 224 pixels and 9,600 numbers these are the published ones: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
@@ -153,7 +153,7 @@ class ConvProbe(nn.Sequential):
     """
 
     def __init__(self, channels: int, side: int, num_classes: int, *, max_values: int) -> None:
-        kernel, padding, pooled = pool_of(channels, side, max_values)
+        kernel, padding, pooled = choose_pooling(channels, side, max_values)
         linear = nn.Conv2d(channels, num_classes, pooled)  # over the whole map
         super().__init__(
             nn.MaxPool2d(kernel, kernel, padding), nn.BatchNorm2d(channels, affine=False), linear, nn.Flatten()
@@ -243,7 +243,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
     train, test = (
-        _images(config, images, network, runtime, options.bad_limit) for images in (prepared.dataset, judged)
+        _images(config, images, network, runtime, options.max_bad_fraction) for images in (prepared.dataset, judged)
     )
     size, chiral = network.input_spec.size, prepared.dataset.chiral
     view = classification_view(size, config.augmentation, chiral=chiral)
@@ -280,12 +280,16 @@ def _result(config: EvaluateProbesConfig, scores: list[_Score], trained: int, ju
 
 
 def _images(
-    config: EvaluateProbesConfig, images: ImageDataset, network: InferenceNetwork, runtime: Runtime, bad_limit: float
+    config: EvaluateProbesConfig,
+    images: ImageDataset,
+    network: InferenceNetwork,
+    runtime: Runtime,
+    max_bad_fraction: float,
 ) -> _Images:
     spec = network.input_spec
     base = resized(spec.size)
     bank = ImageBank(images, channels=images.in_channels, base_size=base, device=runtime.device)
-    bank.check(bad_limit)
+    bank.check(max_bad_fraction)
     rows = bank.rows[images.labels[bank.rows] >= 0]
     if len(rows) < 2:
         raise DatasetError(images.name, f"only {len(rows)} images have a label", "Pass more.")
@@ -387,7 +391,7 @@ def _score(
             view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size), None, 0
         ):
             sums: list[Tensor] = []
-            for crop in crops_of(batch.images, size, ten=ten, mirror=mirror):
+            for crop in make_crops(batch.images, size, ten=ten, mirror=mirror):
                 maps = look(crop)
                 shapes = [(one.shape[1], one.shape[2]) for one in maps]
                 found = [probe(one) for probe, one in zip(probes, maps, strict=True)]

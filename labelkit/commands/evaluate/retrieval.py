@@ -13,7 +13,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows, zero_rows
 from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.max_memory import block_bytes, bounded_rows
-from labelkit.commands.common.outputs import check_kept_result, keep_scores
+from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -64,7 +64,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         ConfigError: no such split, k too large, too little memory allowed.
     """
     store = with_labels(open_store(config.index), config.labels, config.label_column)
-    check_kept_result(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
+    check_result_name(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
     names = list(store.class_names)
     asked, held = _sides(store, names, config)
     same = asked is held
@@ -257,7 +257,7 @@ def _result(
     kept = {key: value for key, value in values.items() if key not in ("queries", "gallery")}
     params: dict[str, object] = {"k": list(config.k), "queries": asked.what, "gallery": held.what}
     params |= {"nmi_seeds": config.nmi_seeds, "seed": config.seed}
-    made = keep_scores(config, store, kept, params, held.store.content_digest)
+    made = store_scores(config, store, kept, params, held.store.content_digest)
     return SimpleResult(values, made, _tables(config, asked, held, scores, nmi, duplicates, class_rows))
 
 

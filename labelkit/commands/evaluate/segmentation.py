@@ -26,9 +26,9 @@ from labelkit.commands.evaluate.dense import (
     choose_rows,
     choose_splits,
     open_dense,
-    percent_and_spread,
+    percent_and_std,
     whole_batches,
-    write_asked,
+    write_requested,
 )
 from labelkit.commands.evaluate.dense_options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
@@ -74,11 +74,11 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         **given.record,
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
-    made = write_asked(config, values, pictures, names)
+    made = write_requested(config, values, pictures, names)
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
-        percent_and_spread(summary.mean_iou), percent_and_spread(summary.pixel_accuracy),
+        percent_and_std(summary.mean_iou), percent_and_std(summary.pixel_accuracy),
     ]  # fmt: skip
     tables = [
         Table(

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_asked
+from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_requested
 from labelkit.commands.evaluate.dense_options import EvaluateTrackingConfig
 from labelkit.data.datasets import IGNORE, ImageDataset, read_pair
 from labelkit.data.views.transforms import resize_mask
@@ -91,7 +91,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "temperature": config.temperature,
         },
     }
-    made = write_asked(config, values, pictures, ("background",))
+    made = write_requested(config, values, pictures, ("background",))
     shown = [percent(value) for value in ((region + boundary) / 2, region, boundary)]
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
     columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]

@@ -121,7 +121,7 @@ class StoredImages:
             )
         current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
 
-    def left_out_records(self) -> list[dict[str, object]]:
+    def skipped_records(self) -> list[dict[str, object]]:
         """Return the reasons and numbers of images that were left out, for JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 

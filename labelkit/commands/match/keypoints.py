@@ -80,7 +80,7 @@ class KeypointReader:
         sha256: (n, 32) digests of the files as they were embedded.
 
     Attributes:
-        num_keypoints: (n,) int64 of each image, 0 until ``find_all``; -1 = it could not be read.
+        num_keypoints: (n,) int64 of each image, 0 until ``find_all_keypoints``; -1 = it could not be read.
         from_cache: images that were found in the cache.
     """
 
@@ -90,7 +90,7 @@ class KeypointReader:
         self.from_cache = 0
         self.of_image = lru_cache(_HELD_IMAGES)(lambda row: self._found(row)[0])
 
-    def find_all(self, pool: ThreadPoolExecutor, task: Task) -> None:
+    def find_all_keypoints(self, pool: ThreadPoolExecutor, task: Task) -> None:
         """Find the keypoints of all images, reusing cached ones.
 
         Raises:
@@ -129,7 +129,7 @@ class KeypointReader:
         return Keypoints(arrays["points"], arrays["descriptors"], (height, width)), is_cached
 
 
-def try_pairs(
+def match_pairs(
     keypoints: KeypointReader, pairs: NDArray[np.int64], sha256: NDArray[np.uint8], pool: ThreadPoolExecutor, task: Task
 ) -> tuple[Matches, int]:
     """Match pairs of images.

@@ -27,7 +27,7 @@ from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import indexed_images
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import SimpleResult, Table
-from labelkit.commands.match.keypoints import KeypointReader, try_pairs
+from labelkit.commands.match.keypoints import KeypointReader, match_pairs
 from labelkit.commands.match.options import MatchConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -124,10 +124,10 @@ def _compare(
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         with progress.task("keypoints", total=len(rows)) as task:
-            keypoints.find_all(pool, task)
+            keypoints.find_all_keypoints(pool, task)
         keypoint_seconds = time.monotonic() - started
         with progress.task("matching", total=len(pairs)) as task:
-            found, cached_pairs = try_pairs(keypoints, pairs, sha256, pool, task)
+            found, cached_pairs = match_pairs(keypoints, pairs, sha256, pool, task)
     finally:
         pool.shutdown(cancel_futures=True)
     seconds = time.monotonic() - started

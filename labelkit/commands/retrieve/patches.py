@@ -16,7 +16,7 @@ from labelkit.commands.common.labels import with_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import is_store, query_images, row_label
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.search import chosen_rows, nothing_passes
+from labelkit.commands.retrieve.search import chosen_rows, no_rows_error
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
@@ -88,7 +88,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     query = query_patch(config, store, patches)
     chosen = chosen_rows(store, config)
     if not chosen.any():
-        raise nothing_passes(store, config)
+        raise no_rows_error(store, config)
     if not config.own_image:
         chosen[query.own_rows] = False
     counts = np.diff(patches.offsets())
@@ -183,7 +183,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         image = query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
         name, label = images.sample_ids[0], None
-    cell = chosen_cell(config, image, name)
+    cell = query_cell(config, image, name)
     place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
     if not len(place):
         problem = f"patch {cell[0]},{cell[1]} of {name} is not among the {len(image.cells)} that were kept of it"
@@ -196,7 +196,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     return PatchQuery(name, image, cell, feature, own_rows, label, images)
 
 
-def chosen_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
+def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
     """Return row and column of the requested patch.
 
     Raises:

@@ -17,7 +17,7 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.max_memory import has_room
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extended_index, keep_index, look_up
+from labelkit.commands.retrieve.stored_index import Found, Measured, discard, extend_index, keep_index, look_up
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
@@ -44,12 +44,12 @@ class Search(Protocol):
         ...
 
 
-def few_rows(num_rows: int) -> bool:
+def is_small_selection(num_rows: int) -> bool:
     """Return whether a filter leaves so few rows that no index is needed."""
     return num_rows <= _FEW_ROWS
 
 
-def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> Found | None:
+def choose_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, num_queries: int) -> Found | None:
     """Return the index to use, or ``None``; with ``auto``, choose the kind and report the reason.
 
     Args:
@@ -62,7 +62,7 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
     told = f"{num_rows:,} embeddings of dimension {dim}"
     is_auto = config.search == "auto"
     progress = current_progress()
-    if is_auto and few_rows(num_rows):
+    if is_auto and is_small_selection(num_rows):
         progress.message(f"--search auto: exact, since comparing {told} is fast")
         return None
     kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
@@ -74,7 +74,7 @@ def planned_index(gallery: StoredRows, metric: Metric, config: RetrieveConfig, n
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
         if not is_auto:
-            if few_rows(num_rows) and found.missing:
+            if is_small_selection(num_rows) and found.missing:
                 progress.message(f"--search {kind}: comparing {told} exactly is fast too; --search auto chooses")
             return found
         if has_room(config, num_bytes):
@@ -122,7 +122,7 @@ def indexed_search(
             found = replace(found, path=None, rows=0, trained_rows=0, measured=None)
     began = time.monotonic()
     try:
-        index: Any = extended_index(gallery, found, metric)
+        index: Any = extend_index(gallery, found, metric)
         search = ApproximateSearch(index, rows, metric=metric)
     except ValueError as error:
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
@@ -226,7 +226,7 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
     return 1000 * float(np.median(times))
 
 
-def nothing_passes(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
+def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
     """Return the error for filters that leave no rows."""
     options = [
         flag

@@ -146,7 +146,7 @@ def look_up(gallery: StoredRows, kind: Kind, metric: Metric) -> Found:
     return best
 
 
-def extended_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
+def extend_index(gallery: StoredRows, found: Found, metric: Metric) -> Any:
     """Return the index of all rows, in order: those of the cached file, then the missing ones.
 
     Raises:

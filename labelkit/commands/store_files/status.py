@@ -26,7 +26,7 @@ _SHOWN_METRICS = 12
 
 
 @dataclass(frozen=True)
-class LookedAt(SimpleResult):
+class StatusReport(SimpleResult):
     """Progress of a run or store.
 
     Attributes:
@@ -83,7 +83,7 @@ def _look_at_store(out: Path) -> SimpleResult:
     faults = [error.to_json() for error in (fault, patch_fault) if error is not None]
     # patches are opened only if the store is, so that there is one fault at most
     values: dict[str, object] = {"index": out, "state": state, **records, "faults": faults}
-    return LookedAt(values, (), tuple(tables), fault or patch_fault)
+    return StatusReport(values, (), tuple(tables), fault or patch_fault)
 
 
 def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.results import Cell, Table
 from labelkit.commands.store_files.options import VerifyConfig
-from labelkit.commands.store_files.status import LookedAt, RunStatus, embedding_status, patches_status
+from labelkit.commands.store_files.status import RunStatus, StatusReport, embedding_status, patches_status
 from labelkit.errors import (
     ConfigError,
     Damaged,
@@ -57,7 +57,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def verify_path(config: VerifyConfig) -> LookedAt:
+def verify_path(config: VerifyConfig) -> StatusReport:
     """Verify a file or folder; faults are collected, not raised.
 
     Raises:
@@ -89,7 +89,7 @@ def verify_path(config: VerifyConfig) -> LookedAt:
     tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
     if images is not None:
         tables += _image_tables(images)
-    return LookedAt(values, (), tuple(tables), _all_in_one(config.index, faults))
+    return StatusReport(values, (), tuple(tables), _all_in_one(config.index, faults))
 
 
 def _all_in_one(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
@@ -159,7 +159,7 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
         else:
             store = open_store(path, verify=False)
             names, sha256 = store.sample_ids, store.sha256
-            are_files = images_were_files(store.file_sizes, store.image_sizes)
+            are_files = has_image_files(store.file_sizes, store.image_sizes)
         faults: list[tuple[str, str]] = []
         if are_files:
             with current_progress().task("images", total=len(names)) as task:
@@ -447,7 +447,7 @@ def verify_images(
     return faults
 
 
-def images_were_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
+def has_image_files(file_sizes: NDArray[np.uint64], image_sizes: NDArray[np.uint32]) -> bool:
     """Return whether the images of a store were files.
 
     Images of a bundled data set have no files: their sizes are those of the pixels, one byte per value. A file

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowJudge, hidden_labels_right
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier, check_hidden_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.train.reuse import plan_reuse, stand_in
 from labelkit.commands.train.setup import make_trainer, open_runtime, run_folder, set_up
@@ -84,7 +84,7 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
         return None  # training says what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
-    right = hidden_labels_right(RowJudge(unit, labels[chosen]), labels[chosen], generator)
+    right = check_hidden_labels(RowClassifier(unit, labels[chosen]), labels[chosen], generator)
     if len(right) < _LEAST_HIDDEN:
         return None
     low, high = _wilson(float(right.mean()), len(right))

@@ -14,7 +14,7 @@ from labelkit.commands.common.training_data import (
     PreparedData,
     eval_images,
     prepare_data,
-    warn_of_lost,
+    warn_of_lost_content,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -91,8 +91,8 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
             return prepared.rows.bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
         bank = ImageBank(dataset, channels=dataset.in_channels, base_size=size, device=runtime.device)
-        bank.check(config.bad_limit)
-        warn_of_lost(dataset, bank.lost)
+        bank.check(config.max_bad_fraction)
+        warn_of_lost_content(dataset, bank.lost)
         return bank
 
     def known(option: str) -> NDArray[np.int64]:

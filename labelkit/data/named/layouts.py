@@ -139,7 +139,7 @@ class DatasetSpec:
         """Return the needs that are not in a folder, each by its first name."""
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
-    def is_it(self, folder: Path) -> bool:
+    def is_dataset_folder(self, folder: Path) -> bool:
         """Return whether a folder is this set's, not another's with the same files."""
         if not self.fewest_class_folders:
             return True
@@ -169,7 +169,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
     places = list(dict.fromkeys((*named, data_root / spec.name, data_root)))
     for place in places:
-        if place.is_dir() and not spec.lacks(place) and spec.is_it(place):
+        if place.is_dir() and not spec.lacks(place) and spec.is_dataset_folder(place):
             return place
     needs = ", ".join(names[0] for names in spec.needs)
     for archive in (place / name for place in places for name in spec.archives):
@@ -177,7 +177,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
             command = f"unzip -q {archive} -d" if archive.suffix == ".zip" else f"tar -xf {archive} -C"
             problem = f"expected {needs}, found {archive}, which is not unpacked"
             raise DatasetIncomplete(spec.name, problem, f"Run `{command} {archive.parent}`.")
-    begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_it(data_root)
+    begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_dataset_folder(data_root)
     started = [place for place in places if place.is_dir() and (place != data_root or begun)]
     if started:
         nearest = min(started, key=lambda place: len(spec.lacks(place)))
@@ -240,7 +240,7 @@ def list_files(
         expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
         raise DatasetIncomplete(
             str(root),
-            f"{compare_counts(found_of, expected_of)}; missing: {name_some(missing)}",
+            f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}",
             remedy,
             found=found_of,
             num_classes=len(class_names),
@@ -284,7 +284,7 @@ def attach_masks(
     if missing:
         raise DatasetIncomplete(
             str(root),
-            f"{len(missing):,} of {len(files):,} images have no mask; missing: {name_some(missing)}",
+            f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}",
             remedy,
             num_classes=0,
         )
@@ -389,7 +389,7 @@ def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> s
     )
 
 
-def name_some(names: Sequence[str]) -> str:
+def abbreviate_names(names: Sequence[str]) -> str:
     """Return the first few of some names, and how many more there are."""
     more = len(names) - MAX_NAMES_SHOWN
     shown = ", ".join(names[:MAX_NAMES_SHOWN])

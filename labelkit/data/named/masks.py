@@ -18,7 +18,7 @@ from labelkit.data.datasets import (
     ImageDataset,
     ListedObjects,
     Objects,
-    find_outside,
+    find_outside_box,
     no_objects,
     sorted_by_bytes,
 )
@@ -223,7 +223,7 @@ def _read_xml(path: Path) -> tuple[Objects, tuple[int, int]]:
     if not boxes:
         return no_objects(), (size[0], size[1])
     corners = np.array(boxes, dtype=np.float64)
-    outside = find_outside(corners, (size[0], size[1]))
+    outside = find_outside_box(corners, (size[0], size[1]))
     if outside is not None:
         problem = f"object {outside + 1} lies mostly outside its image of {size[1]} x {size[0]} pixels"
         raise DatasetError(str(path), problem, "Unpack the archives again.")

@@ -42,8 +42,8 @@ from labelkit.methods.dense.cotap_network import (
     DenseNetwork,
     build_dense_network,
     check_dense_run,
+    copy_dense_networks,
     neighbor_view,
-    take_dense_parts,
 )
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.options import CoTAPConfig
@@ -118,13 +118,15 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Backbones and projectors of both networks of a run of CoTAP, for a stage with another filter."""
-        return take_dense_parts(self.network, self.target, tensors, where, self.config.projector_init == "checkpoint")
+        return copy_dense_networks(
+            self.network, self.target, tensors, where, self.config.projector_init == "checkpoint"
+        )
 
     def on_backbone_taken(self) -> None:
         """Take the projector that came with a backbone, and start both networks equal."""
         source = self.config.init_from
         if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
-            self.network.take_projector_file(source)
+            self.network.load_projector_file(source)
         self.target.load_state_dict(self.network.state_dict())
 
     def _neighbor_table(self) -> NDArray[np.int32]:

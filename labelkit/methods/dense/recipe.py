@@ -219,7 +219,7 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
             )
 
 
-def take_branches(
+def copy_branches(
     network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str, *, projector: bool
 ) -> bool:
     """Take the backbones, and the projectors if they are wanted, of both networks of a run of one of these methods.
@@ -242,5 +242,5 @@ def take_branches(
         kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
         load_model_state(module.backbone, kept, where)
         if projector:
-            module.take_projector(layers, where)
+            module.copy_projector(layers, where)
     return True

@@ -27,7 +27,7 @@ from labelkit.methods.discovery.losses import DiscoveryLoss
 from labelkit.methods.discovery.networks import DiscoveryNetwork
 from labelkit.methods.discovery.options import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.weights.published import has_published
+from labelkit.models.weights.published import has_published_weights
 from labelkit.options.presets import available_presets
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
@@ -121,7 +121,7 @@ def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int]
     faults = {}
     if config.pretrained and config.weights is not None:
         faults["--no-pretrained"] = f"weights come from {config.weights} already"
-    elif config.pretrained and not has_published(config.backbone):
+    elif config.pretrained and not has_published_weights(config.backbone):
         faults["--no-pretrained"] = "it has no published weights"
     if not (config.linear_probe or config.train_stem) and config.grad_from_block >= depth:
         fitting = "--grad-from-block 0" if depth else "--grad-from-block 0 --train-stem"

@@ -41,7 +41,7 @@ from labelkit.methods.few_labels.growth import (
     GrowthMonitor,
     GrowthRules,
     LabelGrowth,
-    add_found,
+    add_discovered,
     agreed,
     finite_features,
     training_class_names,
@@ -53,9 +53,9 @@ from labelkit.methods.few_labels.recipe import (
     ObjectiveStudent,
     StudentClock,
     StudentNetwork,
-    labeled_and_others,
     learning_rate,
     logits_of,
+    split_labeled,
     streams,
     student_pace,
     student_phase,
@@ -209,7 +209,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Return the loss of MixMatch, and the difference to the guide."""
-        output, (_, others) = super().training_step(batch), labeled_and_others(batch)
+        output, (_, others) = super().training_step(batch), split_labeled(batch)
         weight = self._guidance(StudentClock.of(self._state).step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
@@ -239,7 +239,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         """Find critical samples for another phase, or go on to the last phase."""
         growth, config, teacher = self.growth, self.config, self.chain.teacher
         scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
-        churn, _ = growth.note_predictions(scores.argmax(1), self._rows)
+        churn, _ = growth.record_predictions(scores.argmax(1), self._rows)
         rest, before = config.steps - state.step, int(growth.iteration)
         found = 0 if churn is not None and churn < config.churn else self._discover(state)
         if found:
@@ -277,7 +277,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if found.exhausted:
             short = sum(report.taken < (report.quota or 0) for report in found.per_class)
             state.warn(f"warning: {len(found.indices)} critical samples found, fewer than wanted in {short} classes")
-        add_found(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
+        add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 
     def judged(self) -> Mapping[str, InferenceNetwork]:

@@ -176,10 +176,10 @@ class WhitenedStudent(ObjectiveStudent[TwoStreamConfigT]):
         """Fit the whitening to the training images, the same on every process; start both networks equal."""
         whitening = self.network.backbone.whitening
         if whitening is not None:
-            center, matrix = zca(state.embed(whitening.contrasted, self._rows))
+            center, matrix = zca(state.embed(whitening.contrast_rows, self._rows))
             table = torch.cat([center[None], matrix])
             table = state.combine(table if state.is_main else torch.zeros_like(table), "sum")
-            whitening.fit_to(table[0], table[1:])
+            whitening.set_statistics(table[0], table[1:])
         super().on_train_start(state)
 
 

@@ -32,8 +32,8 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
-    labeled_and_others,
     logits_of,
+    split_labeled,
     student_views,
 )
 from labelkit.models.batch_norm import batch_statistics
@@ -125,7 +125,7 @@ class MixMatchObjective(StudentObjective):
         Raises:
             ValueError: another mix of rows.
         """
-        student, (labeled, unlabeled) = networks.student, labeled_and_others(batch)
+        student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         first, second = batch.views[0], batch.views[1]
         images, others = first[labeled], (first[unlabeled], second[unlabeled])
         rows = len(images)

@@ -332,7 +332,7 @@ def logits_of(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
     return network.head.every(network.embed(images))
 
 
-def labeled_and_others(batch: Batch) -> tuple[Tensor, Tensor]:
+def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
     """Where a batch has labels and where not, (m,) and (u,) int64; no GPU is waited for."""
     labeled = batch.on_host.labels >= 0
     return batch.places(labeled), batch.places(~labeled)

@@ -30,7 +30,7 @@ from labelkit.methods.few_labels.growth import (
     GrowthMonitor,
     GrowthRules,
     LabelGrowth,
-    add_found,
+    add_discovered,
     agreed,
     finite_features,
     training_class_names,
@@ -240,7 +240,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         """See whether anything still changes; discover, or begin another generation, or end."""
         growth, network = self.growth, self.headline()
         scores = state.embed(lambda images: network.classify(network.embed(images)), self._rows)
-        changed = growth.note_predictions(scores.argmax(1), self._rows)
+        changed = growth.record_predictions(scores.argmax(1), self._rows)
         metrics = growth.describe()
         for name, value in zip(("churn", "generation_churn"), changed, strict=True):
             metrics |= {} if value is None else {name: value}
@@ -255,7 +255,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
             return 0
         over = self._exhausted or (stable and int(growth.iteration) > 0)
         if over or not growth.wanted(self._rows):
-            if not growth.may_begin_again() or (int(growth.generation) > 1 and stable_generation):
+            if not growth.can_start_generation() or (int(growth.generation) > 1 and stable_generation):
                 return 0
             growth.next_generation()
         found, self._exhausted = self._discover(state)
@@ -291,7 +291,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         found = agreed(found, rows, state)
         if self.truth is not None:
             found = replace(found, labels=self.truth[found.indices])
-        add_found(growth, found, name, state, self.num_classes)
+        add_discovered(growth, found, name, state, self.num_classes)
         return len(found.indices), found.exhausted
 
     def headline(self) -> StudentNetwork:

@@ -146,7 +146,7 @@ class PseudoLabels(nn.Module):
                 "Lower --num-clusters, or remove duplicates.",
             )
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]
-        moved = 0.0 if self.is_first else share_moved(before.numpy(), ids.numpy())
+        moved = 0.0 if self.is_first else fraction_moved(before.numpy(), ids.numpy())
         sums = torch.zeros(k, embeddings.shape[1], dtype=torch.float64).index_add_(0, ids, embeddings.double())
         self.centroids.copy_((sums / torch.from_numpy(counts)[:, None]).float())
         self.cluster_ids.fill_(-1)
@@ -162,7 +162,7 @@ class PseudoLabels(nn.Module):
         )
 
 
-def share_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
+def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
     """Return the share of images that are not where most of their old cluster is; renaming clusters moves nobody.
 
     Args:

@@ -52,11 +52,11 @@ from labelkit.methods.metric.recipe import (
     group_sampler,
     memory_size,
     pseudo_labels,
-    renew_pseudo_labels,
     train_view,
+    update_pseudo_labels,
 )
 from labelkit.models.ema import EMATeacher
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
@@ -151,7 +151,7 @@ class SAN(MetricMethod[SANConfig]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Tell what cannot be learned from."""
-        warning = lone_classes(self.data) if self.clusters is None else None
+        warning = singleton_class_warning(self.data) if self.clusters is None else None
         if warning is not None:
             state.warn(warning)
 
@@ -160,7 +160,7 @@ class SAN(MetricMethod[SANConfig]):
         if self.clusters is None:
             return
         if self.clusters.due(state.epoch):
-            renew_pseudo_labels(self.clusters, self.network, self.config, state)
+            update_pseudo_labels(self.clusters, self.network, self.config, state)
             if self.memory is not None:
                 writer = self.network if self.slow is None else self.slow
                 keys = state.embed(lambda images: writer(images).embeddings, self.clusters.rows)
@@ -209,7 +209,7 @@ class SAN(MetricMethod[SANConfig]):
         """The clusters."""
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
 
-    def reuse_frozen(self) -> KeptPart:
+    def reuse_frozen(self) -> ReusablePart:
         """The frozen stages, which the slow copy shares."""
         if self.slow is not None:
             slow: Any = self.slow.module
@@ -276,7 +276,7 @@ def check_training_classes(config: SANConfig, data: DataInfo) -> None:
         )
 
 
-def lone_classes(data: DataInfo) -> str | None:
+def singleton_class_warning(data: DataInfo) -> str | None:
     """Return a warning if many classes have one image, which a batch can only repeat."""
     counts = np.bincount(data.labels[data.labels >= 0])
     share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0

@@ -173,7 +173,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         """Cluster when it is time; a run that is resumed inside the epoch has the clusters in its checkpoint."""
         config = self.config
         if self.labels.due(state.epoch):
-            embeddings = shared.renew_pseudo_labels(self.labels, self.network, config, state)
+            embeddings = shared.update_pseudo_labels(self.labels, self.network, config, state)
             if config.memory_refill:
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)

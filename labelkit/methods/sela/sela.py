@@ -40,10 +40,10 @@ from labelkit.methods.sela.self_labels import (
     SolveRecord,
     SolverSettings,
     optimization_times,
-    passed_times,
     take_labels,
+    times_until,
 )
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.multi_head_network import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
@@ -100,7 +100,7 @@ class SeLa(Method[SeLaConfig]):
     def scheduled(cls, config: SeLaConfig, size: RunSize) -> Mapping[str, Scheduled]:
         """Times of optimizing labels that have passed; those that pass together are one optimization."""
         times = label_times(config)
-        return {"label_times": lambda now: float(passed_times(times, now.step / now.steps_per_epoch))}
+        return {"label_times": lambda now: float(times_until(times, now.step / now.steps_per_epoch))}
 
     def on_train_start(self, state: TrainState) -> None:
         """Read the prior; a resumed run has it in its checkpoint."""
@@ -153,7 +153,7 @@ class SeLa(Method[SeLaConfig]):
         """The clustering of every head."""
         return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
 
-    def reuse_frozen(self) -> KeptPart:
+    def reuse_frozen(self) -> ReusablePart:
         """The frozen stages.
 
         Raises:

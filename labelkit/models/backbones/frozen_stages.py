@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.errors import ConfigError
-from labelkit.models.frozen_part import KeptPart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.weights.files import fingerprint
 
 _CONTAINERS = ("stages", "blocks", "layers", "features")
@@ -26,7 +26,7 @@ _STEM = re.compile(r"(?i)conv|stem")
 
 
 @dataclass(frozen=True, slots=True)
-class FrozenStages(KeptPart):
+class FrozenStages(ReusablePart):
     """What is frozen of a network, and kept of views: the maps that leave the last frozen stage.
 
     Attributes:

@@ -18,7 +18,7 @@ import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
 from labelkit.commands.common.training_data import chosen_old_classes, has_own_splits, read_listing
-from labelkit.commands.evaluate.dense import mean_and_spread, percent_and_spread
+from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
 from labelkit.methods import OWN_METHODS_VARIABLE
@@ -32,9 +32,9 @@ from labelkit.pipelines.compare.runs import (
     RunFailed,
     embed_for_judges,
     judge_store,
-    kept_record,
     method_config,
-    trained_and_judged,
+    stored_record,
+    train_and_evaluate,
 )
 from labelkit.pipelines.own_code import check_same_code
 from labelkit.progress import Progress, current_progress
@@ -72,7 +72,7 @@ class Row:
                 found = found.get(key) if isinstance(found, dict) else None
             if isinstance(found, int | float):
                 values.append(float(found))
-        return mean_and_spread(values) if values else None
+        return mean_and_std(values) if values else None
 
     def scores(self) -> dict[str, dict[str, object]]:
         """Return all scores of the judges."""
@@ -193,7 +193,7 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             config.keep.mkdir(parents=True, exist_ok=True)
         held.enter_context(locked(config.keep))
         if about.exists():
-            then = kept_record(about)
+            then = stored_record(about)
             differing = [
                 f"--{name.replace('_', '-')} {value_text(then.get(name))} (now {value_text(now[name])})"
                 for name in now
@@ -237,7 +237,7 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
                     embed_for_judges(config, store, data.holdout, **seeded)
                     found = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
-                row.runs.append(kept_record(record))
+                row.runs.append(stored_record(record))
             except LabelkitError as error:
                 # pixels need next to nothing: where they cannot be kept, nothing can
                 if label == _PIXELS and isinstance(error, ResourceError):
@@ -263,7 +263,7 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folde
                 try:
                     options: Any = method_config(name, config, data, seed)
                     row.kind, row.network = options.label_kind, options.backbone
-                    record = trained_and_judged(name, config, data, folder, seed)
+                    record = train_and_evaluate(name, config, data, folder, seed)
                 except (RunFailed, LabelkitError) as error:
                     row.failures[seed] = str(error).strip()
                     continue
@@ -277,7 +277,7 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folde
 def _say(progress: Progress, row: Row) -> None:
     scores = row.scores()
     names = [name for name in (*JUDGES, "own_accuracy") if name in scores]
-    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_spread(scores[name])} %" for name in names)
+    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])} %" for name in names)
     if row.runs:
         progress.message(f"{row.name}: {shown}")
     for seed, reason in row.failures.items():
@@ -288,7 +288,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
     lines: list[list[Cell]] = []
     for row in rows:
         scores = row.scores()
-        cells = [percent_and_spread(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
+        cells = [percent_and_std(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
         memory = row.mean("peak_memory_mib")
         lines.append(
             [
@@ -318,7 +318,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
 
 
 def _plain(stats: dict[str, object] | None) -> str | None:
-    """Return ``1.23 ± 0.45`` of what ``mean_and_spread`` made."""
+    """Return ``1.23 ± 0.45`` of what ``mean_and_std`` made."""
     if stats is None:
         return None
     spread = stats["sd"]

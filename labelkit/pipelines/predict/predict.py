@@ -18,11 +18,11 @@ import numpy as np
 
 from labelkit.algorithms.answer_rule import AnswerRule, group_rule
 from labelkit.commands.common.embeddings import check_features, unit_rows
-from labelkit.commands.common.label_files import LabeledImages, placed_csv
-from labelkit.commands.common.onnx_session import loading_ahead
+from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
+from labelkit.commands.common.onnx_session import preload_embedding
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
-from labelkit.commands.common.stored_predictions import group_names, new_groups, stored_answers
+from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
 from labelkit.data.datasets import FileSource, ImageDataset, LimitedSource, sorted_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
@@ -177,7 +177,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
         raise DatasetError(
             "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
         )
-    with loading_ahead(len(photos), config.checkpoint, config.device):
+    with preload_embedding(len(photos), config.checkpoint, config.device):
         source = open_source(config.from_, config.result)
         min_confidence = source.min_confidence if config.min_confidence is None else config.min_confidence
         asked = [rows_of_other(source.store, path) for path in stores]
@@ -207,7 +207,7 @@ def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
     if config.labels is None:
         return {}
     images = LabeledImages("this call", names, None, None)
-    return {names[place]: text for place, text in placed_csv(config.labels, images, config.label_column).items()}
+    return {names[place]: text for place, text in read_csv_labels(config.labels, images, config.label_column).items()}
 
 
 def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
@@ -257,7 +257,7 @@ def _as_dataset(photos: list[Path], max_pixels: float) -> ImageDataset:
 
 def _answers(source: Source, queries: Queries, min_confidence: float) -> Iterator[Prediction]:
     """Answer for embedded photos."""
-    stored = stored_answers(source.result, min_confidence)
+    stored = read_stored_predictions(source.result, min_confidence)
     row_of = source.rows_by_digest() if queries.sha256 is not None else {}
     for start in range(0, len(queries.names), _BLOCK):
         block = slice(start, start + _BLOCK)

@@ -80,12 +80,12 @@ class _File(BaseModel):
             given = set(row.model_extra or {})
             if given != wanted:
                 raise ValueError(f"row {row.name!r} sets {sorted(given)}, the commands want {sorted(wanted)}")
-            if not (published_of(row, self.values).keys() <= self.values.keys()):
+            if not (published_values(row, self.values).keys() <= self.values.keys()):
                 raise ValueError(f"row {row.name!r} has numbers that values does not name")
         return self
 
 
-def published_of(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
+def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
     """Numbers of a row by name; a single number is that of the first value."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
 
@@ -208,7 +208,7 @@ def _row(row: _Row, file: _File) -> Row:
     filled = {name: str(value) for name, value in (row.model_extra or {}).items()} | {n: f"{{{n}}}" for n in _OWN}
     commands = [tuple(shlex.split(command.format(**filled))) for command in file.commands]
     datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
-    return Row(row.name, published_of(row, file.values), tuple(commands), tuple(datasets), row.against)
+    return Row(row.name, published_values(row, file.values), tuple(commands), tuple(datasets), row.against)
 
 
 def dataset_places(words: Sequence[str]) -> list[int]:
@@ -251,12 +251,12 @@ def _without_spaces(name: str) -> str:
     return re.sub(r"\s*,\s*", ",", name)
 
 
-def needs_of(row: Row) -> set[str]:
+def row_inputs(row: Row) -> set[str]:
     """Return the inputs of a row: data sets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
-def missing_of(dataset: str, root: Path) -> str:
+def missing_data(dataset: str, root: Path) -> str:
     """Return what is missing of a data set, its source and size; empty if nothing."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labelkit.commands.common.label_files import LabeledImages, find_texts, place_texts
+from labelkit.commands.common.label_files import LabeledImages, find_images_by_path, match_label_paths
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import find_paths, written_name
+from labelkit.data.path_rule import escaped_path, find_paths
 from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
@@ -99,7 +99,7 @@ def collect_labels(
         DatasetError: a file cannot be used, or names photos that are not there and were not in an earlier call.
     """
     progress = current_progress()
-    place_of = {written_name(name): place for place, name in enumerate(dataset.sample_ids)}
+    place_of = {escaped_path(name): place for place, name in enumerate(dataset.sample_ids)}
     gone_from = {path: set(texts) for path, texts in (left or {}).items()}
     folder = tables.folder
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
@@ -260,12 +260,12 @@ def _read_user_table(
     told = [label for label in written if label.file]
     texts = {label.path: label.text for label in written if not label.file}
     images = LabeledImages(f"the folder {dataset.root}", dataset.sample_ids, None, dataset.root)
-    if unknown := find_texts(labels, texts, images).unknown:
+    if unknown := find_images_by_path(labels, texts, images).unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
         were = find_paths(unknown, former, table=labels, root=dataset.root)
-        gone = [WrittenLabel(written_name(former[place]), texts.pop(name), "") for name, place in were.places.items()]
+        gone = [WrittenLabel(escaped_path(former[place]), texts.pop(name), "") for name, place in were.places.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
-    return _UserTable(place_texts(labels, texts, images) if texts else {}, told)
+    return _UserTable(match_label_paths(labels, texts, images) if texts else {}, told)
 
 
 @dataclass(frozen=True)
@@ -388,7 +388,7 @@ def _with_files(labels: Sequence[WrittenLabel], stores: Sequence[EmbeddingStore]
     found: dict[str, str] = {}
     for store in stores if missing else ():
         for row, name in enumerate(store.sample_ids):
-            path = written_name(name)
+            path = escaped_path(name)
             if path in missing and path not in found:
                 found[path] = store.sha256[row].tobytes().hex()
     return [label if label.file else replace(label, file=found.get(label.path, "")) for label in labels]
@@ -451,12 +451,12 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
     return len({store.sha256[row].tobytes().hex() for row in rows} & there)
 
 
-def away_csv(away: Sequence[WrittenLabel]) -> bytes:
+def missing_photos_csv(away: Sequence[WrittenLabel]) -> bytes:
     """Return the labels of photos that are not there as CSV, by path."""
     return _csv(sorted(away, key=lambda label: (label.path, label.file)))
 
 
-def given_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
+def labels_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
     """Return the labels as CSV: path, label, and the SHA-256 of the photo, by which the label finds it again."""
     places = sorted(known.placed)
     return _csv(WrittenLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)

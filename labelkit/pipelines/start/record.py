@@ -105,7 +105,7 @@ class Record:
         commit_json(self.path, {"version": _VERSION, **noted})
 
 
-def leave_out_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
+def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
     """Take labels out of ``check.csv``, and of what its command told, that a person has confirmed.
 
     Args:

@@ -18,13 +18,13 @@ import numpy as np
 from pydantic import ValidationError
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.common.stable_ids import held_rows
+from labelkit.commands.common.stable_ids import rows_in_other_store
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.commands.table import all_commands
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.models.weights.published import recorded_weights
@@ -41,13 +41,13 @@ from labelkit.pipelines.start.given import (
     KnownLabels,
     OwnTables,
     WrittenLabel,
-    away_csv,
     collect_labels,
     count_moved,
-    given_csv,
+    labels_csv,
+    missing_photos_csv,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, digest, last_finished, leave_out_confirmed
+from labelkit.pipelines.start.record import Record, digest, last_finished, remove_confirmed
 from labelkit.pipelines.start.summary import LABELS, finish
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -164,7 +164,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     )
     labels = known.placed
     if tables.was_saved(CHECK):
-        now = {written_name(dataset.sample_ids[place]): text for place, text in labels.items()}
+        now = {escaped_path(dataset.sample_ids[place]): text for place, text in labels.items()}
         record.confirmed |= {one["path"]: one["label"] for one in checked if now.get(one["path"]) == one["label"]}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
@@ -312,9 +312,9 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
 def _write_labels(tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
     """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
     if known.away:
-        tables.write(AWAY, away_csv(known.away))
+        tables.write(AWAY, missing_photos_csv(known.away))
     if known.placed or (tables.folder / GIVEN).is_file():
-        tables.write(GIVEN, given_csv(dataset, known))
+        tables.write(GIVEN, labels_csv(dataset, known))
     if not known.away:
         tables.remove(AWAY)
 
@@ -330,7 +330,7 @@ def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset
     )
     readable = {place: text for place, text in known.placed.items() if place not in aside}
     unread_labels = (
-        WrittenLabel(written_name(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
+        WrittenLabel(escaped_path(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
     )
     _write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
@@ -403,7 +403,7 @@ def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -
     this = replace(this, previous=_previous(this, stores, dataset))
     if (
         this.before is None
-        or held_rows(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
+        or rows_in_other_store(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
     ):
         return this
     return replace(this, before=None)  # each photo is another one under a name that was there
@@ -418,7 +418,7 @@ def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Pa
     for path in stores:
         if path.name == this.store.name:
             continue
-        held = held_rows(open_store(path), store)
+        held = rows_in_other_store(open_store(path), store)
         if held.any() and int((unlabeled & ~held).sum()) >= _FEWEST_LATER:
             return path
     return None
@@ -575,7 +575,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     values = jsonable(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:
-        leave_out_confirmed(made, values, record.confirmed)
+        remove_confirmed(made, values, record.confirmed)
     files = [out if path == made else path for path in result.paths if path.exists()]
     if made != out:
         values["csv"] = str(out)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.commands.common.images.read import indexed_images
-from labelkit.commands.common.labels import GivenLabels
+from labelkit.commands.common.labels import UsableLabels
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError, output_exists
 from labelkit.progress import current_progress
@@ -20,7 +20,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import Work, labels_to_learn
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import added_labels, beginning
+from labelkit.studio.label.rounds import add_labels, beginning
 from labelkit.studio.label.session import Done, Session, continued, is_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, place_images
@@ -35,7 +35,7 @@ LIKE = 200
 
 
 @dataclass
-class Browsed:
+class BrowsedStore:
     """A store as shown by its pages.
 
     Attributes:
@@ -148,10 +148,10 @@ def webp(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def _learned(work: Work, images: ShownImages, where: str) -> GivenLabels:
+def _learned(work: Work, images: ShownImages, where: str) -> UsableLabels:
     """The labels that suggestions go by: an image that only has the name of its group may be suggested."""
     learned = labels_to_learn(work, images.features)
-    return GivenLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
+    return UsableLabels(learned, np.full(len(work), -1, dtype=np.int64), tuple(work.classes), where, {})
 
 
 def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _state(work: Work, log: list[Done], last_round: int) -> dict[str, Any]:
     }
 
 
-def open_browsed(config: LabelConfig, store: EmbeddingStore) -> Browsed:
+def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
     """Read what pages are told of a store.
 
     Raises:
@@ -188,7 +188,7 @@ def open_browsed(config: LabelConfig, store: EmbeddingStore) -> Browsed:
         current_progress().warning(f"{error}; pages will show no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places = place_images(images.features, "pca", 0)
-    return Browsed(store, images, grouping, _pictures(store, source), note, places.points)
+    return BrowsedStore(store, images, grouping, _pictures(store, source), note, places.points)
 
 
 def _pictures(store: EmbeddingStore, source: ImageDataset | None) -> Pictures:
@@ -218,7 +218,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         return session
     begun = beginning(config, store)
     if config.from_ is not None:
-        begun, _ = added_labels(config, config.from_, store, begun)
+        begun, _ = add_labels(config, config.from_, store, begun)
     number = begun.round + 1
     while name is None or (config.result is None and name in there):
         name, number = f"labels-{number}", number + 1

@@ -108,8 +108,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     host: str = Field(
         "127.0.0.1",
         description="With --serve: address to listen on. At any address but the default, everyone on the "
-        "network who has the link can see all images and change labels, and traffic is not encrypted: put a TLS "
-        "proxy in front.",
+        "network who has the link can see all images and change labels. Traffic is not encrypted: put a TLS proxy "
+        "in front.",
         json_schema_extra=_SERVE,
     )
     port: int = Field(

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, own_result, placed_csv, read_labels
+from labelkit.commands.common.label_files import LabeledImages, own_result, read_csv_labels, read_labels
 from labelkit.commands.common.labels import labels_to_use, similar_names
 from labelkit.data.datasets import natural_key
-from labelkit.data.tables import as_known
+from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -75,7 +75,7 @@ def beginning(config: LabelConfig, store: EmbeddingStore) -> Labels:
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
 
-def added_labels(
+def add_labels(
     config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels
 ) -> tuple[Labels, dict[str, object]]:
     """Add the labels of a file; returns them and what is to be told.
@@ -83,8 +83,8 @@ def added_labels(
     Raises:
         DatasetError: images get another label than they have, and it is not said which counts.
     """
-    placed = placed_csv(path, LabeledImages.of_store(store), config.label_column)
-    texts = as_known(placed, base.class_names)
+    placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
+    texts = match_known_spelling(placed, base.class_names)
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
     slips = _slips(path, fresh, base.class_names)
     names = (*base.class_names, *fresh)

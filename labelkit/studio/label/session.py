@@ -21,7 +21,7 @@ from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
-from labelkit.studio.label.actions import BadStep, Step, Work, read_steps, touched
+from labelkit.studio.label.actions import InvalidStep, Step, Work, read_steps, touched
 
 T = TypeVar("T")
 
@@ -175,7 +175,7 @@ class Session:
             seen: last round that the page was told of.
 
         Raises:
-            BadStep: it cannot be done.
+            InvalidStep: it cannot be done.
             Conflict: somebody else changed the same since ``seen``.
             LabelkitError: it cannot be written; nothing was changed.
         """
@@ -213,14 +213,14 @@ class Session:
         """Undo an action, recorded as a new action.
 
         Raises:
-            BadStep: there is no such action, or it was taken back.
+            InvalidStep: there is no such action, or it was taken back.
             Conflict: somebody else changed the same since.
             LabelkitError: it cannot be written; nothing was changed.
         """
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):
-                raise BadStep(f"there is no action {number} that can be taken back")
+                raise InvalidStep(f"there is no action {number} that can be taken back")
             kind = "redo" if found.undoes else "undo"
             return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
 
@@ -230,7 +230,7 @@ class Session:
         num_classes = len(self.work.classes)
         back = tuple(self.work.apply(steps))
         if not back:
-            raise BadStep("nothing would change")
+            raise InvalidStep("nothing would change")
         done = Done(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
         after, _ = self.work.labels()
         rounds = np.where(after == before, self._rounds, np.where(after >= 0, done.round, -1))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.data.path_rule import written_name
+from labelkit.data.path_rule import escaped_path
 from labelkit.data.tables import read_table
 from labelkit.errors import DatasetError
 from labelkit.files import decode_table
@@ -199,7 +199,7 @@ def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> 
 
 def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
     """Image of the page by its path as tables have it."""
-    return {written_name(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
+    return {escaped_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
 def _read(folder: Path | None, kind: _Kind, places: Mapping[str, int]) -> Finding:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.stored_predictions import expected_chances, stored_answers
+from labelkit.commands.common.stored_predictions import correctness_probabilities, read_stored_predictions
 from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -79,7 +79,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Decided:
+class PredictionSummary:
     """Summary of a result's predictions.
 
     Attributes:
@@ -123,7 +123,7 @@ class Grouping:
     measure: str
     runner_up: NDArray[np.int64]
     ungrouped: int
-    decided: Decided | None
+    decided: PredictionSummary | None
     expected: NDArray[np.float32] | None = None
 
 
@@ -227,18 +227,18 @@ def describe_groups(
         )
     ungrouped = int((every < 0).sum())
     why_and_ids = (result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped)
-    chances = expected_chances(result)
+    chances = correctness_probabilities(result)
     expected = None if chances is None else chances[images.rows].astype(np.float32)
     return Grouping(*why_and_ids, _decided(result), expected)
 
 
-def _decided(result: Result) -> Decided | None:
+def _decided(result: Result) -> PredictionSummary | None:
     if result.kind != "answers":
         return None
-    found = stored_answers(result)
+    found = read_stored_predictions(result)
     known, new, unsure = (found.kinds.count(kind) for kind in ("known", "new", "unsure"))
     right, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
-    return Decided(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
+    return PredictionSummary(known, new, unsure, right, guesses, float(str(result.params.get("min_confidence", 0))))
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:

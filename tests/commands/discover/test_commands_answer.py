@@ -11,11 +11,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from labelkit.algorithms.few_label_classifier import RowJudge
+from labelkit.algorithms.few_label_classifier import RowClassifier
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover.answer import COLUMNS, answer_images
-from labelkit.commands.discover.calibrate import calibrate, given_evidence, hidden_evidence
+from labelkit.commands.discover.calibrate import calibrate, hidden_label_evidence, labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
@@ -115,9 +115,9 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
     truth = np.arange(200) % 5
     features = (np.eye(5)[truth] + rng.normal(0, 0.45, (200, 5))).astype(np.float32)
     labels = np.where(np.arange(200) < 60, truth, -1)
-    judge, groups = RowJudge(features, labels), np.arange(5)
+    judge, groups = RowClassifier(features, labels), np.arange(5)
 
-    evidence = hidden_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
+    evidence = hidden_label_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
 
     assert evidence is not None
     assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
@@ -147,7 +147,9 @@ def test_rows_of_a_hidden_class_are_named_wrongly_where_there_is_no_new_group(rn
     features = (np.eye(5)[truth] + rng.normal(0, 0.2, (200, 5))).astype(np.float32)
     labels = np.where(np.arange(200) < 60, truth, -1)
 
-    evidence = hidden_evidence(RowJudge(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0)
+    evidence = hidden_label_evidence(
+        RowClassifier(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0
+    )
 
     assert evidence is not None
     assert evidence.accuracy(new=True) == 0
@@ -159,7 +161,7 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
     shares = np.array([[0.1, 0.9, 0], [0.2, 0.8, 0], [0.3, 0.7, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]])
     groups = np.array([4, -1, -1])  # the class of the first group; the others are new
 
-    found = given_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
+    found = labeled_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
 
     assert found.correct.tolist() == [1, 1, 1, 1]
     assert found.of_new.tolist() == [True, True, True, False]
@@ -169,9 +171,9 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
 
 def test_no_evidence_without_a_class_of_two_labels(rng: np.random.Generator) -> None:
     labels = np.array([0, 1, -1, -1])
-    judge = RowJudge(rng.normal(size=(4, 3)).astype(np.float32), labels)
+    judge = RowClassifier(rng.normal(size=(4, 3)).astype(np.float32), labels)
 
-    assert hidden_evidence(judge, labels, np.array([0, 1, 0, 1]), np.arange(2), 0.0, min_size=1, seed=0) is None
+    assert hidden_label_evidence(judge, labels, np.array([0, 1, 0, 1]), np.arange(2), 0.0, min_size=1, seed=0) is None
 
 
 def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
@@ -484,7 +486,7 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
 @pytest.mark.parametrize(
     ("made", "error", "message"),
     [
-        (without_labels, DatasetError, "has no labels that may be used"),
+        (without_labels, DatasetError, "has no usable labels"),
         (with_one_label_each, DatasetError, "no class has two labels"),
         (with_every_label, StoreError, "every grouped image has a label"),
         (without_groups, StoreError, "Pass --num-clusters"),

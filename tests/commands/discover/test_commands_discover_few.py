@@ -379,7 +379,7 @@ def test_no_labels_at_all_are_refused(labelkit: Any, make_store: Any) -> None:
     answer = labelkit("discover", "snowball", "--index", bare.path)
 
     assert answer.code == 3
-    assert "has no labels that may be used" in answer.err
+    assert "has no usable labels" in answer.err
     assert "--num-labels N" in answer.err
 
 
@@ -449,7 +449,7 @@ def test_files_are_replaced_only_when_asked(labelkit: Any, store: EmbeddingStore
     assert again.code == 2
     assert "made.snowball.csv: already exists. Pass --overwrite" in again.err
     assert labels.code == 2
-    assert "is also --labels, which is read" in labels.err
+    assert "is also --labels, an input" in labels.err
 
 
 def test_a_discovery_is_scored_as_a_grouping_only_by_name(labelkit: Any, store: EmbeddingStore) -> None:

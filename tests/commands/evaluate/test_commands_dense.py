@@ -145,9 +145,9 @@ def test_frames_are_resized_as_published(
 @pytest.mark.parametrize(
     ("words", "code", "problem"),
     [
-        (("segmentation", "--split", "val"), 2, "are trained on"),
+        (("segmentation", "--split", "val"), 2, "are used for training"),
         (("segmentation", "--split", "probe"), 3, "no split 'probe'"),
-        (("segmentation", "--image-size", "18"), 2, "no whole number of patches"),
+        (("segmentation", "--image-size", "18"), 2, "not a multiple of the patch size"),
         (("segmentation", "--lr", "0"), 2, "above 0"),
         (("tracking",), 3, "are classes, not objects of films"),
     ],
@@ -169,4 +169,4 @@ def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     assert (done.code, "the image has 16 x 16 pixels, its mask 8 x 8" in " ".join(done.err.split())) == (3, True)
     Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
     done = labelkit(*words)
-    assert (done.code, "value 7 in row 0, column 0 is no class" in " ".join(done.err.split())) == (3, True)
+    assert (done.code, "value 7 in row 0, column 0 is not a class" in " ".join(done.err.split())) == (3, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from labelkit.commands.evaluate.dense_options import EvaluateDetectionConfig
-from labelkit.commands.evaluate.detection import Updates, depth_below, train_detector
+from labelkit.commands.evaluate.detection import Updates, layer_depth, train_detector
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
 from labelkit.training.devices import Runtime
@@ -124,7 +124,7 @@ def test_earlier_blocks_move_less_with_layer_decay(root: Path) -> None:
         for name in ("net.patch_embed.proj.bias", *(f"net.blocks.{i}.mlp.fc2.bias" for i in range(4)), "net.norm.bias")
     ]
     assert moved == pytest.approx([1e-3 / 32, 1e-3 / 16, 1e-3 / 8, 1e-3 / 4, 1e-3 / 2, 1e-3], rel=0.01)
-    assert depth_below("rpn.head.conv.0.0.weight", 4) == 0
+    assert layer_depth("rpn.head.conv.0.0.weight", 4) == 0
 
 
 @pytest.mark.parametrize(

@@ -146,13 +146,13 @@ def test_rows_without_a_label_are_left_out_and_said(labelkit: Any, make_store: A
 
     assert answer.json["recall"] == {"1": 1.0}
     assert answer.json["n_unlabeled"] == 1
-    assert "1 rows of" in answer.err
+    assert "1 images of" in answer.err
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": (8,)}, "8 neighbors, but only 7 images"),
+        ({"k": (8,)}, "8 neighbors among 7 images"),
         ({"split": ("val",)}, "^--split: .* has no split 'val'"),
         ({"queries": "val", "gallery": "all"}, "^--queries: .* has no split 'val'"),
         ({"queries": "all", "gallery": "val"}, "^--gallery: .* has no split 'val'"),

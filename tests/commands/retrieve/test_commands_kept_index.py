@@ -157,8 +157,8 @@ def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(
 
     assert two.json["search"] == {"kind": "exact"}
     assert (
-        "searching 60,000 embeddings of dimension 16 for 2 queries takes less time than adding 60,000 embeddings to an index"
-        in two.err
+        "searching 60,000 embeddings of dimension 16 for 2 queries takes less time than adding 60,000 embeddings "
+        "to an index" in two.err
     )
     assert three.json["search"]["kind"] == "hnsw"
     assert later.json["search"]["kind"] == "hnsw"  # it is there

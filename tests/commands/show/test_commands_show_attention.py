@@ -97,7 +97,11 @@ def test_runs_without_an_update_have_two_maps_per_block(
 BAD = {
     "block": (("--block", "1,4"), 2, "--block: no block 4 in a backbone of 4 blocks. Blocks count from 0 to 3."),
     "negative block": (("--block", "-1"), 2, "--block: no block -1 in a backbone of 4 blocks"),
-    "too many images": (("--num-images", "49"), 2, "--num-images: 49 images of photos, which has 48. Request fewer."),
+    "too many images": (
+        ("--num-images", "49"),
+        2,
+        "--num-images: 49 images of photos, which has only 48. Request fewer.",
+    ),
     "no images": (("--num-images", "0"), 2, "--num-images: must be >= 1 (value 0)"),
     "row": (("--rows", "3,48"), 2, "--rows: row 48 is out of range: photos has 48 images. Rows count from 0 to 47."),
     "two choices": (

@@ -70,9 +70,9 @@ def test_options_that_cannot_act_are_refused(
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        ({"ant": 3}, [], "has one class"),
+        ({"ant": 3}, [], "has only one class"),
         ({}, [], "no image has a label"),
-        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image has a label of class"),
+        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image is labeled class"),
     ],
     ids=["one class", "no label", "a class without"],
 )

@@ -68,8 +68,8 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
     [
         (lambda table: table.pop("categories"), "has no categories"),
         (lambda table: table.update(categories=[]), "has no categories"),
-        (lambda table: table.update(annotations={}), "annotations is no list"),
-        (lambda table: table["annotations"].append(3), "annotations[8]: image_id is missing or no whole number"),
+        (lambda table: table.update(annotations={}), "annotations is not a list"),
+        (lambda table: table["annotations"].append(3), "annotations[8]: image_id is missing or not an integer"),
         (_change("categories", 1, name="person"), "names category 3 (person) twice"),
         (_change("categories", 1, name="tandem"), "its categories are not those of instances_train2017.json"),
         (_change("images", 0, id=6), "names image 6 twice"),
@@ -131,7 +131,7 @@ def test_voc_2007_counts_pixels_from_one_and_marks_difficult_objects(tmp_path: P
         ("<name>bicycle", "<name>zebra", "object 1 has class 'zebra', which is not a VOC class"),
         ("<xmin>12", "<xmin>left", "object 1: xmin 'left' is no number"),
         ("<xmax>27", "<xmax>127", "object 1 lies mostly outside its image of 64 x 48 pixels"),
-        ("</annotation>", "", "is no XML"),
+        ("</annotation>", "", "is not XML"),
     ],
 )
 def test_a_damaged_xml_is_refused_with_its_place(tmp_path: Path, before: str, after: str, said: str) -> None:

@@ -159,7 +159,7 @@ def one_class(path: Path, *names: str) -> Path:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--dataset", "ONE"), 3, "has one class"),
+        (("--dataset", "ONE"), 3, "has only one class"),
         (("--embed-dim", "1"), 2, "must be >= 2"),
         (("--num-classes", "5"), 2, "5 is less than the 10 classes with labels"),
         (("--label-split", "none"), 3, "no image has a label that training may use"),

@@ -37,7 +37,7 @@ def test_a_file_without_a_head_is_read_from_its_first_line(tmp_path: Path) -> No
 
 
 def test_a_class_without_a_vector_is_named(words: Path) -> None:
-    with pytest.raises(DatasetError, match="no vector of 2 of 3 classes: pear, plum") as caught:
+    with pytest.raises(DatasetError, match="no vector for 2 of 3 classes: pear, plum") as caught:
         read_class_vectors(words, ["pear", "apple", "plum"])
     assert caught.value.where == str(words)
     with pytest.raises(DatasetError, match="c0, c1, c2, c3, c4 and 3 more"):
@@ -53,7 +53,7 @@ def test_a_class_without_a_vector_is_named(words: Path) -> None:
         (b"a 1 2\nb 1 2 3\n", "has vectors of 2 and 3 dimensions"),
         (b"a 1 2\nB 1 2\n b 3 4\nB 0 0\n", ""),
         (b"\xff\xfe\x00 1 2\n", "is not a text file"),
-        (b"", "no vector of 2 of 2"),
+        (b"", "no vector for 2 of 2"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

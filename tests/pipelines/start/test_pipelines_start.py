@@ -1049,7 +1049,7 @@ def test_one_label_a_class_is_grouped_and_said(photos: Path, tmp_path: Path) -> 
         (["three", "--num-classes", "2"], 3, "3 photos are too few to tell classes apart, which takes "),
         (["photos", "--labels", "none.csv"], 3, "No such file"),
         (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not in the folder"),
-        (["photos", "--out", "photos/inside"], 2, "lies among the photos"),
+        (["photos", "--out", "photos/inside"], 2, "is inside the photo folder"),
         (["photos", "--out", "known.csv"], 2, "is a file"),
         (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "fewer than the 3 classes"),
         (["photos", "--labels", "same.csv"], 3, "all 30 photos have the label 'thing'"),
@@ -1118,7 +1118,7 @@ def test_photos_that_are_added_are_described_by_the_network_of_the_others(
 def test_without_weights_it_names_its_own_options_alone(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone: str
 ) -> None:
-    monkeypatch.setattr("labelkit.commands.common.networks.best_at_hand", lambda **_: None)
+    monkeypatch.setattr("labelkit.commands.common.networks.best_available", lambda **_: None)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
     assert main(["start", str(photos), "--backbone", backbone]) == (2 if backbone == "auto" else 3)
