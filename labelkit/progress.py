@@ -20,7 +20,7 @@ class Task(Protocol):
     """One piece of work with a length."""
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Report ``n`` more units done; ``info`` are the latest numbers to show beside them."""
+        """Report ``n`` more units done; ``info`` are the latest numbers to show next to them."""
         ...
 
     def skip(self, n: int) -> None:

@@ -271,7 +271,7 @@ class Hierarchy:
 
     @cached_property
     def _has_label(self) -> NDArray[np.bool_]:
-        """Whether leaves and unions hold a labeled row."""
+        """Return whether leaves and unions hold a labeled row."""
         found = np.zeros(len(self.sizes), dtype=bool)
         found[: len(self.labels)] = True
         for number, (one, other) in enumerate(self.unions.tolist()):

@@ -151,7 +151,7 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
 
 
 def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
-    """Whether :func:`closed_form` has the least loss of Eq. 5 for every t.
+    """Return whether :func:`closed_form` has the least loss of Eq. 5 for every t.
 
     So have the simplex (c <= d + 1), d opposite pairs (c = 2d) and the regular polygon, which are universally optimal
     (Cohn and Kumar, "Universally optimal distribution of points on spheres"). Opposite pairs beside a simplex have not.

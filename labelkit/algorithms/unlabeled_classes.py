@@ -92,7 +92,7 @@ class UnlabeledGroups:
         return self.numbers[1 + int(ahead.argmax())] if some or found else 0
 
     def near(self, number: int) -> tuple[int, int]:
-        """Return the first and last number that two standard errors do not tell from this one, of those looked at."""
+        """Return the first and last number that two standard errors do not tell from this one, of those examined."""
         place = self.numbers.index(number)
         least = self.expected[place] - 2 * self.errors[place]
         found = [k for k, value in zip(self.numbers, self.expected, strict=True) if value >= least]

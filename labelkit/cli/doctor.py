@@ -58,7 +58,7 @@ def version_of(package: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Check:
-    """One thing that was looked at; ``status`` is ok, missing (an optional part) or failed."""
+    """One thing that was examined; ``status`` is ok, missing (an optional part) or failed."""
 
     name: str
     status: str

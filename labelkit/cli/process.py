@@ -131,7 +131,7 @@ def signals_interrupt() -> Iterator[list[int]]:
 
 @contextmanager
 def _watched(handler: object, seen: list[int]) -> Iterator[None]:
-    """Let a thread hear of signals beside the main one, which may be inside a long call of a library."""
+    """Let a thread receive signals besides the main one, which may be inside a long call of a library."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     watch = threading.Thread(target=_watch, args=(reader, handler, seen), name="labelkit-signals", daemon=True)

@@ -48,7 +48,7 @@ _MOST_SHOWN: Final = 3
 
 
 def is_shards(text: str) -> bool:
-    """Whether a data set is named by the files that hold it."""
+    """Return whether a data set is named by the files that hold it."""
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
@@ -313,7 +313,7 @@ def _key_of(inner: str) -> str:
 
 
 def _is_plain(inner: str, samples: dict[str, _Sample]) -> bool:
-    """Whether an image is that of its sample and not one beside it, as 0001.mask.png is to 0001.jpg."""
+    """Return whether an image is that of its sample and not one next to it, as 0001.mask.png is to 0001.jpg."""
     last = inner.rpartition("/")[2]
     if last.count(".") == 1:
         return True
@@ -322,7 +322,7 @@ def _is_plain(inner: str, samples: dict[str, _Sample]) -> bool:
 
 
 def _label_of(content: bytes, suffix: str, label_column: str | None) -> tuple[object, str]:
-    """Return the label in the file beside an image, ``None`` if there is none, and why there is none.
+    """Return the label in the file next to an image, ``None`` if there is none, and why there is none.
 
     Raises:
         ValueError: no text, no JSON, or too large.

@@ -174,7 +174,7 @@ class ArraySource:
 
 @dataclass(frozen=True, slots=True)
 class LimitedSource:
-    """The images of another source, of at most so many pixels."""
+    """The images of another source, of at most this many pixels."""
 
     source: ImageSource
     max_pixels: float
@@ -484,7 +484,7 @@ class ListedObjects:
 
     @property
     def has_outlines(self) -> bool:
-        """Whether each object has an outline."""
+        """Return whether each object has an outline."""
         return all(objects.outlines is not None for objects in self.rows if len(objects))
 
     def read(self, index: int) -> Objects:

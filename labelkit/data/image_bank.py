@@ -152,7 +152,7 @@ class ImageBank:
 
     @property
     def in_memory(self) -> bool:
-        """Whether ``images`` holds every image."""
+        """Return whether ``images`` holds every image."""
         return self.images is not None
 
     def reader(self, num_workers: int) -> Reader:
@@ -163,7 +163,7 @@ class ImageBank:
         return Reader(self.dataset.source, self.channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
-        """Refuse a data set with too many images that cannot be read.
+        """Reject a data set with too many images that cannot be read.
 
         Args:
             max_bad: allowed share in ``[0, 1]``.
@@ -202,7 +202,7 @@ class ImageBank:
         return self.images[send(slots, self.device)]
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
-        """Refuse views that images in memory are too large for.
+        """Reject views that images in memory are too large for.
 
         Raises:
             ConfigError: a view would skip pixels.
@@ -234,7 +234,7 @@ class ImageBank:
 
 
 def _has_room(device: torch.device, size: int) -> bool:
-    """Whether that many bytes leave a GPU enough for a network."""
+    """Return whether that many bytes leave a GPU enough for a network."""
     return device.type != "cuda" or size <= torch.cuda.mem_get_info(device)[0] * GPU_SHARE
 
 
@@ -358,7 +358,7 @@ class CachedViewBank(ImageBank):
         return made, tuple(geometry)
 
     def unchanged(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return what is kept of images as they are looked at outside of training, (b, ...) on the device."""
+        """Return what is kept of images as they are examined outside of training, (b, ...) on the device."""
         values = self._gathered(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
         return send_tensor(torch.from_numpy(values), self.device)
 

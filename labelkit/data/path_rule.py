@@ -105,7 +105,7 @@ def find_paths(
 
 
 def similar_path_hint(path: str, known: Sequence[str]) -> str:
-    """Say which image may be meant by a path that names none, in brackets; empty if none is near."""
+    """Return which image may be meant by a path that names none, in brackets; empty if none is near."""
     base = path.replace("\\", "/").rsplit("/", 1)[-1]
     found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
     if not found and len(known) <= _MOST_COMPARED:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def is_address(text: str) -> bool:
-    """Whether a text names a place of another file system, as ``s3://`` does."""
+    """Return whether a text names a place of another file system, as ``s3://`` does."""
     return _ADDRESS.match(text) is not None
 
 

@@ -343,17 +343,17 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has this name; a name that no file can have, such as one too long, is not there."""
+    """Return whether something has this name; a name that no file can have, such as one too long, is not there."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a name is too long
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder has this name; likewise."""
+    """Return whether a folder has this name; likewise."""
     return os.path.isdir(path)  # noqa: PTH112 - as above
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file has this name; likewise."""
+    """Return whether a regular file has this name; likewise."""
     return os.path.isfile(path)  # noqa: PTH113 - as above
 
 

@@ -32,7 +32,7 @@ class ReusablePart(ABC):
 
     @abstractmethod
     def kept_at(self, view: int | None) -> tuple[object, ...]:
-        """Say what is kept of a view, or of an image as it is looked at outside of training (``None``); JSON values."""
+        """Say what is kept of a view, or of an image as it is examined outside of training (``None``); JSON values."""
 
     @abstractmethod
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
@@ -156,7 +156,7 @@ def kept_shape(net: nn.Module, part: ReusablePart, view: int | None, image_size:
 
 
 def _is_trained(name: str, grad_from_block: int) -> bool:
-    """Whether a module or tensor is behind what is frozen: a later block, or what follows all of them."""
+    """Return whether a module or tensor is behind what is frozen: a later block, or what follows all of them."""
     parts = name.split(".")
     if parts[0] == "blocks":
         return len(parts) > 1 and int(parts[1]) >= grad_from_block

@@ -101,7 +101,7 @@ class BackboneOptions(StageConfig):
 
     @property
     def view_size(self) -> int | None:
-        """As asked for."""
+        """Return the requested value."""
         return self.image_size
 
 

@@ -208,7 +208,7 @@ def allows_none(annotation: object) -> bool:
 
 
 def choices(annotation: object) -> tuple[str, ...]:
-    """Return the choices of a ``Literal`` (also inside a tuple or beside None) as texts; () if it has none."""
+    """Return the choices of a ``Literal`` (also inside a tuple or next to None) as texts; () if it has none."""
     texts: list[str] = []
     for member in _members(annotation):
         if get_origin(member) is Literal:

@@ -140,7 +140,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def knows_classes(self) -> bool:
-        """Whether it says how labels are split, so that folders are classes, of a single image too."""
+        """Return whether it says how labels are split, so that folders are classes, of a single image too."""
         asked = self.old_classes is not None or self.num_old_classes is not None
         return asked or self.label_split != "auto"
 
@@ -151,7 +151,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def has_objects(self) -> bool:
-        """Whether ``dataset`` names images; if not, there are only scenes."""
+        """Return whether ``dataset`` names images; if not, there are only scenes."""
         return True
 
     def scenes(self) -> DataConfig | None:

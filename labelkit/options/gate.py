@@ -129,5 +129,5 @@ class GateConfig(StageConfig):
 
     @property
     def has_gate(self) -> bool:
-        """Whether any limit was asked for."""
+        """Return whether any limit was asked for."""
         return bool(self.fail_under or self.fail_over or self.baseline is not None)

@@ -76,10 +76,10 @@ class ModelConfig(CheckpointOptions):
 
     @property
     def uses_best_backbone(self) -> bool:
-        """Whether to use the best available backbone."""
+        """Return whether to use the best available backbone."""
         return self.checkpoint is None and self.weights is None and self.backbone in (None, "auto")
 
     @property
     def guesses(self) -> bool:
-        """Whether the network is to be found by its weights."""
+        """Return whether the network is to be found by its weights."""
         return self.checkpoint is None and self.weights is not None and self.backbone in (None, "auto")

@@ -220,7 +220,7 @@ class CheckpointOptions(StageConfig):
 
 
 class HeldOutOptions(StageConfig):
-    """A command that judges a run by images that it was not trained on."""
+    """A command that evaluates a run by images that it was not trained on."""
 
     comes_last: ClassVar[bool] = True
 

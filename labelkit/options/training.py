@@ -141,12 +141,12 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def uses_nesterov(self) -> bool:
-        """Whether momentum looks ahead (sgd)."""
+        """Return whether momentum looks ahead (sgd)."""
         return False
 
     @property
     def clips_each_gradient(self) -> bool:
-        """Whether ``clip_grad_norm`` limits the gradient of each parameter, not of all together."""
+        """Return whether ``clip_grad_norm`` limits the gradient of each parameter, not of all together."""
         return False
 
     @property
@@ -161,7 +161,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def learns_from_labels(self) -> bool:
-        """Whether a label changes the network, so that labels of a single class are a fault."""
+        """Return whether a label changes the network, so that labels of a single class are a fault."""
         return False
 
     @property
@@ -175,7 +175,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def is_shortest(self) -> bool:
-        """Whether nothing can be taken from the length of the run."""
+        """Return whether nothing can be taken from the length of the run."""
         return False
 
     def shortened(self, fraction: float) -> dict[str, object]:
@@ -249,11 +249,11 @@ class TrainConfig(RunConfig):
 
     @property
     def is_shortest(self) -> bool:
-        """Whether there is one epoch."""
+        """Return whether there is one epoch."""
         return self.epochs == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer epochs, and what is counted in them; judged once, at the end."""
+        """Return fewer epochs, and what is counted in them; evaluated once, at the end."""
         options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
         options |= self._scaled(fraction, "epochs", least=1) | self._scaled(fraction, "lr_warmup_epochs", least=0)
         if self.lr_drop_epochs and fraction < 1:
@@ -276,7 +276,7 @@ class StepRunConfig(RunConfig):
 
     @property
     def is_shortest(self) -> bool:
-        """Whether every step is followed by an evaluation."""
+        """Return whether every step is followed by an evaluation."""
         return self.eval_every_steps == 1
 
     def shortened(self, fraction: float) -> dict[str, object]:
@@ -310,5 +310,5 @@ class StepTrainConfig(StepRunConfig):
 
     @property
     def uses_nesterov(self) -> bool:
-        """As asked for."""
+        """Return the requested value."""
         return self.nesterov

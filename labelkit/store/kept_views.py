@@ -141,7 +141,7 @@ class CachedViews:
         return [number for number in range(self.plan.num_parts) if not self.parts.is_done(number)]
 
     def is_there(self, number: int) -> bool:
-        """Whether a part has been made; it is not read."""
+        """Return whether a part has been made; it is not read."""
         return self.parts.path(number).exists()
 
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:

@@ -320,7 +320,7 @@ def sharded_columns(contents: Contents) -> list[str]:
 
 
 def install_store(image: Image, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> list[str]:
-    """Write a store in one file or in shards, complete or not at all, and remove shards that it replaces.
+    """Write a store in one file or in shards, completely or not at all, and remove shards that it replaces.
 
     The store appears when its shards are there. A failure leaves nothing where there was no store; what a kill leaves
     goes when a store of this name is written.

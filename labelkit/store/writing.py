@@ -464,7 +464,7 @@ def write_imported(
     shards: int | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a store, complete or not at all.
+    """Write a store, completely or not at all.
 
     Args:
         out: the store, ``NAME.h5``.

@@ -85,7 +85,7 @@ class Runtime:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files."""
+        """Return whether this process writes files."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -117,7 +117,7 @@ class Runtime:
 
     @property
     def is_slow_to_ask(self) -> bool:
-        """Whether an exchange between processes makes them wait for their GPUs."""
+        """Return whether an exchange between processes makes them wait for their GPUs."""
         return self.world_size > 1 and self.device.type == "cuda"
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:

@@ -65,7 +65,7 @@ def gather_batch(part: Tensor) -> Tensor:
 
 
 def check_same_on_all(config: StageConfig, texts: Callable[[str], list[str]]) -> None:
-    """Refuse options that differ between processes.
+    """Reject options that differ between processes.
 
     Args:
         config: of this process.

@@ -132,7 +132,7 @@ class Guard:
     # ------------------------------------------------------------------ what is seen
 
     def at_labels(self, labels: NDArray[np.int64], *, beside_others: bool) -> None:
-        """Look at the labels that a run is started with.
+        """Inspect the labels that a run is started with.
 
         Args:
             labels: (m,) int64 training labels of the images that can be read, -1 = unlabeled.
@@ -151,7 +151,7 @@ class Guard:
         self.say(f"warning: {problem}. {remedy}")
 
     def at_schedule(self, zero_lr_share: float) -> None:
-        """Look at the part of the run, at its end, in which the learning rate is 0."""
+        """Inspect the part of the run, at its end, in which the learning rate is 0."""
         if self.mode != "none" and zero_lr_share > MUCH_OF_THE_RUN:
             self.say(
                 f"warning: the learning rate is 0 in the last {percent(zero_lr_share)} % of the run, where nothing "
@@ -159,7 +159,7 @@ class Guard:
             )
 
     def at_images(self, pixels: Tensor) -> None:
-        """Look at (m, p) float prepared images, before the first step.
+        """Inspect (m, p) float prepared images, before the first step.
 
         Raises:
             DivergenceError: they are equal to the last bit.
@@ -173,7 +173,7 @@ class Guard:
         self.say(f"warning: {problem}. {remedy}")
 
     def at_loss(self, loss: float, step: int) -> None:
-        """Look at the loss of a step; the first one is what later ones are compared with.
+        """Inspect the loss of a step; the first one is what later ones are compared with.
 
         Raises:
             DivergenceError: it has exploded.
@@ -191,12 +191,12 @@ class Guard:
         self._judge(signs, {"loss"}, step, lasting=0)
 
     def measurement_is_due(self, step: int, batch_size: int) -> bool:
-        """Whether enough images were trained on since the last look, or each epoch is looked at."""
+        """Return whether enough images were trained on since the last look, or each epoch is examined."""
         enough = self.first_rank is not None or (step - self._looked_at) * batch_size >= LOOK_EVERY
         return self.mode != "none" and enough
 
     def at_epoch_end(self, look: Look | None, norms: Sequence[float], step: int) -> None:
-        """Look at features, predictions, groups and weights after an epoch.
+        """Inspect features, predictions, groups and weights after an epoch.
 
         Args:
             look: what was seen, if it was time to look.
@@ -271,7 +271,7 @@ class Guard:
     # ------------------------------------------------------------------ what is done
 
     def _judge(self, signs: Iterable[Sign], names: set[str], step: int, *, lasting: int) -> None:
-        """Count signs of some kinds; those that are not there any more start anew."""
+        """Count signs of some kinds; those that are not there any more start again."""
         if self.mode == "none":
             return
         found = {sign.name: sign for sign in signs}
@@ -322,13 +322,13 @@ _LESS: Final = "Lower --lr or the weights of added losses, or raise what keeps i
 
 
 def zero_lr_share(lrs: Sequence[float], peak: float) -> float:
-    """Return the part of the learning rates, from the last one back, that are nothing beside the highest one."""
+    """Return the part of the learning rates, from the last one back, that are negligible compared with the highest one."""
     alive = [position for position, lr in enumerate(lrs, start=1) if lr > NO_LR * peak]
     return 1 - (alive[-1] if alive else 0) / len(lrs) if lrs else 0.0
 
 
 def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Draw the rows that are looked at, the same ones throughout a run: (m,) int64, increasing."""
+    """Draw the rows that are examined, the same ones throughout a run: (m,) int64, increasing."""
     drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE]
     return np.sort(rows[drawn])
 
@@ -412,7 +412,7 @@ def weight_norms(parameters: Iterable[Tensor]) -> list[float]:
 
 
 def check_weights(module: nn.Module, where: str) -> None:
-    """Refuse to go on, and to save, with weights or running statistics that are not finite.
+    """Reject to continue, and to save, with weights or running statistics that are not finite.
 
     Raises:
         DivergenceError: naming the first ones.

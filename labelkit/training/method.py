@@ -259,7 +259,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
-        """Return what judges the method after an epoch; default: nothing.
+        """Return what evaluates the method after an epoch; default: nothing.
 
         Args:
             inputs: what the monitor may know. The method must keep nothing of it.
@@ -318,7 +318,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def headline(self) -> InferenceNetwork:
-        """Return the network that is judged, and that embeds after training; default: ``network``."""
+        """Return the network that is evaluated, and that embeds after training; default: ``network``."""
         return self.network
 
     @abstractmethod
@@ -330,7 +330,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Return how an image is prepared for ``network.embed``."""
 
     def judged(self) -> Mapping[str, InferenceNetwork]:
-        """Return further networks to judge, by name, beside the headline; default: none."""
+        """Return further networks to evaluate, by name, next to the headline; default: none."""
         return {}
 
     def reuse_frozen(self) -> ReusablePart | None:
@@ -387,7 +387,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @property
     def takes_whole_runs(self) -> bool:
-        """Whether ``--init-from`` a run of the same network gives all of it; if not, ``take_parts`` is asked."""
+        """Return whether ``--init-from`` a run of the same network gives all of it; if not, ``take_parts`` is asked."""
         return True
 
     def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:

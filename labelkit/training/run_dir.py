@@ -116,7 +116,7 @@ class RunDir:
             self.extend(method, options)
 
     def extend(self, method: str, options: Mapping[str, Any]) -> None:
-        """Write the options of a run that goes on with some that may differ, such as more epochs."""
+        """Write the options of a run that continues with some that may differ, such as more epochs."""
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
@@ -216,7 +216,7 @@ def _foreign(run: Path) -> list[str]:
 
 
 def is_file_of_run(path: Path) -> bool:
-    """Whether a file is one that training wrote, so that nothing else may replace it."""
+    """Return whether a file is one that training wrote, so that nothing else may replace it."""
     return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
 
 

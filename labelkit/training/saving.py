@@ -50,7 +50,7 @@ class EpochMeans:
         self.count += 1
 
     def is_finite(self) -> bool:
-        """Whether all losses were; a sum keeps any NaN."""
+        """Return whether all losses were; a sum keeps any NaN."""
         total = self._sums.get("loss")
         return total is None or bool(torch.isfinite(total))
 

@@ -226,12 +226,12 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Updates in all."""
+        """Updates in total."""
         return self.starts[-1]
 
     @property
     def epochs(self) -> int:
-        """Epochs in all."""
+        """Epochs in total."""
         return self._epochs[-1]
 
     def at(self, step: int) -> PlannedMoment:

@@ -91,7 +91,7 @@ class Report(Protocol):
     """Reports training progress to the user."""
 
     def advance(self, n: int = 1, **info: Any) -> None:
-        """Move on by ``n`` steps; ``info`` is shown beside the bar."""
+        """Move on by ``n`` steps; ``info`` is shown next to the bar."""
 
 
 @dataclass
@@ -328,12 +328,12 @@ class Trainer:
         )
 
     def _check_sound(self) -> None:
-        """Refuse to save what is not finite, so that the last checkpoint stays the good one."""
+        """Reject to save what is not finite, so that the last checkpoint stays the good one."""
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 
     def _guard_start(self) -> None:
-        """Look at images, labels and learning rate before the first step."""
+        """Inspect images, labels and learning rate before the first step."""
         config, state = self.config, self._state(log_now=False)
         phase, rows = self._phase(), sample_rows(self.bank.rows, config.seed)
         lrs = [self.lr.at(epoch) for epoch in range(phase.epochs)] if self.lr is not None else []
@@ -348,7 +348,7 @@ class Trainer:
                 self.guard.first_rank = first_rank(self.method, state, rows)
 
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
-        """Look at features and weights of the network in evaluation mode; metrics for the log."""
+        """Inspect features and weights of the network in evaluation mode; metrics for the log."""
         if self.config.guard == "none":
             return {}
         look = None

@@ -48,7 +48,7 @@ _LARGEST_PRIOR_BYTES = 1 << 26
 
 @dataclass(frozen=True)
 class _Balanced:
-    """What the rounds come to; ``rounds`` of assignment, ``passes`` over the scores in all."""
+    """What the rounds come to; ``rounds`` of assignment, ``passes`` over the scores in total."""
 
     result: SinkhornResult
     prior: Tensor

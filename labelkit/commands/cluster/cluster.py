@@ -109,7 +109,7 @@ def _write(
     earlier: Groups | None,
     seconds: float,
 ) -> SimpleResult:
-    """Give groups the ids of an earlier run, write them beside the store, and say what they are."""
+    """Give groups the ids of an earlier run, write them next to the store, and say what they are."""
     classes = None
     if found.classes is not None and given is not None:
         classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]

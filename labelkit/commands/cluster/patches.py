@@ -109,7 +109,7 @@ def _run(
 def _sample(
     patches: PatchSet, chosen: NDArray[np.bool_], max_patches: int, seed: int, *, without_zeros: bool
 ) -> NDArray[np.float32]:
-    """Draw at most ``max_patches`` patches of the chosen images by chance; in order."""
+    """Draw at most ``max_patches`` patches of the chosen images at random; in order."""
     counts = np.diff(patches.offsets())
     numbers = np.flatnonzero(np.repeat(chosen, counts))
     if len(numbers) > max_patches:

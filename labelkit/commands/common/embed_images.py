@@ -58,7 +58,7 @@ class Computing:
 def choose_computing(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, dataset: ImageDataset, *, with_logits: bool
 ) -> Computing:
-    """Choose what the options leave open, as an unfinished run or a finished store says, else anew.
+    """Choose what the options leave open, as an unfinished run or a finished store says, else by measuring.
 
     Args:
         config: the options.
@@ -147,7 +147,7 @@ def _chosen_runtime(
 
 
 def _is_depthwise(network: nn.Module) -> bool:
-    """Whether it has convolutions of single channels, which torch is slow with on a CPU."""
+    """Return whether it has convolutions of single channels, which torch is slow with on a CPU."""
     convolutions = (module for module in network.modules() if isinstance(module, nn.Conv2d))
     return any(one.groups == one.in_channels > 1 and max(one.kernel_size) > 1 for one in convolutions)
 

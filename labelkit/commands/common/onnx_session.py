@@ -60,7 +60,7 @@ class OnnxNetwork:
 
 
 def has_onnx() -> bool:
-    """Whether the run time is installed, and ``$LABELKIT_ONNX`` is not 0."""
+    """Return whether the run time is installed, and ``$LABELKIT_ONNX`` is not 0."""
     return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
 
 

@@ -97,7 +97,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
 
 
 def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) -> None:
-    """Refuse to replace what is no earlier output of the same kind.
+    """Reject to replace what is no earlier output of the same kind.
 
     Raises:
         ConfigError: it is an input, or something else.
@@ -143,7 +143,7 @@ def _fits(path: Path, makes: str) -> bool:
 
 
 def _is_format(path: Path, wanted: str) -> bool:
-    """Say whether an HDF5 file is of a format of ours, or so damaged that it may have been."""
+    """Return whether an HDF5 file is of a format of ours, or so damaged that it may have been."""
     from labelkit.store.reader import open_file  # numpy loads here
 
     try:

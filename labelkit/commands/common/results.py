@@ -28,7 +28,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
 
     def __post_init__(self) -> None:
-        """Refuse rows that do not fit the headings."""
+        """Reject rows that do not fit the headings."""
         for number, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(

@@ -55,7 +55,7 @@ class Queries:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a query is a store, by its name or its first bytes."""
+    """Return whether a query is a store, by its name or its first bytes."""
     if path.suffix == ".h5":
         return True
     try:

@@ -544,7 +544,7 @@ def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tupl
 
 @contextmanager
 def _asked_by(option: str) -> Iterator[None]:
-    """Say which option asks for a split that the data cannot give."""
+    """Return which option asks for a split that the data cannot give."""
     try:
         yield
     except DatasetError as error:

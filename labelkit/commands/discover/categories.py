@@ -118,7 +118,7 @@ def _means(features: StoredRows, ids: NDArray[np.int64], count: int) -> NDArray[
 def _check_name(
     config: DiscoverCategoriesConfig | DiscoverHeadConfig, store: EmbeddingStore, params: dict[str, object]
 ) -> None:
-    """Find out before the work that the result cannot get its name."""
+    """Check before the work that the result can get its name."""
     kind = config.command[1]
     check_new_result(
         store,
@@ -182,7 +182,7 @@ def _write(
     extra: dict[str, object],
     table: Table | None,
 ) -> SimpleResult:
-    """Give classes the ids of an earlier run, write them beside the store, and say what they are."""
+    """Give classes the ids of an earlier run, write them next to the store, and say what they are."""
     classes = [given.class_names[label] if label >= 0 else None for label in found.labels.tolist()]
     overlap = config.keep_overlap
     lasting = assign_stable_ids(earlier, store, rows, found.ids, len(classes), keep_overlap=overlap, classes=classes)

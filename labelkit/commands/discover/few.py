@@ -150,7 +150,7 @@ def _params(config: DiscoverFewConfig) -> dict[str, object]:
 
 
 def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
-    """Refuse labels that no discovery can work with.
+    """Reject labels that no discovery can work with.
 
     Raises:
         DatasetError: of one class only, or none of some class.

@@ -132,7 +132,7 @@ def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> Nu
 def _estimated(
     config: DiscoverCategoriesConfig, features: StoredRows, labels: NDArray[np.int64], tree: Hierarchy
 ) -> NumClassesChoice:
-    """Look whether there are classes without a label, and how many; where labels do not tell, count dense groups."""
+    """Check whether there are classes without a label, and how many; where labels do not tell, count dense groups."""
     num_old = len(tree.labels)
     used = _rows_to_use(config, labels, tree.labels)
     rows = np.asarray(features[used])

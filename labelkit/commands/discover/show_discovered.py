@@ -52,7 +52,7 @@ class _Shown:
     what: str
 
     def is_right(self, image: DiscoveredImage) -> bool | None:
-        """Whether the label is the true one; ``None`` if that is not known."""
+        """Return whether the label is the true one; ``None`` if that is not known."""
         true = self.truth.get(image.sample_id)
         return None if true is None else true == image.label
 
@@ -91,7 +91,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
 
 
 def _check_request(config: ShowDiscoveredConfig) -> None:
-    """Find out before anything is read that it cannot be done.
+    """Check before anything is read that it can be done.
 
     Raises:
         ConfigError: nothing to draw or to draw from, or pictures that would be overwritten.

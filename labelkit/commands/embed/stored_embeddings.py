@@ -103,7 +103,7 @@ def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelId
 
 
 def _is_done(config: EmbedConfig, digest: str) -> bool:
-    """Whether the store is there already, made of the same rows by the same run.
+    """Return whether the store is there already, made of the same rows by the same run.
 
     Raises:
         OutputExistsError: something else is there.

@@ -182,7 +182,7 @@ def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
 
 
 def network_record(model: EmbeddingNetwork) -> dict[str, object]:
-    """Return what identifies a network whose maps are judged, as plain JSON."""
+    """Return what identifies a network whose maps are evaluated, as plain JSON."""
     return {
         **model.network.patch_identity,
         "source": model.source,

@@ -69,7 +69,7 @@ class Updates(NamedTuple):
 
     @classmethod
     def of(cls, config: EvaluateDetectionConfig, num_images: int) -> Updates:
-        """Return those for so many training images."""
+        """Return those for this many training images."""
         steps = config.steps or -(-config.epochs * num_images // config.batch_size)
         return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
 

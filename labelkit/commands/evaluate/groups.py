@@ -294,7 +294,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
 
 
 def _held_out(store: EmbeddingStore, config: EvaluateClusteringConfig, result: Result) -> bool:
-    """Whether labeled rows are left out."""
+    """Return whether labeled rows are left out."""
     used = _used_labels(store, result)
     return used is not None and bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
 

@@ -54,7 +54,7 @@ class LabeledSplits:
 
     @property
     def leave_one_out(self) -> bool:
-        """Whether gallery and queries are the same rows."""
+        """Return whether gallery and queries are the same rows."""
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 

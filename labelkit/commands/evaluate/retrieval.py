@@ -295,7 +295,7 @@ def _name(side: _Side) -> str:
 
 
 def _num_duplicates(asked: _Side, held: _Side, scores: RetrievalScores) -> int | None:
-    """Queries whose very file stands in the gallery once more, beside the query itself; ``None``: not known."""
+    """Queries whose very file stands in the gallery once more, next to the query itself; ``None``: not known."""
     if not (asked.store.has_images and held.store.has_images):
         return None
     there = held.store.sha256[held.rows]

@@ -307,7 +307,7 @@ def predict_masks(head: nn.Module, batch: WholeBatch) -> list[NDArray[np.uint8]]
 
 
 def _drawn_rows(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Yield places among so many rows, batch by batch, and how many were drawn before; each pass has a new order."""
+    """Yield places among this many rows, batch by batch, and how many were drawn before; each pass has a new order."""
     passes = -(-config.samples // count)
     orders = [keyed_generator(seed, "segmentation", epoch).permutation(count) for epoch in range(passes)]
     order = np.concatenate(orders)[: config.samples]

@@ -36,7 +36,7 @@ _SHORTER_SIDE, _CONTEXT, _TOP_K = 480, 7, 5
 
 @dataclass(frozen=True)
 class _ObjectScore:
-    """Means over the frames of a film, its first and last left out."""
+    """Means over the frames of a video, its first and last left out."""
 
     film: str
     number: int
@@ -100,7 +100,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
 
 
 def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
-    """Return the frames of each film in order: the images of one folder."""
+    """Return the frames of each video in order: the images of one folder."""
     films: dict[str, list[int]] = {}
     for row in rows.tolist():
         folder, _, _ = dataset.sample_ids[row].rpartition("/")
@@ -247,7 +247,7 @@ def propagate_masks(
 
 
 def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Tensor:
-    """Whether two patches are out of each other's window, (rows cols, rows cols) bool."""
+    """Return whether two patches are out of each other's window, (rows cols, rows cols) bool."""
     y, x = (axis.flatten() for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
     far = ((y[:, None] - y).abs() > radius) | ((x[:, None] - x).abs() > radius)
     return far.to(device)

@@ -190,7 +190,7 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @property
     def file(self) -> Path:
-        """File to write: ``photos.npy``, ``photos.labels.csv``, ``photos.RESULT.csv`` beside ``photos.h5``."""
+        """File to write: ``photos.npy``, ``photos.labels.csv``, ``photos.RESULT.csv`` next to ``photos.h5``."""
         if self.out is not None:
             return self.out
         part = {"labels": ".labels", "result": f".{self.result}"}.get(self.what, "")

@@ -167,7 +167,7 @@ def _turned_copies(
 
 
 def _is_same(agreement: Agreement) -> NDArray[np.bool_]:
-    """Say which pairs are the same picture."""
+    """Return which pairs are the same picture."""
     same = agreement.detail >= _at(agreement, {level: limit for level, (limit, _) in _SAME.items()})
     return same & (agreement.weakest >= _at(agreement, {level: limit for level, (_, limit) in _SAME.items()}))
 

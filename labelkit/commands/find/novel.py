@@ -152,7 +152,7 @@ def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
 def _nearest(
     config: FindNovelConfig, store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
 ) -> _Nearest:
-    """Look up the nearest other images among some, by cosine: k, or as many as there are.
+    """Look up the nearest other images among some, by cosine: k, or all if there are fewer.
 
     Raises:
         StoreError: rows that are not finite.

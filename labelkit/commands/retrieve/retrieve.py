@@ -305,7 +305,7 @@ def _settings(config: RetrieveConfig) -> dict[str, object]:
 
 
 def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]], config: RetrieveConfig) -> Path:
-    """Write neighbors beside the store; a query that is no row of it has row -1 and its name."""
+    """Write neighbors next to the store; a query that is no row of it has row -1 and its name."""
     assert config.result is not None
     shape = len(hits), max(1, max(len(found) for found in hits))
     neighbor_rows, scores = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.float32)

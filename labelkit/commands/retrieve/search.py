@@ -141,7 +141,7 @@ def indexed_search(
 
 
 def _say(kind: Kind, measured: Measured) -> None:
-    """Say how much an index finds."""
+    """Return how much an index finds."""
     found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
         current_progress().warning(f"{found}; use --search exact")

@@ -258,7 +258,7 @@ def _cells(sample: _Sample, block: int, numbers: _Numbers) -> list[Cell]:
 
 
 def _check_size(config: ShowAttentionConfig, num_blocks: int, backbone: Backbone, *, has_update: bool) -> None:
-    """Refuse a picture that nobody could open, before the work.
+    """Reject a picture that nobody could open, before the work.
 
     Raises:
         ConfigError: it would be too large.

@@ -75,7 +75,7 @@ def pack_store(
     shards: int | None = None,
     overwrite: bool = False,
 ) -> tuple[EmbeddingStore, bool]:
-    """Write a file with the store and all its results, complete or not at all; arrays are copied block by block.
+    """Write a file with the store and all its results, completely or not at all; arrays are copied block by block.
 
     Args:
         store: the store; it may be packed itself.

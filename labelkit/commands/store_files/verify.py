@@ -219,7 +219,7 @@ class Verified:
 
 
 def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Check a file; with a store also the results in it, those beside it and its patches.
+    """Check a file; with a store also the results in it, those next to it and its patches.
 
     Args:
         path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of a run folder.
@@ -257,7 +257,7 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
 
 
 def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Check a set of patches: ``SET.json``, its files, and whether they belong to the store beside it.
+    """Check a set of patches: ``SET.json``, its files, and whether they belong to the store next to it.
 
     Raises:
         ResourceError: the store cannot be read.
@@ -351,7 +351,7 @@ def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStor
 
 
 def _owner(path: Path) -> EmbeddingStore | None:
-    """Open the store that a result lies beside, if there is one."""
+    """Open the store that a result lies next to, if there is one."""
     folder = path.resolve().parent
     return (
         _open_if_there(folder.with_name(folder.name.removesuffix(".results"))) if folder.suffix == ".results" else None

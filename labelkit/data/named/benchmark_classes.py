@@ -42,7 +42,7 @@ class BenchmarkClasses:
             )
 
     def check(self, name: str, num_classes: int) -> None:
-        """Refuse data with another number of classes.
+        """Reject data with another number of classes.
 
         Args:
             name: the data set, for the message.

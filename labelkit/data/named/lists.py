@@ -224,7 +224,7 @@ def _class_folders(
 
 
 def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed], num_classes: int) -> None:
-    """Refuse folders, which no list can be compared with, that have another number of images than published."""
+    """Reject folders, which no list can be compared with, that have another number of images than published."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):

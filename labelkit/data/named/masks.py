@@ -157,7 +157,7 @@ def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List DAVIS 2017 at 480p; a film is a folder, masks number its objects from 1."""
+    """List DAVIS 2017 at 480p; a video is a folder, masks number its objects from 1."""
     images: list[list[str]] = []
     for (path,) in spec.needs[:2]:
         films = list(filter(None, read_lines(root / path)))

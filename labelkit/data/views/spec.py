@@ -230,12 +230,12 @@ class ViewSpec:
 
     @property
     def shows_partner(self) -> bool:
-        """Whether a pair's other image is shown."""
+        """Return whether a pair's other image is shown."""
         return self.partner or self.follows is not None
 
     @property
     def has_warp(self) -> bool:
-        """Whether stage 2 is more than a mirror image."""
+        """Return whether stage 2 is more than a mirror image."""
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
         return moves or self.random_operations > 0 or self.follows is not None
 

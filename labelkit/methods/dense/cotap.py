@@ -241,7 +241,7 @@ def _kept(place: NeighborPlace, recipe: dict[str, object], rows: NDArray[np.int6
 
 
 class NeighborPairing:
-    """Shows each image with one of its neighbors, drawn anew each time; see ``labelkit.data.views.boxes.Pairing``.
+    """Shows each image with one of its neighbors, drawn again each time; see ``labelkit.data.views.boxes.Pairing``.
 
     Args:
         table: called when it is needed: (n, k) rows of neighbors, -1 = the image itself.

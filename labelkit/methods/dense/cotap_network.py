@@ -257,7 +257,7 @@ def _train_only_what_is_used(config: CoTAPConfig, network: DenseNetwork) -> None
 
 
 def check_dense_run(config: CoTAPConfig, network: DenseNetwork, num_objects: int) -> None:
-    """Refuse options that do not fit the network, the images or the processes.
+    """Reject options that do not fit the network, the images or the processes.
 
     Raises:
         ConfigError: naming the option.

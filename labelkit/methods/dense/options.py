@@ -130,7 +130,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def has_objects(self) -> bool:
-        """Whether there are images of one object."""
+        """Return whether there are images of one object."""
         return self.dataset != NO_DATASET
 
     def scenes(self) -> DataConfig | None:

@@ -127,7 +127,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
 
     @property
     def takes_whole_runs(self) -> bool:
-        """Unless the projector is to start anew."""
+        """Return whether the projector is kept."""
         return self.config.projector_init == "checkpoint"
 
     def headline(self) -> TokenNetworkT:
@@ -197,7 +197,7 @@ def cosine_pace(config: SlowTargetConfig) -> Pace:
 
 
 def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
-    """Refuse small views that are no whole patches, and shares of a batch that processes cannot have alike.
+    """Reject small views that are no whole patches, and shares of a batch that processes cannot have alike.
 
     Raises:
         ConfigError: naming the option.

@@ -90,7 +90,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
 
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
-    """A classifier over old and new classes beside the contrastive space; defaults are those of SimGCD's code."""
+    """A classifier over old and new classes next to the contrastive space; defaults are those of SimGCD's code."""
 
     constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
 

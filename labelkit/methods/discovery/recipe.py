@@ -107,7 +107,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
 
 
 def check_backbone(config: ContrastiveTrainConfig, align_blocks: Collection[int] = ()) -> None:
-    """Refuse at once all options that do not fit the network: those of a preset are for another one.
+    """Reject at once all options that do not fit the network: those of a preset are for another one.
 
     Args:
         config: the options of a method that trains on images.

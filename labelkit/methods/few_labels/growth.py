@@ -178,7 +178,7 @@ class LabelGrowth(nn.Module):
         self.num_found.fill_(stop)
 
     def can_start_generation(self) -> bool:
-        """Whether there is another generation to come, and this one discovered anything."""
+        """Return whether there is another generation to come, and this one discovered anything."""
         return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
 
     def next_generation(self) -> None:

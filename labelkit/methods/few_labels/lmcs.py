@@ -91,7 +91,7 @@ def first_steps(config: LMCSConfig, given: int, unlabeled: int) -> int:
 
 
 def later_steps(config: LMCSConfig, rest: int) -> int:
-    """Updates between two discoveries, of which so many are left."""
+    """Updates between two discoveries, of which this many are left."""
     return min(config.generation_blocks * config.block_steps, rest)
 
 
@@ -125,7 +125,7 @@ def guidance_weight(config: LMCSConfig) -> GrowingWeight:
 
 
 def whole_run_pace(config: LMCSConfig, index: int, start: int, steps: int, name: str) -> Pace:
-    """Length of a phase that begins at an update of the run; the optimizer goes on as if there were no phases."""
+    """Length of a phase that begins at an update of the run; the optimizer continues as if there were no phases."""
     rate, _ = learning_rate(config, config.steps, config.lr)
     pace = student_pace(config, steps=steps, peak=config.lr, index=index, name=name)
     return replace(pace, lr=lambda step: rate(start + step))
@@ -154,7 +154,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Images with given labels and those of earlier discoveries, beside all others."""
+        """Images with given labels and those of earlier discoveries, next to all others."""
         if index > len(self._later):
             return None
         self._rows, config = rows, self.config
@@ -220,7 +220,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """After a block: prepare networks to be judged, discover if it is time, make the guide of the next block."""
+        """After a block: prepare networks to be evaluated, discover if it is time, make the guide of the next block."""
         super().on_epoch_end(state)
         metrics: dict[str, float] = {}
         if state.step_in_phase == state.phase_steps and state.step < self.config.steps:
@@ -236,7 +236,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
 
     def _grow(self, state: TrainState) -> dict[str, float]:
-        """Find critical samples for another phase, or go on to the last phase."""
+        """Find critical samples for another phase, or continue to the last phase."""
         growth, config, teacher = self.growth, self.config, self.chain.teacher
         scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
         churn, _ = growth.record_predictions(scores.argmax(1), self._rows)

@@ -140,12 +140,12 @@ def _sum(rows: Tensor, kept: Tensor) -> Tensor:
 
 
 def consistency_weight(steps: int, options: MeanTeacherOptions) -> GrowingWeight:
-    """Weight of the consistency, in a run whose (first) phase has so many updates."""
+    """Weight of the consistency, in a run whose (first) phase has this many updates."""
     return GrowingWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
 
 
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
-    """Build the objective of the options; the (first) phase has so many updates."""
+    """Build the objective of the options; the (first) phase has this many updates."""
     weight = consistency_weight(steps, options)
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 

@@ -76,7 +76,7 @@ class TeacherRecipe(PixelOptions):
 
     @property
     def rate_shape(self) -> tuple[float, float, float, float, float]:
-        """As asked for."""
+        """Return the requested value."""
         return self.lr_horizon, self.lr_ramp_up, self.lr_ramp_down, self.adam_beta1_end, self.adam_beta2_start
 
     @model_validator(mode="after")

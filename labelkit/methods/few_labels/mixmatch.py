@@ -174,7 +174,7 @@ class MixMatchObjective(StudentObjective):
 
 
 def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
-    """Weight of what unlabeled images say, in a run whose (first) phase has so many updates."""
+    """Weight of what unlabeled images say, in a run whose (first) phase has this many updates."""
     return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 

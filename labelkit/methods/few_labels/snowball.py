@@ -85,7 +85,7 @@ def planned_phases(config: SnowballConfig, given: int, images: int) -> list[Grow
 
 
 def average_decays(config: SnowballConfig, phase_steps: int, update: int) -> tuple[float, float]:
-    """Decays of teacher and master in a phase of so many updates, at an update of the run, from 1."""
+    """Decays of teacher and master in a phase of this many updates, at an update of the run, from 1."""
     decay = teacher_decay(config, phase_steps, config.consistency_ramp * config.steps, config.ema_decay_start)(update)
     return decay, horizon_decay(phase_steps, MASTER_DECAY)
 
@@ -169,7 +169,7 @@ class Snowball(WhitenedStudent[SnowballConfig]):
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Labeled images, given and discovered, beside all others."""
+        """Labeled images, given and discovered, next to all others."""
         if index > self._planned:
             return None
         self._rows, config = rows, self.config

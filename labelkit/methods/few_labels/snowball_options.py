@@ -164,5 +164,5 @@ class SnowballConfig(
         return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return fewer steps, also of later phases and in all."""
+        """Return fewer steps, also of later phases and in total."""
         return super().shortened(fraction) | self._scaled(fraction, "later_steps", "max_steps", least=1)

@@ -222,7 +222,7 @@ class MetricNetwork(BackboneNetwork):
         return found[0][1], found[0][2], found[0][3]
 
     def _check_effect(self, before: str) -> None:
-        """Refuse a place after which positions no longer matter."""
+        """Reject a place after which positions no longer matter."""
 
         def moved(maps: Tensor) -> Tensor:
             n = maps.shape[2] * maps.shape[3]

@@ -146,7 +146,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
     @property
     def has_new_layers(self) -> bool:
-        """Whether layers on the backbone start from random values."""
+        """Return whether layers on the backbone start from random values."""
         return True
 
     def shortened(self, fraction: float) -> dict[str, object]:
@@ -295,7 +295,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
 
     @property
     def has_class_vectors(self) -> bool:
-        """Whether the loss learns a vector for each class."""
+        """Return whether the loss learns a vector for each class."""
         return self.loss in ("proxy-anchor", "cross-entropy")
 
     @property

@@ -86,12 +86,12 @@ class PseudoLabels(nn.Module):
         self.epoch: Tensor = nn.Buffer(torch.tensor(-1))
 
     def due(self, epoch: int) -> bool:
-        """Whether images are to be clustered at the start of an epoch; not again if that was done."""
+        """Return whether images are to be clustered at the start of an epoch; not again if that was done."""
         return epoch % self.refresh_epochs == 0 and int(self.epoch) != epoch
 
     @property
     def is_first(self) -> bool:
-        """Whether there was no clustering yet."""
+        """Return whether there was no clustering yet."""
         return int(self.epoch) < 0
 
     def renew(

@@ -134,7 +134,7 @@ def memory_size(config: MetricLearningConfig, asked: int | None, num_images: int
 
 
 class MetricMethod(Method[MetricConfigT]):
-    """One network of embeddings, which is judged by how held-out images find each other."""
+    """One network of embeddings, which is evaluated by how held-out images find each other."""
 
     runs_whole_backbone = False
     network: MetricNetwork

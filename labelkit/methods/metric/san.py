@@ -253,7 +253,7 @@ def _class_loss(config: SANConfig, num_classes: int, embed_dim: int) -> ProxyAnc
 
 
 def check_training_classes(config: SANConfig, data: DataInfo) -> None:
-    """Refuse labels that batches cannot be made of; before training, since a trained run is built without labels.
+    """Reject labels that batches cannot be made of; before training, since a trained run is built without labels.
 
     Raises:
         DatasetError: none or one class.

@@ -92,7 +92,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
             self._scale = float(processes)
 
     def on_step_start(self, state: TrainState) -> None:
-        """Assign classes anew when it is time."""
+        """Assign classes again when it is time."""
         super().on_step_start(state)
         config = self.config
         if config.reassign and is_due(state, config.updates_per_epoch):

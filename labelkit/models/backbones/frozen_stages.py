@@ -122,7 +122,7 @@ def without(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
 
 
 def check_stages_repeat(net: nn.Module, names: Sequence[str]) -> None:
-    """Refuse stages that give something else at each pass although they are in evaluation mode.
+    """Reject stages that give something else at each pass although they are in evaluation mode.
 
     Raises:
         ConfigError: normalization without running statistics.

@@ -378,7 +378,7 @@ def _pooling(net: Any) -> str:
 
 
 def _check_name(name: str) -> None:
-    """Refuse names and tags that timm does not have, with the nearest ones."""
+    """Reject names and tags that timm does not have, with the nearest ones."""
     from timm.models import is_model, list_models
 
     architecture = name.split(".", 1)[0]

@@ -185,7 +185,7 @@ def buildable_name(recorded: str) -> str:
 
 @cache  # the file in the hub's cache is read
 def is_published(name: str, sha256: str) -> bool:
-    """Say whether a file is that of the published weights, as far as their digest is known on this machine."""
+    """Return whether a file is that of the published weights, as far as their digest is known on this machine."""
     package = package_of(name)
     if package is not None and package.sha256 == sha256:
         return True
@@ -210,7 +210,7 @@ def describe_published(name: str) -> tuple[str, str]:
 
 
 def has_published_weights(name: str) -> bool:
-    """Say whether there are published weights of a network that ``published_weights`` can have from somewhere."""
+    """Return whether there are published weights of a network that ``published_weights`` can have from somewhere."""
     cfg = timm_config(name)
     return package_of(name) is not None or bool(cfg.get("hf_hub_id") or cfg.get("url"))
 

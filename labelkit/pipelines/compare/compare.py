@@ -75,7 +75,7 @@ class Row:
         return mean_and_std(values) if values else None
 
     def scores(self) -> dict[str, dict[str, object]]:
-        """Return all scores of the judges."""
+        """Return all scores of the evaluations."""
         names = dict.fromkeys(name for run in self.runs for name in run["scores"])
         return {name: stats for name in names if (stats := self.mean("scores", name)) is not None}
 
@@ -101,7 +101,7 @@ class Row:
 
 
 def compare_methods(config: CompareConfig) -> SimpleResult:
-    """Train and judge methods; a run that fails is a row with its reason.
+    """Train and evaluate methods; a run that fails is a row with its reason.
 
     Raises:
         ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
@@ -253,7 +253,7 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
 
 
 def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
-    """Train and judge, one run after the other."""
+    """Train and evaluate, one run after the other."""
     progress = current_progress()
     rows = []
     with progress.task("compare", total=len(names)) as task:

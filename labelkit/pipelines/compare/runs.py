@@ -191,7 +191,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
 
 
 def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
-    """Train a method and judge it; what is finished in a folder is not done again.
+    """Train a method and evaluate it; what is finished in a folder is not done again.
 
     Args:
         name: of the method.

@@ -200,7 +200,7 @@ def _without_old(
 
 
 def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> None:
-    """Say which labels went elsewhere, wait from now on, or stay with edited photos."""
+    """Return which labels went elsewhere, wait from now on, or stay with edited photos."""
     progress = current_progress()
     if followed.moved:
         progress.message(f"{_labels(len(followed.moved))} of moved or renamed photos, carried over")
@@ -333,12 +333,12 @@ class OwnTables:
         return [WrittenLabel(*row) for row in read_file_labels(path)]
 
     def was_saved(self, name: str) -> bool:
-        """Say whether a table that was read is another one than was written: a person has saved it."""
+        """Return whether a table that was read is another one than was written: a person has saved it."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
     def may_replace(self, path: Path) -> bool:
-        """Say whether a table may be replaced; one that is never read gets another name if somebody changed it."""
+        """Return whether a table may be replaced; one that is never read gets another name if somebody changed it."""
         now = sha256_file(path) if path.is_file() else None
         if now in (None, self._read.get(path)):
             return True
@@ -412,7 +412,7 @@ class _Files:
         return self._digests[place]
 
     def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
-        """Places of the files with so many bytes."""
+        """Places of the files with this many bytes."""
         for place, path in enumerate(self._paths):
             with contextlib.suppress(OSError):
                 if path.stat().st_size in sizes:

@@ -125,7 +125,7 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
 
 
 def _are_texts(value: object) -> bool:
-    """Whether it is an object with lists of texts."""
+    """Return whether it is an object with lists of texts."""
     if not isinstance(value, dict):
         return False
     return all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values())

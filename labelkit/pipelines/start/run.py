@@ -359,7 +359,7 @@ def _round(
     *,
     alone: bool,
 ) -> _Round:
-    """The round that goes on, or a new one if photos, labels or options changed.
+    """The round that continues, or a new one if photos, labels or options changed.
 
     One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
     """
@@ -399,7 +399,7 @@ def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, A
 
 
 def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
-    """Say what the round goes on from, now that its photos are described."""
+    """Say what the round continues from, now that its photos are described."""
     this = replace(this, previous=_previous(this, stores, dataset))
     if (
         this.before is None
@@ -542,7 +542,7 @@ def command_line(config: StageConfig) -> str:
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:
-    """What a step reads, beside its options: photos alone, or photos and labels."""
+    """What a step reads, next to its options: photos alone, or photos and labels."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
     return {"round": this.record["inputs"]}

@@ -228,7 +228,7 @@ def _next_sentences(
 
 
 def _later_sentence(novel: Mapping[str, Any], folder: Path) -> str | None:
-    """Say whether photos that came later are of a new class; ``None``: none came."""
+    """Return whether photos that came later are of a new class; ``None``: none came."""
     if novel.get("earlier") is None:
         return None
     first = f"stand first in {folder / 'novel.csv'}"

@@ -158,7 +158,7 @@ class Work:
         return labels, (self.hand < 0) & (labels >= 0)
 
     def check(self, steps: Sequence[Step]) -> None:
-        """Find out whether steps can be done, before any is.
+        """Check whether steps can be done, before any is.
 
         Raises:
             InvalidStep: a group is not there, a new one has not the next number, or nothing goes into it.

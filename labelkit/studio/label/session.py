@@ -328,7 +328,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def is_session(result: Result) -> bool:
-    """Say whether a result was made by a session."""
+    """Return whether a result was made by a session."""
     return result.kind == LABELS_KIND and "work_groups" in result.arrays
 
 

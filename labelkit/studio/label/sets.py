@@ -73,7 +73,7 @@ class _Set:
 
 
 def check_set(config: LabelConfig) -> None:
-    """Find out before any work that a label set cannot be written.
+    """Check before any work that a label set can be written.
 
     Raises:
         ConfigError, OutputExistsError: the name is taken or cannot be, or pyarrow is not installed.
@@ -92,7 +92,7 @@ def check_set(config: LabelConfig) -> None:
 
 
 def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
-    """Write images and labels for another program, complete or not at all.
+    """Write images and labels for another program, completely or not at all.
 
     Args:
         config: of ``labelkit label``, with ``export`` and ``out``.
@@ -192,7 +192,7 @@ def _atlas(
 
 
 def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
-    """Say which labels are the name of a group, (n,): those of a session of `label --serve`."""
+    """Return which labels are the name of a group, (n,): those of a session of `label --serve`."""
     name = None if config.labels is None else own_result(config.labels, store)
     arrays = {} if name is None else read_labels(store, name).arrays
     said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)

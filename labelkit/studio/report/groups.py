@@ -31,7 +31,7 @@ _WHY = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A result beside the store.
+    """A result next to the store.
 
     Attributes:
         result: as it was read; ``None`` if it cannot be used.
@@ -128,7 +128,7 @@ class Grouping:
 
 
 def find_results(store: EmbeddingStore) -> list[Candidate]:
-    """Return what is beside a store, by name; results that cannot be used are said and listed with the reason."""
+    """Return what is next to a store, by name; results that cannot be used are said and listed with the reason."""
     found: list[Candidate] = []
     for name in list_results(store):
         try:
