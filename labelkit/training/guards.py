@@ -322,7 +322,7 @@ _LESS: Final = "Lower --lr or the weights of added losses, or raise what keeps i
 
 
 def zero_lr_share(lrs: Sequence[float], peak: float) -> float:
-    """Return the part of the learning rates, from the last one back, that are negligible compared with the highest one."""
+    """Return the final fraction of the learning rates that is negligible compared with the highest one."""
     alive = [position for position, lr in enumerate(lrs, start=1) if lr > NO_LR * peak]
     return 1 - (alive[-1] if alive else 0) / len(lrs) if lrs else 0.0
 
